@@ -1,0 +1,180 @@
+"""What the outside world asks of the broker, as tuples that the gateways make and ``decide`` reads.
+
+What a decision needs from disk is read first and comes along in the command (``settled``, ``message``): decisions do no I/O.
+``connection`` is a number that is never used twice in one run of the broker; 0 means nobody (timers, operators, replay).
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from halfmq.model.stored_message import StoredMessage
+
+
+class Wanted(IntEnum):
+    """``commitOrRollback`` of END_TRANSACTION, RocketMQ's numbers."""
+
+    UNKNOWN = 0
+    COMMIT = 8
+    ROLLBACK = 12
+
+
+class SendMessage(NamedTuple):
+    """10 and 310: a plain message, a half message (property TRAN_MSG, not the sys flag), or a retry by the client."""
+
+    connection: int
+    group: str
+    topic: str
+    #: Queues that a topic made on first use gets, as the client wishes.
+    default_queues: int
+    #: Negative: any write queue.
+    queue_id: int
+    sys_flag: int
+    born_time_ms: int
+    flag: int
+    properties: bytes
+    reconsume_times: int
+    #: -1 when the client sent none.
+    max_reconsume_times: int
+    body: bytes
+    #: 4 or 16 bytes of IP and an int32 port: the peer of the connection.
+    born_host: bytes
+
+
+class SendBatch(NamedTuple):
+    """320: several plain messages of one topic and queue, all or none."""
+
+    connection: int
+    group: str
+    topic: str
+    default_queues: int
+    queue_id: int
+    sys_flag: int
+    born_time_ms: int
+    born_host: bytes
+    #: (flag, body, properties) each.
+    entries: tuple[tuple[int, bytes, bytes], ...]
+
+
+class SettledRow(NamedTuple):
+    """What the transaction table says of a half that memory no longer knows."""
+
+    half_index: int
+    first_offset: int
+    committed: bool
+    verdict_position: int
+    id_hash: int
+    group_hash: int
+
+
+class EndTransaction(NamedTuple):
+    """37: a verdict, or UNKNOWN as the answer to a check."""
+
+    connection: int
+    group: str
+    #: HMQ_TX_ID where our client sent one, else ``msgId`` (UNIQ_KEY).
+    tx_id: str
+    #: ``tranStateTableOffset`` and ``commitLogOffset`` of any half of the transaction.
+    half_index: int
+    log_offset: int
+    wanted: Wanted
+    from_check: bool
+    remark: str
+    settled: SettledRow | None
+
+
+class SendBack(NamedTuple):
+    """36: deliver this message again later, or to the dead-letter queue."""
+
+    connection: int
+    group: str
+    offset: int
+    delay_level: int
+    #: -1 when the client sent none.
+    max_reconsume_times: int
+    origin_message_id: str
+    #: What the log holds at ``offset`` and consumers may see; None: not found.
+    message: StoredMessage | None
+
+
+class SetTopic(NamedTuple):
+    """17: make or change a topic."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+    permission: int
+
+
+class DeleteTopic(NamedTuple):
+    name: str
+
+
+class SetGroup(NamedTuple):
+    """200, and groups made on first use. ``settings`` as in ``model.settings.GroupSettings``."""
+
+    name: str
+    retry_max_times: int
+    retry_queues: int
+    consume_enabled: bool
+
+
+class EnsureGroup(NamedTuple):
+    """A consumer group was named by a heartbeat or a pull: make it and its %RETRY% topic if they are not there."""
+
+    name: str
+
+
+class EnsureTopic(NamedTuple):
+    """A route was asked for %RETRY% or a topic that may be made on first use."""
+
+    name: str
+    queues: int
+
+
+class CommitOffset(NamedTuple):
+    """15, or the offset in a pull: session state, logged by a later ``Tick``."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+
+
+class CheckNotSent(NamedTuple):
+    """The connection was gone when the check should have left: it is not counted."""
+
+    group: str
+    tx_id: str
+
+
+class ResolveTransaction(NamedTuple):
+    """A named operator decides (promise 2)."""
+
+    group: str
+    tx_id: str
+    wanted: Wanted
+    operator: str
+
+
+class Tick(NamedTuple):
+    """Time has passed: whatever is due (checks, releases, offsets to log) happens now. Bounded work; asks to be called again."""
+
+
+class CarryForward(NamedTuple):
+    """Move what is alive below ``log_start`` forward, at most ``records_max`` records; then ``TrimLog`` may follow."""
+
+    log_start: int
+    records_max: int
+
+
+class TrimLog(NamedTuple):
+    """The log shall start at ``log_start``, a segment start. Refused while anything alive lies below."""
+
+    log_start: int
+    base_payload: bytes
+
+
+Command = (
+    SendMessage | SendBatch | EndTransaction | SendBack | SetTopic | DeleteTopic | SetGroup | EnsureGroup | EnsureTopic
+    | CommitOffset | CheckNotSent | ResolveTransaction | Tick | CarryForward | TrimLog
+)  # fmt: skip

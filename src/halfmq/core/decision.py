@@ -1,0 +1,118 @@
+"""What a decision consists of: records for the log, one reply, effects for later. All three are values.
+
+The caller appends and applies ``records`` in order, and holds ``reply`` and ``effects`` until the log is durable up
+to where it ended at the decision, **also when there are no records**: nothing that a crash can take back may leave.
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+from halfmq.model.records import Record
+
+
+class Why(Enum):
+    """Reasons of a refusal. The gateway maps them to the protocol's numbers (``wire.remoting.codes``)."""
+
+    MESSAGE_ILLEGAL = "message-illegal"
+    INVALID_PARAMETER = "invalid-parameter"
+    TOPIC_NOT_EXIST = "topic-not-exist"
+    GROUP_NOT_EXIST = "group-not-exist"
+    NO_PERMISSION = "no-permission"
+    STORE_FULL = "store-full"
+    LIMIT_REACHED = "limit-reached"
+    NOT_FOUND = "not-found"
+    #: A half that is sent again after its transaction was settled; clients do not retry it.
+    ALREADY_SETTLED = "already-settled"
+    #: The opposite verdict stands.
+    VERDICT_CONFLICT = "verdict-conflict"
+    #: Not every half that the transaction says it has is here; it stays undecided.
+    INCOMPLETE = "incomplete"
+    WRONG_GROUP = "wrong-group"
+    WRONG_OFFSETS = "wrong-offsets"
+
+
+class Sent(NamedTuple):
+    """Stored (or already stored, when it was sent again). For a half, ``queue_offset`` is its half index."""
+
+    log_offset: int
+    queue_id: int
+    queue_offset: int
+    unique_id: str
+
+
+class SentBatch(NamedTuple):
+    log_offsets: tuple[int, ...]
+    queue_id: int
+    queue_offset: int
+
+
+class Settled(NamedTuple):
+    """This verdict stands: now, or since earlier (``repeated``)."""
+
+    group: str
+    tx_id: str
+    committed: bool
+    position: int
+    repeated: bool
+
+
+class Refused(NamedTuple):
+    """Nothing was changed. ``standing`` is "COMMITTED" or "ROLLED_BACK" where a verdict is the reason, with its position."""
+
+    why: Why
+    text: str
+    standing: str = ""
+    position: int = -1
+
+
+class Noted(NamedTuple):
+    """UNKNOWN was heard; nothing is settled. Stock clients get no answer to it."""
+
+
+class Done(NamedTuple):
+    """Asked and done; nothing to tell. ``again``: more of the same is due, call again soon."""
+
+    again: bool = False
+
+
+Reply = Sent | SentBatch | Settled | Refused | Noted | Done
+
+
+class WakeQueue(NamedTuple):
+    """Messages became visible in this queue; parked pulls for it look again."""
+
+    topic_id: int
+    queue_id: int
+
+
+class SendCheck(NamedTuple):
+    """Ask the producer behind ``connection`` about this transaction. If it cannot be sent: ``CheckNotSent``.
+
+    ``half_index``, ``first_offset`` identify the transaction's first half; its bytes are at ``offset``.
+    """
+
+    connection: int
+    group: str
+    tx_id: str
+    half_index: int
+    first_offset: int
+    offset: int
+    checks: int
+
+
+class TopicChanged(NamedTuple):
+    topic_id: int
+    name: str
+
+
+Effect = WakeQueue | SendCheck | TopicChanged
+
+
+class Decision(NamedTuple):
+    records: tuple[Record, ...]
+    reply: Reply
+    effects: tuple[Effect, ...] = ()
+
+
+NOTHING: tuple[()] = ()
+DONE = Decision(NOTHING, Done())

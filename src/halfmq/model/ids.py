@@ -1,0 +1,68 @@
+"""Identities: transaction ids, unique message ids, offset message ids.
+
+A transaction is known by (producer group, id). An id is at most 64 characters of ``[A-Za-z0-9._:-]`` and is never used
+again. Stock clients' id is the message's UNIQ_KEY; ours has the form of the FMQ source, 3.2.3: client version, client
+address, start time, process, connection number, transaction number.
+"""
+
+import re
+from typing import Final, NewType
+from zlib import crc32
+
+from halfmq import limits
+from halfmq.errors import InvalidName
+
+TransactionId = NewType("TransactionId", str)
+
+_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,%d}" % limits.TRANSACTION_ID_CHARS_MAX)
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def is_transaction_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None
+
+
+def checked_name(text: str, what: str, characters_max: int) -> str:
+    """``text`` if RocketMQ's ``TopicValidator`` would take it.
+
+    Raises:
+        InvalidName: with what is wrong and what is allowed.
+    """
+    if not text or len(text) > characters_max or _NAME.fullmatch(text) is None:
+        raise InvalidName(
+            f"{what} {text!r} is not a valid name",
+            hint=f"1 to {characters_max} characters, letters, digits and %|_- only",
+        )
+    return text
+
+
+def offset_message_id(store_host: bytes, log_offset: int) -> str:
+    """RocketMQ's ``offsetMsgId``: the broker's address and the log offset in upper-case hex, 32 or 56 characters."""
+    return (store_host + log_offset.to_bytes(8, "big")).hex().upper()
+
+
+def parse_offset_message_id(text: str) -> tuple[bytes, int]:
+    """(store host, log offset).
+
+    Raises:
+        ValueError: not 32 or 56 hex characters.
+    """
+    if len(text) not in (32, 56):
+        raise ValueError(f"{text!r} is not an offset message id: 32 or 56 hex characters expected")
+    raw = bytes.fromhex(text)
+    return raw[:-8], int.from_bytes(raw[-8:], "big")
+
+
+def hash64(text: bytes) -> int:
+    """A signed 64-bit hash for look-ups in derived files; equal hashes must be verified against the real key."""
+    low = crc32(text)
+    value = crc32(text, low ^ 0xA5A5A5A5) << 32 | low
+    return value - (1 << 64) if value >> 63 else value
+
+
+def java_string_hash(text: str) -> int:
+    """Java's ``String.hashCode``, signed 32 bit, over UTF-16 code units: RocketMQ's tag hash."""
+    value = 0
+    for unit in memoryview(text.encode("utf-16-le")).cast("H") if text else ():
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value

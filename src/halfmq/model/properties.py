@@ -1,0 +1,106 @@
+"""The property string of a message, ``name 0x01 value 0x02 name 0x01 value 0x02 ...`` in UTF-8.
+
+The hot path never makes a dictionary: ``find`` looks one name up, ``append`` adds pairs at the end.
+
+Reader rules (RocketMQ ``MessageDecoder``, 4.9.1 and later): split at 0x02, each piece at its *first* 0x01;
+pieces with an empty name or value are dropped; of two pairs with one name the last wins. Writers differ in
+whether a 0x02 follows the last pair; both forms are read, ours writes it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+NAME_VALUE_SEPARATOR: Final = b"\x01"
+PROPERTY_SEPARATOR: Final = b"\x02"
+
+TAGS: Final = "TAGS"
+KEYS: Final = "KEYS"
+UNIQ_KEY: Final = "UNIQ_KEY"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
+TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QID: Final = "REAL_QID"
+TRAN_MSG: Final = "TRAN_MSG"
+PGROUP: Final = "PGROUP"
+CLUSTER: Final = "CLUSTER"
+TRANSACTION_ID: Final = "__transactionId__"
+TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+CHECK_IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+SHARDING_KEY: Final = "__SHARDINGKEY"
+DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+
+#: Ours. Several halves with one HMQ_TX_ID are one transaction; INDEX counts from 0; COUNT stands on the last one.
+HMQ_TX_ID: Final = "HMQ_TX_ID"
+HMQ_TX_INDEX: Final = "HMQ_TX_INDEX"
+HMQ_TX_COUNT: Final = "HMQ_TX_COUNT"
+#: Name of the listener that answers the check.
+HMQ_TX_NAME: Final = "HMQ_TX_NAME"
+#: What the application looks its local transaction up by (FMQ source, 3.2.2 ``queryId``).
+HMQ_QUERY_ID: Final = "HMQ_QUERY_ID"
+
+
+def find(properties: bytes, name: str) -> bytes | None:
+    """The value of ``name``, or None when it is missing or empty. The last of several wins."""
+    key = name.encode() + NAME_VALUE_SEPARATOR
+    end = len(properties)
+    while True:
+        at = properties.rfind(key, 0, end)
+        if at < 0:
+            return None
+        if at == 0 or properties[at - 1] == 2:
+            start = at + len(key)
+            stop = properties.find(PROPERTY_SEPARATOR, start)
+            value = properties[start:] if stop < 0 else properties[start:stop]
+            if value:
+                return value
+        end = at + len(key) - 1
+
+
+def to_dict(properties: bytes | str) -> dict[str, str]:
+    """All pairs, decoded."""
+    text = properties if isinstance(properties, str) else properties.decode("utf-8", "replace")
+    pairs: dict[str, str] = {}
+    for piece in text.split("\x02"):
+        name, separator, value = piece.partition("\x01")
+        if separator and name and value:
+            pairs[name] = value
+    return pairs
+
+
+def encode(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
+    """The property string of ``pairs``; pairs with an empty value are left out, as a reader would drop them.
+
+    Raises:
+        ValueError: a name holds 0x01 or 0x02 or is empty, or a value holds 0x02: nothing can escape them.
+    """
+    items = pairs.items() if isinstance(pairs, Mapping) else pairs
+    out = []
+    for name, value in items:
+        if not name or "\x01" in name or "\x02" in name:
+            raise ValueError(f"property name {name!r} is empty or holds a separator byte (0x01 or 0x02)")
+        if "\x02" in value:
+            raise ValueError(f"value of property {name!r} holds the separator byte 0x02")
+        if value:
+            out.append(f"{name}\x01{value}\x02")
+    return "".join(out).encode()
+
+
+def append(properties: bytes, added: bytes) -> bytes:
+    """``properties`` followed by ``added`` (itself a property string), with a separator between if one is missing."""
+    if properties and properties[-1] != 2:
+        return properties + PROPERTY_SEPARATOR + added
+    return properties + added
+
+
+def without(properties: bytes, *names: str) -> bytes:
+    """``properties`` without the pairs of these names. For cold paths (retry, dead letters)."""
+    pairs = to_dict(properties)
+    for name in names:
+        pairs.pop(name, None)
+    return encode(pairs)

@@ -1,0 +1,352 @@
+"""What the log is made of: one tuple per kind of record, and how large each one is when encoded.
+
+``core`` decides records and must know their offsets and sizes before anything is written, because replies name
+log offsets; ``store`` writes exactly these sizes, and yields the same tuples back when it redoes the log. So
+sizes live here, below both. The bytes themselves are in ``store/record_codec.py``.
+
+Every record begins with ``offset`` (start of the record, set by the decision) and ``size`` (encoded bytes, head
+included). Records are tuples, since Python pays per object and these stand on the hot path.
+
+FMQ source (3.3.1) to ours: MESSAGE -> Message; PREPARE + PRE_MESSAGE -> Half; REF_MESSAGE and COMMIT -> Committed;
+TX_MESSAGE -> CarriedHalf directly before Committed; ROLLBACK -> RolledBack.
+"""
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from halfmq.model.stored_message import StoredMessage, size_of
+
+#: Head before each record: kind 1, flags 1, reserved 2, record length 4.
+RECORD_HEAD_BYTES: Final = 8
+#: Head before each batch of records. Batches start and end on multiples of 8.
+BATCH_HEADER_BYTES: Final = 64
+#: Batch end is padded with zeros to a multiple of this, so that a scan for the next header can stride.
+BATCH_ALIGNMENT: Final = 8
+
+
+class Kind(IntEnum):
+    """First byte of a record. Numbers are on users' disks: add, never renumber."""
+
+    MESSAGE = 1
+    HALF = 2
+    CARRIED_HALF = 3
+    COMMITTED = 4
+    ROLLED_BACK = 5
+    CHECKED = 6
+    DELAYED = 7
+    CARRIED_DELAYED = 8
+    RELEASED = 9
+    TOPIC_SET = 16
+    TOPIC_DELETED = 17
+    GROUP_SET = 18
+    OFFSETS = 19
+    EPOCH_STARTED = 20
+    BASE = 21
+    TRIM = 22
+
+
+class DecidedBy(IntEnum):
+    """Who settled a transaction (promise 2: nobody else may)."""
+
+    PRODUCER = 1
+    CHECK = 2
+    MARKER = 3
+    OPERATOR = 4
+    POLICY = 5
+
+
+class MessageRecord(NamedTuple):
+    """A plain message, visible at once; its queue offset is in the message."""
+
+    offset: int
+    size: int
+    topic_id: int
+    message: StoredMessage
+    unique_id: str
+
+
+class HalfRecord(NamedTuple):
+    """One half message of a transaction, under its true topic and queue, invisible.
+
+    The stored ``queue_offset`` field holds ``half_index``. What else recovery needs (group, transaction id, index,
+    count, name, immunity) is in the message's properties, so that it is written once.
+    """
+
+    offset: int
+    size: int
+    topic_id: int
+    message: StoredMessage
+    half_index: int
+    group: str
+    tx_id: str
+    index: int
+    #: Number of halves in the transaction; 0 while not yet said (only the last half says it).
+    count: int
+
+
+class CarriedHalf(NamedTuple):
+    """A half whose bytes are written again further on: before its segment is trimmed, or before a commit elsewhere.
+
+    ``source`` is where the bytes lie now; the store copies them, the decision never sees them. What identifies the
+    half (``first_offset``, ``half_index``) stays; ``offset`` is its place from now on. Carries all that replay from
+    here needs, since the first record may be gone. ``prepared_at_ms``, ``immune_until_ms``, ``checks`` and
+    ``next_check_at_ms`` are of the transaction.
+    """
+
+    offset: int
+    size: int
+    source: int
+    first_offset: int
+    half_index: int
+    topic_id: int
+    message_bytes: int
+    group: str
+    tx_id: str
+    index: int
+    count: int
+    prepared_at_ms: int
+    immune_until_ms: int
+    checks: int
+    next_check_at_ms: int
+
+
+class Ref(NamedTuple):
+    """What a commit or release says of one message: where its body is and which queue entry it becomes.
+
+    Enough to write the queue entry without reading the message. ``offset`` lies in the segment of the record.
+    """
+
+    offset: int
+    message_bytes: int
+    first_offset: int
+    #: -1 in a release of a message that was never a half.
+    half_index: int
+    topic_id: int
+    queue_id: int
+    #: -1 while ``due_ms`` is not 0: the queue offset is given at release.
+    queue_offset: int
+    #: 0: visible with this record; else broker time, ms, at which a Released record shows it.
+    due_ms: int
+    tag_hash: int
+    key_hash: int
+
+
+class Committed(NamedTuple):
+    """The atomic point: all halves of one transaction become visible at this record's offset."""
+
+    offset: int
+    size: int
+    group: str
+    tx_id: str
+    decided_by: int
+    refs: tuple[Ref, ...]
+
+
+class RolledBack(NamedTuple):
+    offset: int
+    size: int
+    group: str
+    tx_id: str
+    decided_by: int
+    half_indexes: tuple[int, ...]
+
+
+class Checked(NamedTuple):
+    """A check was sent, or its outcome came: the transaction's check fields take these values."""
+
+    offset: int
+    size: int
+    group: str
+    tx_id: str
+    half_index: int
+    checks: int
+    next_check_at_ms: int
+
+
+class DelayedRecord(NamedTuple):
+    """A message that becomes visible at ``due_ms`` (delay levels, retries, timers). Known by its offset."""
+
+    offset: int
+    size: int
+    topic_id: int
+    message: StoredMessage
+    unique_id: str
+    due_ms: int
+    tag_hash: int
+    key_hash: int
+
+
+class CarriedDelayed(NamedTuple):
+    """A delayed message written again further on, like ``CarriedHalf``."""
+
+    offset: int
+    size: int
+    source: int
+    first_offset: int
+    half_index: int
+    topic_id: int
+    queue_id: int
+    message_bytes: int
+    due_ms: int
+    tag_hash: int
+    key_hash: int
+
+
+class Released(NamedTuple):
+    """Delayed messages that were due become visible here; every ref has its queue offset now."""
+
+    offset: int
+    size: int
+    refs: tuple[Ref, ...]
+
+
+class TopicSet(NamedTuple):
+    """A topic was made or changed."""
+
+    offset: int
+    size: int
+    topic_id: int
+    name: str
+    read_queues: int
+    write_queues: int
+    #: RocketMQ permission bits: 4 read, 2 write, 1 inherit.
+    permission: int
+    payload: bytes
+
+
+class TopicDeleted(NamedTuple):
+    offset: int
+    size: int
+    topic_id: int
+    payload: bytes
+
+
+class GroupSet(NamedTuple):
+    """Settings of a consumer or producer group, as a payload that ``core`` reads."""
+
+    offset: int
+    size: int
+    name: str
+    payload: bytes
+
+
+class OffsetsCommitted(NamedTuple):
+    """Consumer offsets: (group, topic id, queue id, offset) each."""
+
+    offset: int
+    size: int
+    entries: tuple[tuple[str, int, int, int], ...]
+    payload: bytes
+
+
+class EpochStarted(NamedTuple):
+    offset: int
+    size: int
+    epoch: int
+    wall_ms: int
+    payload: bytes
+
+
+class Base(NamedTuple):
+    """First record of a segment: durable state that is not messages, so that what lies before can be trimmed."""
+
+    offset: int
+    size: int
+    #: End of the last batch of the segment before; zeros from there on are proof that nothing is missing.
+    previous_end: int
+    payload: bytes
+
+
+class Trim(NamedTuple):
+    """The log starts at ``log_start`` from now on. Nothing alive lies before it."""
+
+    offset: int
+    size: int
+    log_start: int
+
+
+Record = (
+    MessageRecord
+    | HalfRecord
+    | CarriedHalf
+    | Committed
+    | RolledBack
+    | Checked
+    | DelayedRecord
+    | CarriedDelayed
+    | Released
+    | TopicSet
+    | TopicDeleted
+    | GroupSet
+    | OffsetsCommitted
+    | EpochStarted
+    | Base
+    | Trim
+)
+
+#: Fixed bytes between the head of a record and the message in it, per kind that holds a message.
+#: message: topic id 4, reserved 4; delayed: topic id 4, tag hash 4, due 8, key hash 8;
+#: carried half: first offset 8, half index 8, topic id 4, index 2, count 2, prepared 8, immune until 8, next check 8, checks 4, reserved 4;
+#: carried delayed: first offset 8, half index 8, due 8, key hash 8, tag hash 4, topic id 4.
+MESSAGE_PREFIX_BYTES: Final = 8
+DELAYED_PREFIX_BYTES: Final = 24
+CARRIED_HALF_PREFIX_BYTES: Final = 56
+CARRIED_DELAYED_PREFIX_BYTES: Final = 40
+#: Where the stored message begins, from the start of the record.
+MESSAGE_AT: Final = RECORD_HEAD_BYTES + MESSAGE_PREFIX_BYTES
+DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + DELAYED_PREFIX_BYTES
+CARRIED_HALF_MESSAGE_AT: Final = RECORD_HEAD_BYTES + CARRIED_HALF_PREFIX_BYTES
+CARRIED_DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + CARRIED_DELAYED_PREFIX_BYTES
+
+#: One ref: offset 8, first offset 8, half index 8, queue offset 8, due 8, key hash 8, size 4, topic id 4, queue id 4, tag hash 4.
+REF_BYTES: Final = 64
+#: decided by 1, reserved 1, group length 2, id length 2, ref count 2.
+VERDICT_PREFIX_BYTES: Final = 8
+HALF_INDEX_BYTES: Final = 8
+#: half index 8, next check 8, checks 4, group length 2, id length 2.
+CHECKED_PREFIX_BYTES: Final = 24
+
+
+def message_record_size(topic: str, body_bytes: int, properties_bytes: int, born_host_bytes: int = 8) -> int:
+    """Size of a MessageRecord or HalfRecord."""
+    return MESSAGE_AT + size_of(len(topic), body_bytes, properties_bytes, born_host_bytes)
+
+
+def delayed_record_size(topic: str, body_bytes: int, properties_bytes: int, born_host_bytes: int = 8) -> int:
+    return DELAYED_MESSAGE_AT + size_of(len(topic), body_bytes, properties_bytes, born_host_bytes)
+
+
+def carried_half_size(message_bytes: int) -> int:
+    return CARRIED_HALF_MESSAGE_AT + message_bytes
+
+
+def carried_delayed_size(message_bytes: int) -> int:
+    return CARRIED_DELAYED_MESSAGE_AT + message_bytes
+
+
+def committed_size(group: str, tx_id: str, refs: int) -> int:
+    return RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES + len(group) + len(tx_id) + refs * REF_BYTES
+
+
+def rolled_back_size(group: str, tx_id: str, halves: int) -> int:
+    return RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES + len(group) + len(tx_id) + halves * HALF_INDEX_BYTES
+
+
+def checked_size(group: str, tx_id: str) -> int:
+    return RECORD_HEAD_BYTES + CHECKED_PREFIX_BYTES + len(group) + len(tx_id)
+
+
+def released_size(refs: int) -> int:
+    return RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES + refs * REF_BYTES
+
+
+def payload_record_size(payload: bytes) -> int:
+    """Size of a record whose content is its payload (topics, groups, offsets, epochs)."""
+    return RECORD_HEAD_BYTES + len(payload)
+
+
+def base_size(payload: bytes) -> int:
+    return RECORD_HEAD_BYTES + 8 + len(payload)
+
+
+TRIM_SIZE: Final = RECORD_HEAD_BYTES + 8

@@ -1,0 +1,183 @@
+"""The disk as the store sees it: few calls, each with a stated effect, so that a faulty one can stand in.
+
+What is promised about durability is POSIX and no more: bytes written are in the page cache; they survive power
+loss only after ``sync`` of that file returned; a new, renamed or removed name survives only after ``sync_directory``
+of its directory returned. A write that was not synced may be kept, lost or torn at any 512-byte boundary, in any order.
+"""
+
+import errno
+import mmap
+import os
+from pathlib import Path
+from typing import Protocol
+
+
+class File(Protocol):
+    """One open file. Offsets and lengths in bytes. All calls raise OSError as the system gives it."""
+
+    path: Path
+
+    def write(self, at: int, parts: list[bytes]) -> int:
+        """Write ``parts`` one after another from ``at``; all of them or OSError. Returns bytes written."""
+        ...
+
+    def read(self, at: int, length: int) -> bytes:
+        """Up to ``length`` bytes; fewer only at the end of the file."""
+        ...
+
+    def view(self) -> memoryview:
+        """The whole file, mapped for reading as long as it now is; sees later writes. Valid until ``close``."""
+        ...
+
+    def sync(self) -> None:
+        """fdatasync: when it returns, everything written before is on the disk. If it raises, nothing is known."""
+        ...
+
+    def allocate(self, length: int) -> None:
+        """Claim space so that writes below ``length`` cannot meet a full disk; new bytes read as zero."""
+        ...
+
+    def truncate(self, length: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File: ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def list(self, directory: Path) -> list[str]:
+        """Names in ``directory``, sorted; empty when it does not exist."""
+        ...
+
+    def make_directories(self, directory: Path) -> None: ...
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Replace ``new`` by ``old``, atomically for readers; durable after ``sync_directory``."""
+        ...
+
+    def remove(self, path: Path) -> None: ...
+
+    def sync_directory(self, directory: Path) -> None: ...
+
+    def free_bytes(self, directory: Path) -> int: ...
+
+    def lock(self, path: Path) -> object | None:
+        """Take the lock file for this process; None when another one has it. Held until the result is dropped or the process ends."""
+        ...
+
+
+class RealFile:
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._map: mmap.mmap | None = None
+        self._view: memoryview | None = None
+
+    def write(self, at: int, parts: list[bytes]) -> int:
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        total = len(data)
+        done = os.pwrite(self._descriptor, data, at)
+        while done < total:  # a signal or a nearly full disk: the rest, or the error behind it
+            done += os.pwrite(self._descriptor, data[done:], at + done)
+        return total
+
+    def read(self, at: int, length: int) -> bytes:
+        return os.pread(self._descriptor, length, at)
+
+    def view(self) -> memoryview:
+        size = self.size()
+        if self._view is None or len(self._view) != size:
+            if size == 0:
+                return memoryview(b"")
+            # An older view stays valid until its holders drop it; the map below it is freed with them.
+            self._map = mmap.mmap(self._descriptor, size, prot=mmap.PROT_READ)
+            self._view = memoryview(self._map)
+        return self._view
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def allocate(self, length: int) -> None:
+        try:
+            os.posix_fallocate(self._descriptor, 0, length)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            if self.size() < length:
+                os.ftruncate(self._descriptor, length)
+
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self._descriptor, length)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        self._view = None
+        self._map = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class _HeldLock:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RealDisk:
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
+        return RealFile(path, os.open(path, flags, 0o644))
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def list(self, directory: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def make_directories(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.replace(old, new)
+
+    def remove(self, path: Path) -> None:
+        os.unlink(path)
+
+    def sync_directory(self, directory: Path) -> None:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, directory: Path) -> int:
+        status = os.statvfs(directory)
+        return status.f_bavail * status.f_frsize
+
+    def lock(self, path: Path) -> object | None:
+        import fcntl
+
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return _HeldLock(descriptor)

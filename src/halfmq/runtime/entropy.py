@@ -1,0 +1,23 @@
+"""Dice from outside, one stream per purpose, so that a simulation repeats exactly."""
+
+import random
+import secrets
+from typing import Protocol
+
+
+class Entropy(Protocol):
+    def token(self, nbytes: int) -> bytes:
+        """Bytes that do not repeat (ids)."""
+        ...
+
+    def stream(self, purpose: str) -> random.Random:
+        """A generator of its own for ``purpose`` (jitter, queue choice)."""
+        ...
+
+
+class SystemEntropy:
+    def token(self, nbytes: int) -> bytes:
+        return secrets.token_bytes(nbytes)
+
+    def stream(self, purpose: str) -> random.Random:
+        return random.Random(secrets.randbits(64))  # noqa: S311 - jitter, not secrets

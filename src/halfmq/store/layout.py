@@ -1,0 +1,70 @@
+"""Bytes on disk: every file of a store, its fields and its name. The text for people is ``docs/storage-format.md``.
+
+Big-endian throughout. Change a line here only with a new ``FORMAT_VERSION`` and a page in ``docs/decisions/``.
+
+    DIR/store.json                                  format version, store UUID, segment size
+    DIR/lock                                        flock of the process that owns the store
+    DIR/shard-0/log/<20 digits>.seg                 segments, named by their first log offset
+    DIR/shard-0/queues/<topic id>/<queue id>/<20 digits>.q   queue entries, named by their first queue offset
+    DIR/shard-0/transactions/<20 digits>.tx         transaction table, named by its first half index
+    DIR/shard-0/keys/<20 digits>.key                key index, one file per segment
+    DIR/shard-0/snapshots/<20 digits>.snap          durable state at a log offset
+    DIR/shard-0/topics.json                         names, ids and queues of topics, for readers beside the broker
+    DIR/shard-0/checkpoint                          two slots
+    DIR/shard-0/published                           two slots, mapped by readers
+"""
+
+import struct
+from typing import Final
+
+FORMAT_VERSION: Final = 1
+
+# --- batch -----------------------------------------------------------------------------------------------------
+#: "HMQB"; version; flags; records; length (header and padding included); own log offset; position known durable
+#: when written; broker time, ms; epoch; length without padding; checksum of this header with the checksum as zero,
+#: then of every record's bytes but the message bodies (their CRCs are in the bytes that are summed); 12 reserved.
+BATCH_MAGIC: Final = b"HMQB"
+BATCH_VERSION: Final = 1
+BATCH_HEADER: Final = struct.Struct(">4sBBHIIqqqIII12x")
+BATCH_CHECKSUM_AT: Final = 48
+
+#: Kind, flags, reserved, record length in bytes (head included).
+RECORD_HEAD: Final = struct.Struct(">BBHI")
+
+# --- derived files ---------------------------------------------------------------------------------------------
+#: Message offset (start of the record that holds the body), message bytes, tag hash, visible-at position (the
+#: record that made it visible), store time ms (of that record's batch), half index (-1 none, -2 was delayed), key hash.
+#: The stored message lies ``message_at`` behind the message offset; see ``record_codec.message_at``.
+QUEUE_ENTRY: Final = struct.Struct(">qiiqqqq")
+QUEUE_ENTRY_BYTES: Final = 48
+QUEUE_FILE_ENTRIES: Final = 65_536
+
+#: first half of the transaction (half index) 8, original offset 8, current offset 8, message bytes 4, topic id 4,
+#: queue id 4, index 2, count 2, state 1, decided by 1, flags 2, verdict position 8, prepared at ms 8, settled at ms 8,
+#: next check at ms 8, checks 4, group hash 8, id hash 8, queue offset 8, due ms 8, 16 reserved.
+TRANSACTION_ROW: Final = struct.Struct(">qqqiiihhBBHqqqqiqqqq16x")
+TRANSACTION_ROW_BYTES: Final = 128
+TRANSACTION_FILE_ROWS: Final = 32_768
+ROW_EMPTY: Final = 0
+ROW_UNDECIDED: Final = 1
+ROW_COMMITTED: Final = 2
+ROW_ROLLED_BACK: Final = 3
+
+#: Two slots of PUBLISHED_SLOT_BYTES; the one with the higher sequence and a right checksum counts. "HMQP"; version 4;
+#: sequence; store UUID; epoch 4; reserved 4; published position; log start; broker time ms; CRC-32 of what precedes 4.
+PUBLISHED: Final = struct.Struct(">4sIq16sIIqqqI")
+PUBLISHED_MAGIC: Final = b"HMQP"
+PUBLISHED_SLOT_BYTES: Final = 4_096
+
+#: Two slots of CHECKPOINT_SLOT_BYTES; same choice. "HMQC"; version 4; sequence; store UUID; epoch 4; reserved 4; log offset of
+#: the snapshot (redo starts there; derived files are whole below it); CRC-32 of the snapshot file 4; CRC-32 of what precedes 4.
+CHECKPOINT: Final = struct.Struct(">4sIq16sIIqII")
+CHECKPOINT_MAGIC: Final = b"HMQC"
+CHECKPOINT_SLOT_BYTES: Final = 4_096
+
+#: key hash, log offset of the record that made the message visible's body.
+KEY_ENTRY: Final = struct.Struct(">qq")
+
+assert QUEUE_ENTRY.size == QUEUE_ENTRY_BYTES  # noqa: S101
+assert TRANSACTION_ROW.size == TRANSACTION_ROW_BYTES, TRANSACTION_ROW.size  # noqa: S101
+assert BATCH_HEADER.size == 64, BATCH_HEADER.size  # noqa: S101
