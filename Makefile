@@ -1,0 +1,71 @@
+# halfmq. Two commands for a newcomer:
+#   make demo     orders into a database, messages through the broker, tables out of Spark, under kill -9 (BASKETS=all for everything)
+#   make test     everything that is checked
+# Both make .venv themselves from requirements.lock; they need Python >= 3.11, make and pip.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BASKETS ?= 20000
+DB ?= sqlite
+DEMO_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast lint format types layers bench lock clean
+
+help:
+	@echo "make demo [BASKETS=20000|all] [DB=sqlite|postgres]   the main job, on real data, with crashes, reconciled to the cent"
+	@echo "make test                                            format, types, layers, all tests (needs a JDK and Maven for the Java clients)"
+	@echo "make test-fast                                       what to run while writing: under a minute"
+	@echo "make bench                                           transaction benchmark beside the bare sketch, JSON in build/bench"
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "halfmq needs Python >= 3.11; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "python -m venv failed. On Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Installing locked dependencies into $(VENV) (about 700 MB with Spark; once) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(READY)
+
+setup: $(READY)
+
+demo: $(READY)
+	@$(BIN)/python -m demo --baskets $(BASKETS) --db $(DB) $(DEMO_ARGS)
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+layers: $(READY)
+	$(BIN)/lint-imports
+
+test-fast: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -m "not slow" -n 2
+
+test: lint types layers
+	$(BIN)/python -m pytest -m "not slow" -n 2
+	$(BIN)/python -m pytest -m slow
+
+bench: $(READY)
+	@mkdir -p build/bench
+	$(BIN)/halfmq bench tx --output build/bench/tx.json
+
+# Newest versions that pyproject.toml allows, with hashes and without addresses. Needs uv.
+lock:
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	  --all-extras --group test pyproject.toml build-requirements.in -o requirements.lock
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
