@@ -1,0 +1,73 @@
+"""What the broker acknowledged, as values. Position and durability are there when a halfmq broker answered."""
+
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+COMMITTED: Final = "COMMITTED"
+ROLLED_BACK: Final = "ROLLED_BACK"
+Verdict = Literal["COMMITTED", "ROLLED_BACK"]
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One stored message.
+
+    ``message_id``: the unique id that every copy of this message carries (UNIQ_KEY); use it to recognise duplicates.
+    ``offset_id``: RocketMQ's ``offsetMsgId``, broker address and log offset. ``status``: ``SEND_OK``, or what RocketMQ
+    says when it stored the message but not yet as safely as configured (``FLUSH_DISK_TIMEOUT``, ...).
+    """
+
+    message_id: str
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+    offset_id: str
+    status: str = "SEND_OK"
+
+
+class PreparedHalf(NamedTuple):
+    """A half message that a broker holds, and where: what END_TRANSACTION must name."""
+
+    message_id: str
+    topic: str
+    broker: str
+    address: str
+    log_offset: int
+    half_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A transaction whose halves are all acknowledged, and that has no verdict yet.
+
+    The caller must settle it with ``commit`` or ``rollback``; until then the broker asks the group (the check).
+    ``atomic``: all halves share one verdict at one log position. False on an Apache RocketMQ broker with several
+    messages, where each is a transaction of its own.
+    """
+
+    tx_id: str
+    group: str
+    name: str
+    halves: tuple[PreparedHalf, ...]
+    atomic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionReceipt:
+    """A settled transaction.
+
+    ``acknowledged``: the broker said that the verdict is safe at its durability level. False where the broker has no
+    way to say so (Apache RocketMQ's one-way END_TRANSACTION); the check is the safety net there.
+    ``position``: log position of the verdict, ``durability``: ``memory``, ``fsync`` or ``replicated``; both only when
+    acknowledged. ``repeated``: the verdict already stood. ``atomic``: see ``Prepared``.
+    """
+
+    tx_id: str
+    verdict: Verdict
+    message_ids: tuple[str, ...] = ()
+    acknowledged: bool = True
+    atomic: bool = True
+    position: int | None = None
+    durability: str = ""
+    repeated: bool = False
