@@ -1,0 +1,228 @@
+"""A closed loop of transactions over raw frames: each of ``threads`` keeps one transaction open at a time.
+
+It is light on purpose: requests are formatted bytes, answers are cut and scanned, so that one core of load can keep one
+core of broker busy. A transaction is what the stock client sends: a half (310), then an end (37).
+"""
+
+import asyncio
+import random
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+_CODE = {"commit": COMMIT, "rollback": ROLLBACK, "unknown": UNKNOWN}
+
+
+@dataclass
+class Plan:
+    """What to send. Times in seconds, sizes in bytes, shares between 0 and 1."""
+
+    topic: str = "BenchTx"
+    group: str = "bench"
+    threads: int = 32
+    connections: int = 1
+    body_bytes: int = 1_024
+    rollback_share: float = 0.0
+    unknown_share: float = 0.0
+    acked_end: bool = False
+    seconds: float = 10.0
+    warmup_seconds: float = 2.0
+    transactions_max: int = 0
+    seed: int = 1
+
+
+@dataclass
+class Counts:
+    """What happened in the measured window. Latencies in microseconds."""
+
+    committed: int = 0
+    rolled_back: int = 0
+    unknown: int = 0
+    refused: int = 0
+    checks: int = 0
+    prepare_us: list[int] = field(default_factory=list)
+    commit_us: list[int] = field(default_factory=list)
+    refusals: dict[str, int] = field(default_factory=dict)
+
+
+class _Answer(msgspec.Struct, gc=False):
+    opaque: int
+    code: int = 0
+    flag: int = 0
+    remark: str | None = None
+    extFields: dict[str, str] | None = None  # noqa: N815 - the protocol's name
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+def frame(header: bytes, body: bytes = b"") -> bytes:
+    """A frame with a JSON header."""
+    return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+
+
+class LoadConnection(asyncio.Protocol):
+    """One connection with its share of the threads. ``opaque`` is the thread's number times two, plus one for an end."""
+
+    def __init__(self, plan: Plan, number: int, threads: int, counts: Counts, done: Callable[[], None]) -> None:
+        self.plan = plan
+        self.counts = counts
+        self.number = number
+        self.threads = threads
+        self.done = done
+        self.pending = b""
+        self.measuring = False
+        self.stopping = False
+        self.alive = 0
+        self.sent = 0
+        self.dice = random.Random(plan.seed * 1_000 + number)
+        self.body = random.Random(plan.seed).randbytes(plan.body_bytes)
+        self.started_ns = [0] * threads
+        self.ids = [""] * threads
+        self.serial = 0
+        self.prefix = f"{number:04X}{random.SystemRandom().getrandbits(64):016X}"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: asyncio.Transport = transport  # type: ignore[assignment]
+        heartbeat = (
+            f'{{"clientID":"bench@{self.number}","producerDataSet":[{{"groupName":"{self.plan.group}"}}],'
+            '"consumerDataSet":[]}'
+        ).encode()
+        header = b'{"code":34,"flag":0,"language":"JAVA","opaque":1000000,"version":401,"extFields":{}}'
+        self.transport.write(frame(header, heartbeat))
+
+    def start(self) -> None:
+        self.alive = self.threads
+        self.transport.write(b"".join(self._half(thread) for thread in range(self.threads)))
+
+    def _half(self, thread: int) -> bytes:
+        self.serial += 1
+        unique = f"{self.prefix}{self.serial:012X}"
+        self.ids[thread] = unique
+        plan = self.plan
+        header = (
+            f'{{"code":310,"extFields":{{"a":"{plan.group}","b":"{plan.topic}","c":"TBW102","d":"8","e":"{self.serial & 7}",'
+            f'"f":"4","g":"1795246382304","h":"0","i":"KEYS\\u0001k{self.serial}\\u0002TRAN_MSG\\u0001true\\u0002UNIQ_KEY\\u0001{unique}'
+            f'\\u0002WAIT\\u0001true\\u0002PGROUP\\u0001{plan.group}\\u0002TAGS\\u0001TagA","j":"0","k":"false","m":"false"}},'
+            f'"flag":0,"language":"JAVA","opaque":{thread * 2},"serializeTypeCurrentRPC":"JSON","version":401}}'
+        ).encode()
+        self.started_ns[thread] = time.perf_counter_ns()
+        return frame(header, self.body)
+
+    def _end(self, thread: int, half_index: str, log_offset: int, verdict: int) -> bytes:
+        flag = 0 if self.plan.acked_end and verdict != UNKNOWN else 2
+        header = (
+            f'{{"code":37,"extFields":{{"producerGroup":"{self.plan.group}","commitLogOffset":"{log_offset}",'
+            f'"msgId":"{self.ids[thread]}","tranStateTableOffset":"{half_index}","commitOrRollback":"{verdict}",'
+            f'"fromTransactionCheck":"false"}},"flag":{flag},"language":"JAVA","opaque":{thread * 2 + 1},"version":401}}'
+        ).encode()
+        return frame(header)
+
+    def _verdict(self) -> int:
+        if not self.plan.rollback_share and not self.plan.unknown_share:
+            return COMMIT
+        throw = self.dice.random()
+        if throw < self.plan.rollback_share:
+            return ROLLBACK
+        return UNKNOWN if throw < self.plan.rollback_share + self.plan.unknown_share else COMMIT
+
+    def data_received(self, data: bytes) -> None:
+        data = self.pending + data if self.pending else data
+        at, end = 0, len(data)
+        out: list[bytes] = []
+        now = time.perf_counter_ns()
+        while end - at >= 4:
+            stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
+            if stop > end:
+                break
+            header_end = at + 8 + int.from_bytes(data[at + 5 : at + 8], "big")
+            self._take(_decode(data[at + 8 : header_end]), now, out)
+            at = stop
+        self.pending = data[at:]
+        if out:
+            self.transport.write(b"".join(out))
+
+    def _take(self, answer: _Answer, now: int, out: list[bytes]) -> None:
+        if not answer.flag & 1:
+            if answer.code == 39:
+                self._answer_check(answer.extFields or {}, out)
+            return
+        if answer.opaque >= 1_000_000:
+            return
+        thread, is_end = divmod(answer.opaque, 2)
+        if is_end:
+            if self.measuring:
+                self.counts.commit_us.append((now - self.started_ns[thread]) // 1_000)
+            self._next(thread, out)
+            return
+        if answer.code != 0:
+            self.counts.refused += 1
+            text = f"{answer.code} {answer.remark}"
+            self.counts.refusals[text] = self.counts.refusals.get(text, 0) + 1
+            self._next(thread, out)
+            return
+        fields = answer.extFields or {}
+        verdict = self._verdict()
+        if self.measuring:
+            self.counts.prepare_us.append((now - self.started_ns[thread]) // 1_000)
+            if verdict == COMMIT:
+                self.counts.committed += 1
+            elif verdict == ROLLBACK:
+                self.counts.rolled_back += 1
+            else:
+                self.counts.unknown += 1
+        out.append(self._end(thread, fields["queueOffset"], int(fields["msgId"][-16:], 16), verdict))
+        if self.plan.acked_end and verdict != UNKNOWN:
+            self.started_ns[thread] = now
+        else:
+            self._next(thread, out)
+
+    def _answer_check(self, fields: dict[str, str], out: list[bytes]) -> None:
+        self.counts.checks += 1
+        header = (
+            f'{{"code":37,"extFields":{{"producerGroup":"{self.plan.group}","commitLogOffset":"{fields["commitLogOffset"]}",'
+            f'"msgId":"{fields["msgId"]}","tranStateTableOffset":"{fields["tranStateTableOffset"]}","commitOrRollback":"8",'
+            f'"fromTransactionCheck":"true"}},"flag":2,"language":"JAVA","opaque":2000000,"version":401}}'
+        ).encode()
+        out.append(frame(header))
+
+    def _next(self, thread: int, out: list[bytes]) -> None:
+        self.sent += 1
+        limit = self.plan.transactions_max
+        if self.stopping or (limit and self.sent > limit // self.plan.connections - self.threads):
+            self.alive -= 1
+            if self.alive == 0:
+                self.done()
+            return
+        out.append(self._half(thread))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.alive:
+            self.alive = 0
+            self.done()
+
+
+async def connect(plan: Plan, host: str, port: int) -> tuple[list[LoadConnection], Counts, asyncio.Event]:
+    """Open the connections of ``plan``; the event is set when every thread has ended its last transaction."""
+    loop = asyncio.get_running_loop()
+    counts, finished = Counts(), asyncio.Event()
+    connections: list[LoadConnection] = []
+
+    def done() -> None:
+        if all(connection.alive == 0 for connection in connections):
+            finished.set()
+
+    for number in range(plan.connections):
+        threads = plan.threads // plan.connections + (number < plan.threads % plan.connections)
+        _, connection = await loop.create_connection(
+            lambda number=number, threads=threads: LoadConnection(plan, number, threads, counts, done),  # type: ignore[misc]
+            host,
+            port,
+        )
+        connections.append(connection)
+    await asyncio.sleep(0.2)  # heartbeats are answered before the first half, so that checks find a member
+    return connections, counts, finished

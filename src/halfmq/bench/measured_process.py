@@ -1,0 +1,78 @@
+"""A server in a process of its own, watched from outside: CPU of all its threads, anonymous memory, time to start."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from halfmq.errors import EnvironmentFailed
+
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+class MeasuredProcess:
+    """Started by ``broker`` or ``sketch``; ``stop`` ends it by its id. Figures from /proc, so on Linux only."""
+
+    def __init__(self, process: "subprocess.Popen[str]", port: int, ready_seconds: float) -> None:
+        self.process = process
+        self.port = port
+        self.ready_seconds = ready_seconds
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all threads so far; resolution of one clock tick (10 ms)."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def anonymous_bytes(self) -> int:
+        """RssAnon: what the process holds besides mapped files."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1_024
+        raise EnvironmentFailed("no RssAnon in /proc", hint="these figures need Linux")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def broker(data: Path, *options: str, timeout_seconds: float = 60) -> MeasuredProcess:
+    """`halfmq serve` on ``data`` and free ports; returns when it accepts connections.
+
+    Raises:
+        EnvironmentFailed: it ended or did not listen in time; the text is what it printed.
+    """
+    ports_file = Path(tempfile.mkdtemp(prefix="halfmq-ports-")) / "ports.json"
+    command = [
+        sys.executable, "-m", "halfmq", "serve", "--data", str(data), "--port", "0", "--name-port", "0",
+        "--ports-file", str(ports_file), *options,
+    ]  # fmt: skip
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not ports_file.exists():
+        if process.poll() is not None:
+            raise EnvironmentFailed(f"the broker ended with {process.returncode}: {process.communicate()[1].strip()}")
+        if time.perf_counter() - started > timeout_seconds:
+            process.kill()
+            raise EnvironmentFailed(f"the broker did not listen within {timeout_seconds:.0f} s")
+        time.sleep(0.005)
+    ready = time.perf_counter() - started
+    return MeasuredProcess(process, json.loads(ports_file.read_text())["broker"], ready)
+
+
+def sketch() -> MeasuredProcess:
+    """The bare sketch on a free port."""
+    started = time.perf_counter()
+    process = subprocess.Popen([sys.executable, "-m", "halfmq.bench.sketch"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    port = json.loads(process.stdout.readline())["port"]
+    return MeasuredProcess(process, port, time.perf_counter() - started)

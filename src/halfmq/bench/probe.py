@@ -1,0 +1,79 @@
+"""Commit-to-consumer latency: one transaction at a time into a queue of its own, seen by a parked pull on another connection."""
+
+import asyncio
+import time
+
+from halfmq.bench.load import COMMIT, _decode, frame
+
+_TOPIC = "BenchProbe"
+_GROUP = "bench-probe"
+
+
+class _Peer(asyncio.Protocol):
+    """A connection that hands each answer (header, body bytes) to a queue."""
+
+    def __init__(self) -> None:
+        self.pending = b""
+        self.answers: asyncio.Queue[tuple[int, dict[str, str], int]] = asyncio.Queue()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: asyncio.Transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        data = self.pending + data if self.pending else data
+        at = 0
+        while len(data) - at >= 4:
+            stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
+            if stop > len(data):
+                break
+            header_end = at + 8 + int.from_bytes(data[at + 5 : at + 8], "big")
+            answer = _decode(data[at + 8 : header_end])
+            if answer.flag & 1:
+                self.answers.put_nowait((answer.code, answer.extFields or {}, time.perf_counter_ns()))
+            at = stop
+        self.pending = data[at:]
+
+
+async def measure(host: str, port: int, stop: asyncio.Event, interval_seconds: float = 0.02) -> list[int]:
+    """Latencies in microseconds from the moment an END is written to the moment the pull's answer is read."""
+    loop = asyncio.get_running_loop()
+    _, producer = await loop.create_connection(_Peer, host, port)
+    _, consumer = await loop.create_connection(_Peer, host, port)
+    latencies: list[int] = []
+    offset, serial, body = 0, 0, b"probe"
+    while not stop.is_set():
+        serial += 1
+        unique = f"{time.time_ns():032X}"
+        half = (
+            f'{{"code":310,"extFields":{{"a":"{_GROUP}","b":"{_TOPIC}","c":"TBW102","d":"1","e":"0","f":"4","g":"0","h":"0",'
+            f'"i":"TRAN_MSG\\u0001true\\u0002UNIQ_KEY\\u0001{unique}\\u0002PGROUP\\u0001{_GROUP}","j":"0","k":"false","m":"false"}},'
+            f'"flag":0,"language":"JAVA","opaque":{serial},"version":401}}'
+        ).encode()
+        producer.transport.write(frame(half, body))
+        code, fields, _ = await producer.answers.get()
+        if code != 0:
+            raise RuntimeError(f"the probe's half was refused with code {code}")
+        pull = (
+            f'{{"code":11,"extFields":{{"consumerGroup":"{_GROUP}","topic":"{_TOPIC}","queueId":"0","queueOffset":"{offset}",'
+            '"maxMsgNums":"32","sysFlag":"6","commitOffset":"0","suspendTimeoutMillis":"15000","subscription":"*","subVersion":"0"},'
+            f'"flag":0,"language":"JAVA","opaque":{serial},"version":401}}'
+        ).encode()
+        consumer.transport.write(frame(pull))
+        await asyncio.sleep(interval_seconds)  # the pull is parked by now
+        end = (
+            f'{{"code":37,"extFields":{{"producerGroup":"{_GROUP}","commitLogOffset":"{int(fields["msgId"][-16:], 16)}",'
+            f'"msgId":"{unique}","tranStateTableOffset":"{fields["queueOffset"]}","commitOrRollback":"{COMMIT}",'
+            f'"fromTransactionCheck":"false"}},"flag":2,"language":"JAVA","opaque":{serial},"version":401}}'
+        ).encode()
+        started = time.perf_counter_ns()
+        producer.transport.write(frame(end))
+        while True:
+            code, fields, arrived = await consumer.answers.get()
+            if code == 0:
+                break
+            # 19: the park ended with nothing; 21: the young queue began elsewhere. Ask again from where it says.
+            offset = int(fields.get("nextBeginOffset", offset))
+            consumer.transport.write(frame(pull.replace(b'"queueOffset":"0"', f'"queueOffset":"{offset}"'.encode())))
+        offset = int(fields["nextBeginOffset"])
+        latencies.append((arrived - started) // 1_000)
+    return latencies

@@ -1,0 +1,72 @@
+"""The folder list is the architecture: layers, pure packages, a test file for each module, no foreign paths in the text."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "halfmq"
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if path.name != "__init__.py")
+
+#: Modules whose behaviour is tested through another file, with the file that does it.
+TESTED_ELSEWHERE: dict[str, str] = {}
+
+
+def imports_of(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+def test_layers_and_pure_packages_hold() -> None:
+    finished = subprocess.run(
+        [str(Path(sys.executable).with_name("lint-imports"))], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+@pytest.mark.parametrize("package", ["core", "wire", "model"])
+def test_decisions_and_codecs_do_no_io(package: str) -> None:
+    banned = {"asyncio", "os", "time", "random", "socket", "threading", "logging", "pathlib", "subprocess"}
+    checked = 0
+    for path in (SOURCE / package).rglob("*.py"):
+        roots = {name.split(".")[0] for name in imports_of(path)}
+        assert not roots & banned, f"{path.relative_to(ROOT)} imports {sorted(roots & banned)}"
+        checked += 1
+    assert checked > 3
+
+
+def test_every_module_has_a_test_file_that_mirrors_it() -> None:
+    names = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    missing = [
+        str(module.relative_to(SOURCE))
+        for module in MODULES
+        if f"test_{module.stem}.py" not in names and str(module.relative_to(SOURCE)) not in TESTED_ELSEWHERE
+    ]
+    assert not missing, f"no tests/**/test_<module>.py for {missing}"
+
+
+def test_a_module_tested_elsewhere_names_a_file_that_exists() -> None:
+    for module, test in TESTED_ELSEWHERE.items():
+        assert (SOURCE / module).exists(), f"{module} is gone; take it out of TESTED_ELSEWHERE"
+        assert (ROOT / test).exists(), f"{test}, which should test {module}, is gone"
+
+
+def test_the_project_names_no_registry_host_and_no_path_of_one_machine() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, timeout=60, check=False).stdout
+    files = [ROOT / name for name in listed.decode().split("\0") if name]
+    assert len(files) > 20
+    pattern = re.compile(r"/(?:work|root|home/[a-z]+)/[A-Za-z.]|https?://[a-z.-]*(?:pypi|pythonhosted|npmjs|crates)[a-z.-]*")
+    for path in files:
+        if path.suffix in {".py", ".md", ".toml", ".lock", ".txt", ".xml", ".java", ".html", ""} and path.is_file():
+            found = pattern.search(path.read_text(errors="replace"))
+            if path.name != Path(__file__).name:
+                assert found is None, f"{path.relative_to(ROOT)}: {found and found.group()}"
