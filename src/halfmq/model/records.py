@@ -4,6 +4,10 @@
 log offsets; ``store`` writes exactly these sizes, and yields the same tuples back when it redoes the log. So
 sizes live here, below both. The bytes themselves are in ``store/record_codec.py``.
 
+Two things are read back from elsewhere: ``source`` of a carried record is its own offset after a redo (the bytes lie
+there now), and the fields of a record whose content is its payload (topics, groups, offsets, epochs) come from the
+payload: a MessagePack array that **begins with these fields in the order of the tuple**; what follows is core's own.
+
 Every record begins with ``offset`` (start of the record, set by the decision) and ``size`` (encoded bytes, head
 included). Records are tuples, since Python pays per object and these stand on the hot path.
 
@@ -285,7 +289,7 @@ Record = (
 )
 
 #: Fixed bytes between the head of a record and the message in it, per kind that holds a message.
-#: message: topic id 4, reserved 4; delayed: topic id 4, tag hash 4, due 8, key hash 8;
+#: message: topic id 4, reserved 4; half: topic id 4, index 2, count 2; delayed: topic id 4, tag hash 4, due 8, key hash 8;
 #: carried half: first offset 8, half index 8, topic id 4, index 2, count 2, prepared 8, immune until 8, next check 8, checks 4, reserved 4;
 #: carried delayed: first offset 8, half index 8, due 8, key hash 8, tag hash 4, topic id 4.
 MESSAGE_PREFIX_BYTES: Final = 8
