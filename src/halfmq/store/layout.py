@@ -40,9 +40,10 @@ QUEUE_ENTRY_BYTES: Final = 48
 QUEUE_FILE_ENTRIES: Final = 65_536
 
 #: first half of the transaction (half index) 8, original offset 8, current offset 8, message bytes 4, topic id 4,
-#: queue id 4, index 2, count 2, state 1, decided by 1, flags 2, verdict position 8, prepared at ms 8, settled at ms 8,
-#: next check at ms 8, checks 4, group hash 8, id hash 8, queue offset 8, due ms 8, 16 reserved.
-TRANSACTION_ROW: Final = struct.Struct(">qqqiiihhBBHqqqqiqqqq16x")
+#: queue id 4, index 2, count 2, group hash 8, id hash 8, prepared at ms 8, next check at ms 8, checks 4; then what a
+#: verdict sets, in one piece: state 1, decided by 1, flags 2, verdict position 8, settled at ms 8, queue offset 8,
+#: due ms 8; 16 reserved. Every field stands on a multiple of its width, so that a reader can take columns as they are.
+TRANSACTION_ROW: Final = struct.Struct(">qqqiiihhqqqqiBBHqqqq16x")
 TRANSACTION_ROW_BYTES: Final = 128
 TRANSACTION_FILE_ROWS: Final = 32_768
 ROW_EMPTY: Final = 0
@@ -51,10 +52,13 @@ ROW_COMMITTED: Final = 2
 ROW_ROLLED_BACK: Final = 3
 
 #: Two slots of PUBLISHED_SLOT_BYTES; the one with the higher sequence and a right checksum counts. "HMQP"; version 4;
-#: sequence; store UUID; epoch 4; reserved 4; published position; log start; broker time ms; CRC-32 of what precedes 4.
+#: sequence; store UUID; epoch 4; state 4; published position; log start; broker time ms; CRC-32 of what precedes 4.
+#: State 1 says that derived files are being made again: a reader waits and takes its position anew.
 PUBLISHED: Final = struct.Struct(">4sIq16sIIqqqI")
 PUBLISHED_MAGIC: Final = b"HMQP"
 PUBLISHED_SLOT_BYTES: Final = 4_096
+PUBLISHED_OPEN: Final = 0
+PUBLISHED_REBUILDING: Final = 1
 
 #: Two slots of CHECKPOINT_SLOT_BYTES; same choice. "HMQC"; version 4; sequence; store UUID; epoch 4; reserved 4; log offset of
 #: the snapshot (redo starts there; derived files are whole below it); CRC-32 of the snapshot file 4; CRC-32 of what precedes 4.
@@ -62,8 +66,15 @@ CHECKPOINT: Final = struct.Struct(">4sIq16sIIqII")
 CHECKPOINT_MAGIC: Final = b"HMQC"
 CHECKPOINT_SLOT_BYTES: Final = 4_096
 
-#: key hash, log offset of the record that made the message visible's body.
+#: hash of ``topic#key`` for one token of KEYS, log offset of the record that holds the message. A message is found by
+#: its UNIQ_KEY through the key hash of its queue entry, so the index holds KEYS only.
 KEY_ENTRY: Final = struct.Struct(">qq")
+
+#: Snapshot: "HMQS"; version 4; store UUID; epoch 4; reserved 4; log offset. Then chunks, each with its length 4 and
+#: CRC-32 4 before it; then a length of 0 with the CRC-32 of all before it as the end.
+SNAPSHOT: Final = struct.Struct(">4sI16sIIq")
+SNAPSHOT_MAGIC: Final = b"HMQS"
+SNAPSHOT_CHUNK: Final = struct.Struct(">II")
 
 assert QUEUE_ENTRY.size == QUEUE_ENTRY_BYTES  # noqa: S101
 assert TRANSACTION_ROW.size == TRANSACTION_ROW_BYTES, TRANSACTION_ROW.size  # noqa: S101
