@@ -1,0 +1,92 @@
+"""What an operator can set, with defaults that need no thought. Where values come from (flags, tests) is the caller's business."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+from halfmq import limits
+from halfmq.errors import UsageError
+from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
+from halfmq.model.settings import BrokerSettings
+
+#: Precedent: RocketMQ ``listenPort`` and the name server's ``listenPort``.
+BROKER_PORT: Final = 10_911
+NAME_PORT: Final = 9_876
+CHECKPOINT_INTERVAL_MS: Final = 5_000
+#: How long a drain waits for clients to go before their connections are closed, ms.
+DRAIN_MS: Final = 300
+#: Precedent: RocketMQ ``fileReservedTime`` = 72 hours.
+RETENTION_MS: Final = 72 * 3_600_000
+RETENTION_CHECK_MS: Final = 10_000
+
+
+class Durability(StrEnum):
+    """When an answer may leave: ``memory`` after the write (promises nothing across power loss), ``fsync`` after the sync."""
+
+    MEMORY = "memory"
+    FSYNC = "fsync"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """``port`` and ``name_port`` 0: any free port. ``advertise_host``: what routes tell clients; an IP address or a name."""
+
+    data: Path
+    host: str = "127.0.0.1"
+    port: int = BROKER_PORT
+    name_port: int = NAME_PORT
+    advertise_host: str = ""
+    durability: Durability = Durability.FSYNC
+    segment_bytes: int = SEGMENT_BYTES_DEFAULT
+    checkpoint_interval_ms: int = CHECKPOINT_INTERVAL_MS
+    #: Segments older than this are trimmed; 0: never by age.
+    retention_ms: int = RETENTION_MS
+    #: The log is trimmed to about this many bytes; 0: never by size.
+    retention_bytes: int = 0
+    retention_check_ms: int = RETENTION_CHECK_MS
+    #: Below this much free space new messages are refused.
+    disk_reserve_bytes: int = limits.DISK_RESERVE_BYTES
+    drain_ms: int = DRAIN_MS
+    #: Everything that decisions depend on; ``store_host`` and ``segment_bytes`` in it are set by the broker.
+    settings: BrokerSettings = field(default_factory=BrokerSettings)
+
+    def checked(self) -> "BrokerConfig":
+        """This configuration, if it can work.
+
+        Raises:
+            UsageError: with the setting and what it may be.
+        """
+        if self.segment_bytes < SEGMENT_BYTES_MIN or self.segment_bytes >= 1 << 31 or self.segment_bytes % 4096:
+            raise UsageError(
+                f"segment bytes {self.segment_bytes} not possible",
+                hint=f"a multiple of 4096 from {SEGMENT_BYTES_MIN} to below 2 GiB",
+            )
+        for name, port in (("port", self.port), ("name port", self.name_port)):
+            if not 0 <= port <= 65_535:
+                raise UsageError(f"{name} {port} not possible", hint="0 (any free port) to 65535")
+        for name, value in (
+            ("checkpoint interval", self.checkpoint_interval_ms),
+            ("retention check interval", self.retention_check_ms),
+        ):
+            if value < 1:
+                raise UsageError(f"{name} {value} ms not possible", hint="at least 1 ms")
+        if self.retention_ms < 0 or self.retention_bytes < 0:
+            raise UsageError("a retention cannot be negative", hint="0 keeps everything")
+        return self
+
+    def advertised(self) -> str:
+        """The host that clients are told: as configured, else the bound one, else this machine's loopback."""
+        if self.advertise_host:
+            return self.advertise_host
+        return "127.0.0.1" if self.host in ("", "0.0.0.0", "::", "localhost") else self.host  # noqa: S104
+
+
+def packed_host(host: str, port: int) -> bytes:
+    """``storeHost`` of RocketMQ: 4 or 16 bytes of IP, int32 port. A name that is no address is packed as 127.0.0.1."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        address = ip_address("127.0.0.1")
+    return address.packed + port.to_bytes(4, "big")

@@ -1,0 +1,288 @@
+"""The one writer: commands in, records to the log, replies and effects out when a crash can no longer take them back.
+
+One turn of the event loop is one batch. All commands that arrived are decided one after another against the state, each
+seeing what the ones before it did; their records are applied to memory at once and written together:
+
+    submit ... submit -> turn: decide, apply, decide, apply, ... -> one write -> sync -> publish -> replies, effects
+
+Replies and effects wait with the log's end at their turn, **also when their command wrote nothing**: a repeated commit
+must not be confirmed before the first one is safe. With durability ``memory`` a written batch counts as durable and
+everything leaves in the same turn; with ``fsync`` the sync thread reports positions and one sync covers all the turns
+that were written before it began (group commit).
+
+After a failed write or sync nothing is known about the disk: the pump takes no more commands, lets no reply out, and
+tells the process to stop. What was not answered may or may not have happened; recovery finds out.
+
+It knows no connections: a reply goes to ``deliver(context, reply)``, given with its command.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from halfmq import limits
+from halfmq.broker.timers import BrokerTime
+from halfmq.core.apply import apply, close_batch, open_batch
+from halfmq.core.base import make_base
+from halfmq.core.commands import Command
+from halfmq.core.decide import decide, next_deadline_ms, size_bound
+from halfmq.core.decision import Effect, Refused, Reply, Why
+from halfmq.core.session import Published, apply_session
+from halfmq.core.state import State
+from halfmq.errors import HalfmqError, InvariantViolated, StoreFull
+from halfmq.model.placement import fits, next_segment_start
+from halfmq.model.records import Record
+
+log = logging.getLogger("halfmq.pump")
+
+#: Commands of one turn: longer turns are cut, so that reading sockets and timers are not starved.
+TURN_COMMANDS_MAX: Final = 4_096
+#: Replies that wait for the disk; above it the gateways stop reading (a client has few requests in flight each).
+BACKLOG_MAX: Final = 65_536
+
+Deliver = Callable[[Any, "Reply | Failed"], None]
+
+
+class Failed(NamedTuple):
+    """A reply that ``core`` never gives: the decision itself broke. Nothing was changed; the log says where."""
+
+    text: str
+
+
+class WrittenBatch(NamedTuple):
+    """What derived files need of one batch: its end and its records."""
+
+    end: int
+    broker_time_ms: int
+    records: Sequence[Record]
+
+
+class Log(Protocol):
+    """What the pump asks of the store."""
+
+    @property
+    def durable_position(self) -> int: ...
+
+    def append(self, records: Sequence[Record], broker_time_ms: int) -> int: ...
+
+    def request_sync(self, position: int) -> None: ...
+
+    def publish(self, position: int, broker_time_ms: int, batches: Iterable[WrittenBatch]) -> None: ...
+
+
+class _Turn(NamedTuple):
+    end: int
+    batches: list[WrittenBatch]
+    replies: list[tuple[Deliver, Any, "Reply | Failed"]]
+    effects: list[Effect]
+
+
+class Pump:
+    """Runs on the loop thread only. Call ``durable`` there too, whenever the store's durable position moved."""
+
+    def __init__(
+        self,
+        state: State,
+        store: Log,
+        loop: asyncio.AbstractEventLoop,
+        time: BrokerTime,
+        *,
+        segment_bytes: int,
+        on_effect: Callable[[Effect], None],
+        on_released: Callable[[], None],
+        on_deadline: Callable[[int | None], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.state = state
+        self.failed: BaseException | None = None
+        #: Replies decided but not released. Gateways stop reading above ``BACKLOG_MAX``.
+        self.backlog = 0
+        self._store = store
+        self._loop = loop
+        self._time = time
+        self._segment_bytes = segment_bytes
+        self._on_effect = on_effect
+        self._on_released = on_released
+        self._on_deadline = on_deadline
+        self._on_fatal = on_fatal
+        self._pending: list[tuple[Command, Deliver, Any]] = []
+        self._scheduled = False
+        #: In log order; each ends at or behind the one before.
+        self._held: deque[_Turn] = deque()
+        self._records: list[Record] = []
+        self._batch_time_ms = 0
+        self._batch_start = 0
+        self._written: list[WrittenBatch] = []
+
+    # --- in --------------------------------------------------------------------------------------------------
+
+    def submit(self, command: Command, deliver: Deliver, context: Any = None) -> None:
+        """Decide ``command`` in this turn. ``deliver(context, reply)`` runs once it is durable, or never if the pump fails."""
+        self._pending.append((command, deliver, context))
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def after_durable(self, deliver: Deliver, context: Any, reply: Reply) -> None:
+        """Hold an answer that was read from memory until all that memory says is durable; at once if it is."""
+        if self.failed is not None:
+            return
+        if self._held:
+            self._held[-1].replies.append((deliver, context, reply))
+            self.backlog += 1
+        else:
+            deliver(context, reply)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is waiting to be decided, written or released."""
+        return not self._pending and not self._held
+
+    # --- one turn --------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if self.failed is not None:
+            return
+        pending = self._pending
+        if len(pending) > TURN_COMMANDS_MAX:
+            self._pending = pending[TURN_COMMANDS_MAX:]
+            pending = pending[:TURN_COMMANDS_MAX]
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+        else:
+            self._pending = []
+        try:
+            turn = self._decide_all(pending)
+            self.backlog += len(turn.replies)
+            self._held.append(turn)
+            if turn.batches:
+                self._store.request_sync(turn.end)
+            self._release()
+        except Exception as error:  # noqa: BLE001 - whatever it is, memory and log may differ now: stop
+            self._fail(error)
+
+    def _decide_all(self, pending: list[tuple[Command, Deliver, Any]]) -> _Turn:
+        state = self.state
+        now_ms = self._time.now_ms()
+        replies: list[tuple[Deliver, Any, Reply | Failed]] = []
+        effects: list[Effect] = []
+        records = self._records
+        for command, deliver, context in pending:
+            reply: Reply | Failed | None = self._make_room(command, now_ms)
+            if reply is None:
+                try:
+                    decision = decide(state, command, now_ms)
+                except InvariantViolated:
+                    raise
+                except Exception as error:
+                    log.exception("decision failed on %s; nothing was changed", type(command).__name__)
+                    reply = Failed(f"{type(error).__name__}: {error}")
+                else:
+                    reply = decision.reply
+                    if decision.records:
+                        if not state.batch_open:
+                            self._open(state.log_end, now_ms)
+                        for record in decision.records:
+                            apply(state, record)
+                        records += decision.records
+                    if decision.effects:
+                        effects += decision.effects
+            replies.append((deliver, context, reply))
+        self._close()
+        written, self._written = self._written, []
+        self._on_deadline(next_deadline_ms(state))
+        return _Turn(state.log_end, written, replies, effects)
+
+    # --- batches and segments --------------------------------------------------------------------------------
+
+    def _make_room(self, command: Command, now_ms: int) -> Refused | None:
+        """See to it that the command's records fit where the log stands: cut the batch, roll the segment."""
+        state = self.state
+        if state.batch_open and state.log_end - self._batch_start > limits.BATCH_BYTES_MAX:
+            self._close()
+        bound = size_bound(state, command)
+        if fits(state.log_end, state.batch_open, bound, self._segment_bytes):
+            return None
+        try:
+            self._roll(now_ms)
+        except StoreFull as error:
+            return Refused(Why.STORE_FULL, str(error))
+        if fits(state.log_end, state.batch_open, bound, self._segment_bytes):
+            return None
+        return Refused(Why.LIMIT_REACHED, f"up to {bound} bytes of records do not fit a segment of {self._segment_bytes}")
+
+    def _open(self, offset: int, now_ms: int) -> None:
+        self._batch_start = offset
+        self._batch_time_ms = now_ms
+        open_batch(self.state, offset, now_ms)
+
+    def _close(self) -> None:
+        """Write the open batch, if there is one."""
+        if not self.state.batch_open:
+            return
+        close_batch(self.state)
+        records = tuple(self._records)
+        self._records.clear()
+        end = self._store.append(records, self._batch_time_ms)
+        if end != self.state.log_end:
+            raise InvariantViolated(f"the store wrote up to {end}, decisions end at {self.state.log_end}")
+        self._written.append(WrittenBatch(end, self._batch_time_ms, records))
+
+    def _roll(self, now_ms: int) -> None:
+        """Go on in the next segment, behind its base record, which stays in the open batch."""
+        self._close()
+        previous_end = self.state.log_end
+        full = previous_end % self._segment_bytes == 0
+        self._open(previous_end if full else next_segment_start(previous_end, self._segment_bytes), now_ms)
+        base = make_base(self.state, previous_end)
+        apply(self.state, base)
+        self._records.append(base)
+
+    # --- out -------------------------------------------------------------------------------------------------
+
+    def durable(self) -> None:
+        """Release what the store's durable position allows."""
+        try:
+            self._release()
+        except Exception as error:  # noqa: BLE001 - a derived file that cannot be written is a disk that failed
+            self._fail(error)
+
+    def _release(self) -> None:
+        held = self._held
+        position = self._store.durable_position
+        if self.failed is not None or not held or held[0].end > position:
+            return
+        due = []
+        while held and held[0].end <= position:
+            due.append(held.popleft())
+        batches = [batch for turn in due for batch in turn.batches]
+        if batches:
+            self._store.publish(due[-1].end, batches[-1].broker_time_ms, batches)
+            apply_session(self.state, Published(due[-1].end))
+        for turn in due:
+            self.backlog -= len(turn.replies)
+            for deliver, context, reply in turn.replies:
+                try:
+                    deliver(context, reply)
+                except Exception:
+                    log.exception("a reply could not be delivered: %r", reply)
+        for turn in due:
+            for effect in turn.effects:
+                self._on_effect(effect)
+        self._on_released()
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failed is None:
+            self.failed = error
+            self._pending.clear()
+            self._held.clear()
+            if not isinstance(error, HalfmqError | OSError):
+                log.error("the pump stops: a bug", exc_info=error)
+            self._on_fatal(error)
+
+    def sync_failed(self, error: BaseException) -> None:
+        """The sync thread reports a failed sync: nothing after the durable position may be answered, ever."""
+        self._fail(error)

@@ -1,0 +1,56 @@
+"""Broker time, and the one timer that turns it into ``Tick`` commands.
+
+Broker time is max(last time in the log, wall clock at start) + monotonic time since: it never goes back, whatever
+the wall clock or a restart does (promise 9). The core says when something is due (``next_deadline_ms``); this shell
+holds one timer for it, and decides nothing.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from halfmq.runtime.clock import Clock
+
+#: Longest sleep of the timer, ms: a deadline that was missed by a bug shows within this.
+_SLEEP_MAX_MS = 60_000
+
+
+class BrokerTime:
+    """Milliseconds since 1970 that only go forward, within a run and over restarts of one store."""
+
+    __slots__ = ("_base_ms", "_clock")
+
+    def __init__(self, clock: Clock, last_in_log_ms: int) -> None:
+        self._clock = clock
+        self._base_ms = max(last_in_log_ms, clock.wall_ms()) - clock.monotonic_ms()
+
+    def now_ms(self) -> int:
+        return self._base_ms + self._clock.monotonic_ms()
+
+
+class DeadlineTimer:
+    """Calls ``due`` at or shortly after the earliest deadline it was told; one handle on the loop at a time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, time: BrokerTime, due: Callable[[], None]) -> None:
+        self._loop = loop
+        self._time = time
+        self._due = due
+        self._handle: asyncio.TimerHandle | None = None
+        self._armed_ms = 0
+
+    def arm(self, deadline_ms: int | None) -> None:
+        """Fire at ``deadline_ms`` (broker time) or earlier; an earlier firing that stands is kept."""
+        if deadline_ms is None or (self._handle is not None and self._armed_ms <= deadline_ms):
+            return
+        self.stop()
+        now_ms = self._time.now_ms()
+        self._armed_ms = min(max(deadline_ms, now_ms), now_ms + _SLEEP_MAX_MS)
+        self._handle = self._loop.call_later((self._armed_ms - now_ms) / 1000, self._fire)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _fire(self) -> None:
+        self._handle = None
+        self._due()

@@ -1,0 +1,78 @@
+"""``halfmq serve``: the broker and its name service, one process on one directory, until SIGTERM."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from halfmq import limits
+from halfmq.broker import config as defaults
+from halfmq.broker.config import BrokerConfig, Durability
+from halfmq.model.placement import SEGMENT_BYTES_DEFAULT
+from halfmq.model.settings import BrokerSettings
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def serve(
+    data: Annotated[Path, typer.Option(help="Directory of the store; made when it does not exist.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the broker; 0: any free one.")] = defaults.BROKER_PORT,
+    name_port: Annotated[int, typer.Option(help="Port of the name service; 0: any free one.")] = defaults.NAME_PORT,
+    advertise_host: Annotated[str, typer.Option(help="Host that clients are told to connect to.")] = "",
+    durability: Annotated[
+        Durability, typer.Option(help="Answer after the write (memory) or after the sync (fsync).")
+    ] = Durability.FSYNC,
+    segment_bytes: Annotated[int, typer.Option(help="Size of one log file; of a new store only.")] = SEGMENT_BYTES_DEFAULT,
+    checkpoint_interval_ms: Annotated[
+        int, typer.Option(help="Time between checkpoints; a restart redoes what came after the last.")
+    ] = defaults.CHECKPOINT_INTERVAL_MS,
+    retention_hours: Annotated[float, typer.Option(help="Trim log files older than this; 0: never by age.")] = (
+        defaults.RETENTION_MS / 3_600_000
+    ),
+    retention_bytes: Annotated[int, typer.Option(help="Trim the log to about this size; 0: never by size.")] = 0,
+    retention_check_ms: Annotated[
+        int, typer.Option(help="Time between looks at retention.")
+    ] = defaults.RETENTION_CHECK_MS,
+    disk_reserve_bytes: Annotated[
+        int, typer.Option(help="Refuse new messages when less is free; verdicts go on.")
+    ] = limits.DISK_RESERVE_BYTES,
+    check_immunity_ms: Annotated[
+        int, typer.Option(help="How long a half message rests before its producer is asked.")
+    ] = limits.CHECK_IMMUNITY_MS,
+    check_interval_ms: Annotated[
+        int, typer.Option(help="First interval between two checks; doubles from there.")
+    ] = limits.CHECK_INTERVAL_MS,
+    auto_create_topics: Annotated[bool, typer.Option(help="Make a topic when it is first used.")] = True,
+    ports_file: Annotated[
+        Path | None, typer.Option(help="Write the ports here as JSON when listening (for tests and scripts).")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+) -> None:
+    """Run the broker and its name service on one directory.
+
+    SIGTERM or SIGINT: finish what was accepted, write a checkpoint, exit with 0.
+    """
+    from halfmq.broker.process import run
+
+    config = BrokerConfig(
+        data=data,
+        host=host,
+        port=port,
+        name_port=name_port,
+        advertise_host=advertise_host,
+        durability=durability,
+        segment_bytes=segment_bytes,
+        checkpoint_interval_ms=checkpoint_interval_ms,
+        retention_ms=round(retention_hours * 3_600_000),
+        retention_bytes=retention_bytes,
+        retention_check_ms=retention_check_ms,
+        disk_reserve_bytes=disk_reserve_bytes,
+        settings=BrokerSettings(
+            auto_create_topics=auto_create_topics,
+            check_immunity_ms=check_immunity_ms,
+            check_interval_ms=check_interval_ms,
+        ),
+    )
+    raise typer.Exit(run(config, ports_file=ports_file, verbose=verbose))
