@@ -1,0 +1,45 @@
+"""The load generator against the bare sketch: every thread's transactions are counted once, and it ends by itself."""
+
+import asyncio
+
+from halfmq.bench import load
+from halfmq.bench.load import Plan
+from halfmq.bench.sketch import SketchProtocol
+
+
+async def _drive(plan: Plan) -> load.Counts:
+    server = await asyncio.get_running_loop().create_server(SketchProtocol, "127.0.0.1", 0)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        connections, counts, finished = await load.connect(plan, "127.0.0.1", port)
+        for connection in connections:
+            connection.measuring = True
+            connection.start()
+        await asyncio.wait_for(finished.wait(), 10)
+        for connection in connections:
+            connection.transport.close()
+        return counts
+    finally:
+        server.close()
+
+
+async def test_every_transaction_is_prepared_once_and_ended_once() -> None:
+    counts = await _drive(Plan(threads=8, connections=2, body_bytes=100, acked_end=True, transactions_max=400))
+    assert counts.committed == 400
+    assert len(counts.prepare_us) == 400
+    assert len(counts.commit_us) == 400
+    assert counts.refused == 0
+
+
+async def test_shares_of_verdicts_follow_the_plan() -> None:
+    plan = Plan(threads=4, body_bytes=10, rollback_share=0.5, unknown_share=0.2, transactions_max=1_000, seed=7)
+    counts = await _drive(plan)
+    assert counts.committed + counts.rolled_back + counts.unknown == 1_000
+    assert 400 < counts.rolled_back < 600
+    assert 130 < counts.unknown < 270
+
+
+async def test_one_way_ends_are_not_waited_for() -> None:
+    counts = await _drive(Plan(threads=2, body_bytes=10, transactions_max=50))
+    assert counts.committed == 50
+    assert counts.commit_us == []
