@@ -168,10 +168,9 @@ class CarryForward(NamedTuple):
 
 
 class TrimLog(NamedTuple):
-    """The log shall start at ``log_start``, a segment start. Refused while anything alive lies below."""
+    """The log shall start at ``log_start``, the start of a sealed segment. Refused while anything alive lies below."""
 
     log_start: int
-    base_payload: bytes
 
 
 Command = (

@@ -8,6 +8,10 @@ Two things are read back from elsewhere: ``source`` of a carried record is its o
 there now), and the fields of a record whose content is its payload (topics, groups, offsets, epochs) come from the
 payload: a MessagePack array that **begins with these fields in the order of the tuple**; what follows is core's own.
 
+Records with a ``payload`` are nothing else on disk: TopicSet, TopicDeleted, GroupSet, OffsetsCommitted and
+EpochStarted carry in it a msgpack array that begins with their fields between ``size`` and ``payload``, in order
+(``payload_of``); the payload of a Base is ``core``'s own.
+
 Every record begins with ``offset`` (start of the record, set by the decision) and ``size`` (encoded bytes, head
 included). Records are tuples, since Python pays per object and these stand on the hot path.
 
@@ -17,6 +21,8 @@ TX_MESSAGE -> CarriedHalf directly before Committed; ROLLBACK -> RolledBack.
 
 from enum import IntEnum
 from typing import Final, NamedTuple
+
+import msgspec
 
 from halfmq.model.stored_message import StoredMessage, size_of
 
@@ -94,7 +100,8 @@ class CarriedHalf(NamedTuple):
     ``source`` is where the bytes lie now; the store copies them, the decision never sees them. What identifies the
     half (``first_offset``, ``half_index``) stays; ``offset`` is its place from now on. Carries all that replay from
     here needs, since the first record may be gone. ``prepared_at_ms``, ``immune_until_ms``, ``checks`` and
-    ``next_check_at_ms`` are of the transaction.
+    ``next_check_at_ms`` are of the transaction. The last four fields lie on disk only inside the message: a decoder
+    takes ``queue_id`` from it and the others from its properties with ``model.message_facts``.
     """
 
     offset: int
@@ -112,6 +119,11 @@ class CarriedHalf(NamedTuple):
     immune_until_ms: int
     checks: int
     next_check_at_ms: int
+    queue_id: int
+    tag_hash: int
+    key_hash: int
+    #: As ``message_facts.delay_of`` says it.
+    delay: int
 
 
 class Ref(NamedTuple):
@@ -342,6 +354,11 @@ def checked_size(group: str, tx_id: str) -> int:
 
 def released_size(refs: int) -> int:
     return RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES + refs * REF_BYTES
+
+
+def payload_of(*fields: object) -> bytes:
+    """The payload of a record whose fields between ``size`` and ``payload`` are these; more may follow them."""
+    return msgspec.msgpack.encode(fields)
 
 
 def payload_record_size(payload: bytes) -> int:
