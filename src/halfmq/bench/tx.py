@@ -1,6 +1,7 @@
 """`halfmq bench tx`: transactions per second, latencies and the broker's CPU, beside the bare sketch in the same run."""
 
 import asyncio
+import dataclasses
 import platform
 import shutil
 import statistics
@@ -131,7 +132,7 @@ def compare(plan: Plan, durabilities: list[str], rounds: int, directory: Path | 
     cost = {name: statistics.median(run["cpu_us_per_tx"] for run in taken) for name, taken in runs.items()}
     return {
         "machine": {"python": platform.python_version(), "system": platform.platform()},
-        "plan": {name: value for name, value in vars(plan).items()},
+        "plan": dataclasses.asdict(plan),
         "cpu_us_per_tx": cost,
         "ratio_to_sketch": {name: round(cost[name] / cost["sketch"], 2) for name in durabilities},
         "runs": runs,

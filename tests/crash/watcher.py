@@ -1,0 +1,120 @@
+"""A consumer over raw frames that reads every queue of some topics in order, across restarts of the broker.
+
+Run as a process: ``python -m tests.crash.watcher --port P --output FILE --topics A,B --queues N``. Each line of FILE is one message
+seen: ``topic queue offset unique_id transaction_id``. An answer that would skip messages (21, offset moved) is written as a line
+``GAP topic queue from to``. SIGTERM: read on until every queue answers "nothing new", then exit 0.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+
+import msgspec
+
+from halfmq.bench.load import frame
+from halfmq.model import properties
+from halfmq.model.stored_message import decode as decode_message
+
+
+class _Answer(msgspec.Struct, gc=False):
+    opaque: int
+    code: int = 0
+    flag: int = 0
+    remark: str | None = None
+    extFields: dict[str, str] | None = None  # noqa: N815
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+class Watcher:
+    def __init__(self, port: int, output: str, topics: list[str], queues: int) -> None:
+        self.port = port
+        self.file = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        self.offsets = {(topic, queue): 0 for topic in topics for queue in range(queues)}
+        self.seen = 0
+        self.stopping = False
+
+    async def run(self) -> None:
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                try:
+                    if await self._read_on(reader, writer):
+                        return
+                finally:
+                    writer.close()
+            except (OSError, asyncio.IncompleteReadError):
+                await asyncio.sleep(0.05)
+
+    async def _read_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Ask all queues in turn; True when all are at their end and we are to stop."""
+        while True:
+            stopping = self.stopping
+            idle = 0
+            for (topic, queue), offset in self.offsets.items():
+                ext = {
+                    "consumerGroup": "crash-watcher", "topic": topic, "queueId": str(queue), "queueOffset": str(offset),
+                    "maxMsgNums": "1000", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
+                    "subVersion": "0", "expressionType": "TAG",
+                }  # fmt: skip
+                writer.write(
+                    frame(
+                        msgspec.json.encode(
+                            {"code": 11, "flag": 0, "language": "JAVA", "opaque": 7, "version": 401, "extFields": ext}
+                        )
+                    )
+                )
+                length = int.from_bytes(await reader.readexactly(4), "big")
+                rest = await reader.readexactly(length)
+                answer = _decode(rest[4 : 4 + int.from_bytes(rest[1:4], "big")])
+                if answer.code == 0:
+                    self._take(topic, queue, rest[4 + int.from_bytes(rest[1:4], "big") :])
+                elif answer.code == 21:
+                    moved = int((answer.extFields or {})["nextBeginOffset"])
+                    os.write(self.file, f"GAP {topic} {queue} {offset} {moved}\n".encode())
+                    self.offsets[topic, queue] = moved
+                elif answer.code in (17, 19, 20):
+                    idle += 1
+                else:
+                    os.write(self.file, f"REFUSED {answer.code} {answer.remark}\n".encode())
+            if idle == len(self.offsets):
+                if stopping:
+                    return True
+                await asyncio.sleep(0.05)
+
+    def _take(self, topic: str, queue: int, body: bytes) -> None:
+        at, lines, offset = 0, [], self.offsets[topic, queue]
+        while at < len(body):
+            message, _, size = decode_message(body, at)
+            if message.queue_offset != offset:
+                lines.append(f"GAP {topic} {queue} {offset} {message.queue_offset}")
+            unique = properties.find(message.properties, "UNIQ_KEY") or b"-"
+            tx_id = properties.find(message.properties, "HMQ_TX_ID") or b"-"
+            lines.append(f"{topic} {queue} {message.queue_offset} {unique.decode()} {tx_id.decode()}")
+            offset = message.queue_offset + 1
+            at += size
+        self.offsets[topic, queue] = offset
+        self.seen += len(lines)
+        os.write(self.file, ("\n".join(lines) + "\n").encode())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--output", required=True)
+    parser.add_argument("--topics", required=True)
+    parser.add_argument("--queues", type=int, default=8)
+    arguments = parser.parse_args()
+    watcher = Watcher(arguments.port, arguments.output, arguments.topics.split(","), arguments.queues)
+
+    async def run() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: setattr(watcher, "stopping", True))
+        await watcher.run()
+
+    asyncio.run(run())
+
+
+if __name__ == "__main__":
+    main()
