@@ -39,6 +39,13 @@ class File(Protocol):
 
     def truncate(self, length: int) -> None: ...
 
+    def next_data(self, at: int) -> int:
+        """A place at or after ``at``, before which all bytes from ``at`` on are zero; the size when all of them are.
+
+        Lets a reader skip what was allocated and never written. ``at`` itself is always a right answer below the size.
+        """
+        ...
+
     def size(self) -> int: ...
 
     def close(self) -> None: ...
@@ -112,6 +119,14 @@ class RealFile:
 
     def truncate(self, length: int) -> None:
         os.ftruncate(self._descriptor, length)
+
+    def next_data(self, at: int) -> int:
+        try:
+            return os.lseek(self._descriptor, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # no data behind ``at``
+                return self.size()
+            return at  # a file system that cannot tell
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size

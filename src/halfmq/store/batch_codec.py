@@ -1,0 +1,162 @@
+"""A batch as bytes: header, records, padding; and whether bytes that claim to be a batch are one.
+
+    header 64 | record | record | ... | zeros to a multiple of 8
+
+The checksum runs over the header (with the checksum as zero) and over every byte of the records except message bodies.
+A body is covered by the CRC that its message states, which is in the summed bytes. So each byte is summed once: the body
+when it was received, the rest here.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from halfmq.errors import InvariantViolated
+from halfmq.model.placement import aligned
+from halfmq.model.records import BATCH_HEADER_BYTES, Kind, Record
+from halfmq.store.layout import BATCH_CHECKSUM_AT, BATCH_HEADER, BATCH_MAGIC, BATCH_VERSION, RECORD_HEAD
+from halfmq.store.record_codec import MESSAGE_AT_BY_KIND, Buffer, Copy, body_place, decode_records, encode_record
+
+_PADDING: Final = (b"", b"\0", b"\0\0", b"\0\0\0", b"\0\0\0\0", b"\0" * 5, b"\0" * 6, b"\0" * 7)
+_BODY_CRC_MASK: Final = 0x7FFFFFFF
+_NO_CHECKSUM: Final = b"\0\0\0\0"
+
+
+def encode_batch(
+    records: Sequence[Record], *, broker_time_ms: int, epoch: int, durable_position: int, copy: Copy
+) -> bytes:
+    """The whole batch, as it is written. Its place is 64 bytes before the first record.
+
+    Raises:
+        InvariantViolated: a record that does not stand where or is not as large as it says.
+    """
+    place = records[0].offset
+    start = place - BATCH_HEADER_BYTES
+    parts: list[bytes] = [b""]
+    summed: list[bytes] = [b""]
+    for record in records:
+        if record.offset != place:
+            raise InvariantViolated(f"{type(record).__name__} says log offset {record.offset}, it would lie at {place}")
+        pieces = encode_record(record, copy)
+        if type(pieces) is tuple:
+            before, _, after = pieces
+            parts += pieces
+            summed.append(before)
+            summed.append(after)
+            size = len(before) + len(pieces[1]) + len(after)
+        else:
+            parts.append(pieces)  # type: ignore[arg-type]
+            summed.append(pieces)  # type: ignore[arg-type]
+            size = len(pieces)
+        if record.size != size:
+            raise InvariantViolated(
+                f"{type(record).__name__} at {place} says it takes {record.size} bytes, encoded it is {size}"
+            )
+        place += size
+    length = place - start
+    padded = aligned(place) - start
+    fields = (
+        BATCH_MAGIC, BATCH_VERSION, 0, 0, len(records), padded, start, durable_position, broker_time_ms, epoch, length,
+    )  # fmt: skip
+    summed[0] = BATCH_HEADER.pack(*fields, 0)
+    parts[0] = BATCH_HEADER.pack(*fields, crc32(b"".join(summed)))
+    parts.append(_PADDING[padded - length])
+    return b"".join(parts)
+
+
+class Header(NamedTuple):
+    """What a batch says of itself. ``length`` in bytes with header and padding, ``data_length`` without padding."""
+
+    offset: int
+    length: int
+    data_length: int
+    record_count: int
+    #: Highest position that was known durable when the batch was written.
+    durable_position: int
+    broker_time_ms: int
+    epoch: int
+    checksum: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
+
+
+class NotABatch(NamedTuple):
+    """What lies there is no whole batch. ``why`` is a sentence for people."""
+
+    why: str
+
+
+def read_header(buffer: Buffer, at: int, offset: int, room: int) -> Header | NotABatch:
+    """The header at ``buffer[at:]``, if it claims to lie at log offset ``offset`` and to fit in ``room`` bytes."""
+    if room < BATCH_HEADER_BYTES or len(buffer) - at < BATCH_HEADER_BYTES:
+        return NotABatch("too little room for a batch header")
+    (magic, version, flags, reserved, count, length, own, durable, time_ms, epoch, data_length,
+     checksum) = BATCH_HEADER.unpack_from(buffer, at)  # fmt: skip
+    if magic != BATCH_MAGIC:
+        return NotABatch("no batch begins here")
+    if version != BATCH_VERSION or flags or reserved:
+        return NotABatch(f"the batch header is of version {version}, flags {flags}")
+    if own != offset:
+        return NotABatch(f"the batch header says log offset {own}")
+    if length > min(room, len(buffer) - at) or not BATCH_HEADER_BYTES < data_length <= length < data_length + 8:
+        return NotABatch(f"the batch header says {length} bytes, which cannot be")
+    return Header(offset, length, data_length, count, durable, time_ms, epoch, checksum)
+
+
+def examine(buffer: Buffer, at: int, offset: int, room: int) -> Header | NotABatch:
+    """Whether a whole batch lies at ``buffer[at:]``: header, checksum, record lengths, and the CRC of every body."""
+    header = read_header(buffer, at, offset, room)
+    if isinstance(header, NotABatch):
+        return header
+    end = at + header.data_length
+    summed_from = at + BATCH_HEADER_BYTES
+    checksum = crc32(buffer[at : at + BATCH_CHECKSUM_AT])
+    checksum = crc32(_NO_CHECKSUM, checksum)
+    checksum = crc32(buffer[at + BATCH_CHECKSUM_AT + 4 : summed_from], checksum)
+    place = summed_from
+    count = 0
+    rotten = 0
+    while place < end:
+        if end - place < 8:
+            return NotABatch("a record ends behind its batch")
+        kind, _, _, size = RECORD_HEAD.unpack_from(buffer, place)
+        if size < 8 or place + size > end:
+            return NotABatch("a record ends behind its batch")
+        message_at = MESSAGE_AT_BY_KIND[kind]
+        if message_at:
+            try:
+                body_start, body_end, crc = body_place(buffer, place + message_at)
+            except struct.error:
+                return NotABatch("a message ends behind its batch")
+            if not body_start <= body_end <= place + size:
+                return NotABatch("a body ends behind its record")
+            checksum = crc32(buffer[summed_from:body_start], checksum)
+            if crc32(buffer[body_start:body_end]) & _BODY_CRC_MASK != crc:
+                rotten = rotten or place
+            summed_from = body_end
+        place += size
+        count += 1
+    if crc32(buffer[summed_from:end], checksum) != header.checksum:
+        return NotABatch("the checksum of the batch is wrong")
+    if rotten:
+        return NotABatch(f"the body of the record at {offset + rotten - at} does not have the CRC that it states")
+    if count != header.record_count:
+        return NotABatch(f"the batch says {header.record_count} records and has {count}")
+    return header
+
+
+def decode_batch(buffer: Buffer, at: int, header: Header) -> list[Record]:
+    """The records of a batch that was examined."""
+    data = bytes(buffer[at : at + header.data_length])
+    return decode_records(data, BATCH_HEADER_BYTES, header.data_length, header.offset + BATCH_HEADER_BYTES)
+
+
+def previous_end_of(buffer: Buffer, at: int) -> int | None:
+    """Where the log ended before the examined batch at ``buffer[at:]`` began its segment; None if it has no base."""
+    place = at + BATCH_HEADER_BYTES
+    if buffer[place] != Kind.BASE:
+        return None
+    return int.from_bytes(buffer[place + 8 : place + 16], "big")

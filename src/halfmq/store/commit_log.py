@@ -1,0 +1,276 @@
+"""The log itself: one writer appends batches to segments, one sync at a time makes them durable, anybody reads.
+
+    append    one batch, one write; a batch whose first record is a base begins the next segment
+    sync      fdatasync of every segment written since the last sync, and of the name of each new one
+    prepare   the next segment is made early, so that a full disk is known a segment ahead
+
+``end`` is where the next batch would start. ``synced_position`` is what survives power loss; each batch names it as it was
+when the batch was written, and recovery holds the disk to it.
+
+A full disk is not a failed disk: ``StoreFull`` leaves everything as it was, and what is left of the current segment is the
+reserve for verdicts. A failed write or sync is: the log is poisoned, nothing is appended or called durable any more, and
+nothing is tried again, since after a failed fsync the kernel may have dropped the pages and call the next one a success.
+
+Threads: ``append`` and ``roll`` on the writer's; ``sync`` and ``prepare_next`` on any, one at a time by their locks.
+"""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned
+from halfmq.model.records import BATCH_HEADER_BYTES, Base, Record
+from halfmq.model.stored_message import StoredMessage, body_crc_of
+from halfmq.model.stored_message import decode as decode_message
+from halfmq.runtime.disk import Disk
+from halfmq.store.batch_codec import encode_batch
+from halfmq.store.record_codec import MESSAGE_AT_BY_KIND, Pieces, split_message
+from halfmq.store.segment import Segment, create_segment
+
+
+class CommitLog:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        segment_bytes: int,
+        *,
+        epoch: int,
+        segments: dict[int, Segment] | None = None,
+        end: int = 0,
+        synced_position: int = 0,
+        reserve_bytes: int = 0,
+        sync_new_names: bool = True,
+    ) -> None:
+        """``segments`` by start; those that lie whole behind ``end`` are zero and become the next ones."""
+        self.segment_bytes = segment_bytes
+        self.epoch = epoch
+        self.end = end
+        self.synced_position = synced_position
+        #: Why the log is poisoned; None while it is not.
+        self.failure: OSError | None = None
+        #: No room for the next segment, or less than the reserve is free beside it.
+        self.space_low = False
+        self._disk = disk
+        self._directory = directory
+        self._reserve_bytes = reserve_bytes
+        self._sync_new_names = sync_new_names
+        #: By number (start // segment_bytes). Holds the prepared next segment too.
+        self._segments: dict[int, Segment] = {
+            start // segment_bytes: segment for start, segment in (segments or {}).items()
+        }
+        self._views: dict[int, memoryview] = {number: segment.view for number, segment in self._segments.items()}
+        self._sync_lock = threading.Lock()
+        self._prepare_lock = threading.Lock()
+
+    # --- write -----------------------------------------------------------------------------------------------
+
+    def append(self, records: Sequence[Record], broker_time_ms: int) -> int:
+        """Write one batch whose records say where they lie; returns the log's new end. Not durable before ``sync``.
+
+        Raises:
+            StoreFull: the batch begins a segment and there is no room for it; nothing was changed.
+            StorePoisoned: this or an earlier write or sync failed.
+            InvariantViolated: the records do not stand where the log goes on, or do not fit.
+        """
+        if self.failure is not None:
+            raise self._poisoned()
+        start = records[0].offset - BATCH_HEADER_BYTES
+        number, place = divmod(start, self.segment_bytes)
+        if start != self.end or place == 0:
+            self._check_roll(start, records[0])
+            self.ensure_room_for_roll()
+        data = encode_batch(
+            records,
+            broker_time_ms=broker_time_ms,
+            epoch=self.epoch,
+            durable_position=self.synced_position,
+            copy=self.copy_of,
+        )
+        if place + len(data) > self.segment_bytes:
+            raise InvariantViolated(f"a batch of {len(data)} bytes at {start} does not fit its segment")
+        try:
+            self._segments[number].write(place, data)
+        except OSError as error:
+            self.failure = error
+            raise self._poisoned() from error
+        self.end = start + len(data)
+        return self.end
+
+    def _next_start(self) -> int:
+        """Where the next segment begins; the log's end itself when the segment before is exactly full, or none is there."""
+        return -(-self.end // self.segment_bytes) * self.segment_bytes
+
+    def _check_roll(self, start: int, first: Record) -> None:
+        if start != self._next_start():
+            raise InvariantViolated(f"a batch at {start} does not follow the log's end, {self.end}")
+        if not isinstance(first, Base) or first.previous_end != self.end:
+            raise InvariantViolated(
+                f"the segment at {start} must begin with a base that says the log ended at {self.end}"
+            )
+
+    def _poisoned(self) -> StorePoisoned:
+        return StorePoisoned(
+            f"the log in {self._directory} takes no more: {self.failure}",
+            hint="what the failed write or sync left on the disk is not known; check the disk, then restart to recover",
+        )
+
+    # --- room ------------------------------------------------------------------------------------------------
+
+    @property
+    def next_is_ready(self) -> bool:
+        """The segment that the next roll goes to is there."""
+        return self._next_start() // self.segment_bytes in self._segments
+
+    def ensure_room_for_roll(self) -> None:
+        """See to it that a roll can follow.
+
+        Raises:
+            StoreFull: no room for another segment; nothing was changed. Refuse what needs it, or try again later.
+            StorePoisoned: the segment could not be made for another reason.
+        """
+        if self.next_is_ready:
+            return
+        with self._prepare_lock:
+            if self.next_is_ready:
+                return
+            self._make_next()
+
+    def prepare_next(self) -> bool:
+        """Make the next segment early, where it is missing, and look at the free space. False: space is low.
+
+        Called after a roll, and again from time to time while space is low.
+        """
+        with self._prepare_lock:
+            if self.failure is not None:
+                return False
+            if not self.next_is_ready:
+                try:
+                    self._make_next()
+                except StoreFull:
+                    return False
+            self.space_low = self._disk.free_bytes(self._directory) < self._reserve_bytes
+            return not self.space_low
+
+    def _make_next(self) -> None:
+        start = self._next_start()
+        try:
+            segment = create_segment(self._disk, self._directory, start, self.segment_bytes, sync=self._sync_new_names)
+        except StoreFull:
+            self.space_low = True
+            raise
+        except OSError as error:
+            self.failure = error
+            raise self._poisoned() from error
+        number = start // self.segment_bytes
+        self._views[number] = segment.view
+        self._segments[number] = segment
+
+    # --- durable ---------------------------------------------------------------------------------------------
+
+    def sync(self, position: int) -> int:
+        """Make everything before ``position`` durable; returns the new ``synced_position``.
+
+        Raises:
+            StorePoisoned: this or an earlier write or sync failed; nothing more becomes durable.
+        """
+        with self._sync_lock:
+            if self.failure is not None:
+                raise self._poisoned()
+            if position > self.synced_position:
+                try:
+                    self._sync_range(self.synced_position, position)
+                except OSError as error:
+                    self.failure = error
+                    raise self._poisoned() from error
+                self.synced_position = position
+            return self.synced_position
+
+    def _sync_range(self, start: int, position: int) -> None:
+        for number in range(start // self.segment_bytes, (position - 1) // self.segment_bytes + 1):
+            segment = self._segments[number]
+            if segment.name_synced:
+                segment.file.sync()
+            else:
+                segment.sync_name(self._disk)
+
+    # --- read ------------------------------------------------------------------------------------------------
+
+    def stored_view(self, offset: int) -> memoryview:
+        """The stored message in the record at ``offset``, in the mapped segment. Not copied.
+
+        Raises:
+            LookupError: it lies before the log's start, or no message does there.
+        """
+        number, place = divmod(offset, self.segment_bytes)
+        view = self._views.get(number)
+        if view is None or offset >= self.end:
+            raise LookupError(f"no record at log offset {offset}: the log does not reach there")
+        message_at = MESSAGE_AT_BY_KIND[view[place]]
+        if not message_at:
+            raise LookupError(f"no message at log offset {offset}")
+        return view[place + message_at : place + int.from_bytes(view[place + 4 : place + 8], "big")]
+
+    def kind_at(self, offset: int) -> int:
+        """Kind of the record at ``offset``."""
+        number, place = divmod(offset, self.segment_bytes)
+        return self._views[number][place]
+
+    def read_message(self, offset: int) -> tuple[int, StoredMessage]:
+        """(kind, message) of the record at ``offset``.
+
+        Raises:
+            LookupError: as ``stored_view``.
+        """
+        message, _, _ = decode_message(self.stored_view(offset))
+        return self.kind_at(offset), message
+
+    def copy_of(self, source: int) -> Pieces:
+        """The stored message of the record at ``source``, to be written again.
+
+        Raises:
+            StoreDamaged: its body does not have the CRC that it states. A copy would carry the damage on.
+        """
+        view = self.stored_view(source)
+        pieces = split_message(view, 0, len(view))
+        if body_crc_of(pieces[1]) != int.from_bytes(pieces[0][8:12], "big"):
+            raise StoreDamaged(
+                f"the body of the record at log offset {source} in {self._directory} does not have the CRC that it states",
+                hint="run `halfmq store verify` and restore the segment from a replica or a backup",
+            )
+        return pieces
+
+    @property
+    def start(self) -> int:
+        """First offset of the oldest segment."""
+        return min(self._segments, default=0) * self.segment_bytes
+
+    def segments(self) -> list[Segment]:
+        """Open segments, oldest first, the prepared next one included."""
+        return [self._segments[number] for number in sorted(self._segments)]
+
+    # --- end -------------------------------------------------------------------------------------------------
+
+    def trim(self, log_start: int) -> list[int]:
+        """Unlink the segments that lie whole before ``log_start``; returns their starts. The record that says so is durable.
+
+        Oldest first, and each name's removal is durable before the next one's: a crash must not leave a gap.
+        """
+        gone = []
+        for number in sorted(self._segments):
+            start = number * self.segment_bytes
+            if start + self.segment_bytes > min(log_start, self.synced_position):
+                break
+            segment = self._segments.pop(number)
+            self._views.pop(number)
+            self._disk.remove(segment.path)
+            self._disk.sync_directory(self._directory)
+            segment.close()
+            gone.append(start)
+        return gone
+
+    def close(self) -> None:
+        for segment in self._segments.values():
+            segment.close()
+        self._segments.clear()
+        self._views.clear()

@@ -1,0 +1,516 @@
+"""Records as bytes: one layout per kind, to exactly the sizes that ``model/records.py`` states.
+
+Every record is a head (kind 1, flags 1, reserved 2, length 4), a fixed prefix, and then what varies: a stored message in
+RocketMQ's layout, names, refs, or a payload of ``core``. Numbers are big-endian.
+
+A record that holds a message is encoded in three pieces, (before the body, the body, after the body), for two reasons:
+the batch's checksum leaves bodies out (their own CRC is in the bytes that are summed), and a body is copied once,
+when the batch is joined for its one write. Other records are one piece.
+
+What replay needs of a half and is in the message's properties (group, id) is read from there, so that it is written
+once. Carried records name a ``source`` instead of a body; the caller gives ``copy``, which finds the bytes.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+
+from halfmq.errors import InvariantViolated, WrongVersion
+from halfmq.model import properties as props
+from halfmq.model import stored_message
+from halfmq.model.message_facts import delay_of, key_hash_of, tag_hash_of
+from halfmq.model.records import (
+    CARRIED_DELAYED_MESSAGE_AT,
+    CARRIED_HALF_MESSAGE_AT,
+    CHECKED_PREFIX_BYTES,
+    DELAYED_MESSAGE_AT,
+    MESSAGE_AT,
+    RECORD_HEAD_BYTES,
+    REF_BYTES,
+    VERDICT_PREFIX_BYTES,
+    Base,
+    CarriedDelayed,
+    CarriedHalf,
+    Checked,
+    Committed,
+    DelayedRecord,
+    EpochStarted,
+    GroupSet,
+    HalfRecord,
+    Kind,
+    MessageRecord,
+    OffsetsCommitted,
+    Record,
+    Ref,
+    Released,
+    RolledBack,
+    TopicDeleted,
+    TopicSet,
+    Trim,
+)
+from halfmq.model.stored_message import (
+    AT_BODY_V4,
+    AT_PHYSICAL_OFFSET,
+    MAGIC_V1,
+    SYS_BORN_HOST_V6,
+    SYS_STORE_HOST_V6,
+    StoredMessage,
+)
+
+_HEAD: Final = struct.Struct(">BBHI")
+_MESSAGE_HEAD: Final = struct.Struct(">BBHIiI")
+_HALF_HEAD: Final = struct.Struct(">BBHIiHH")
+_DELAYED_HEAD: Final = struct.Struct(">BBHIiiqq")
+_CARRIED_HALF_HEAD: Final = struct.Struct(">BBHIqqiHHqqqiI")
+_CARRIED_DELAYED_HEAD: Final = struct.Struct(">BBHIqqqqii")
+_VERDICT_HEAD: Final = struct.Struct(">BBHIBBHHH")
+_CHECKED_HEAD: Final = struct.Struct(">BBHIqqiHH")
+_NUMBER_HEAD: Final = struct.Struct(">BBHIq")
+_REF: Final = struct.Struct(">qqqqqqiiii")
+
+#: Head, prefix and the message up to its body in one pack, for the common message: version 1, both hosts IPv4.
+_V4_FIELDS: Final = "IIIiiqqiq8sq8siqi"
+_MESSAGE_V4: Final = struct.Struct(_MESSAGE_HEAD.format + _V4_FIELDS)
+_HALF_V4: Final = struct.Struct(_HALF_HEAD.format + _V4_FIELDS)
+_V4: Final = struct.Struct(">" + _V4_FIELDS)
+
+assert _HALF_HEAD.size == _MESSAGE_HEAD.size == MESSAGE_AT
+assert _DELAYED_HEAD.size == DELAYED_MESSAGE_AT
+assert _CARRIED_HALF_HEAD.size == CARRIED_HALF_MESSAGE_AT
+assert _CARRIED_DELAYED_HEAD.size == CARRIED_DELAYED_MESSAGE_AT
+assert _VERDICT_HEAD.size == RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES
+assert _CHECKED_HEAD.size == RECORD_HEAD_BYTES + CHECKED_PREFIX_BYTES
+assert _REF.size == REF_BYTES
+assert _V4.size == AT_BODY_V4
+
+_MESSAGE_AT: Final = {
+    Kind.MESSAGE: MESSAGE_AT,
+    Kind.HALF: MESSAGE_AT,
+    Kind.CARRIED_HALF: CARRIED_HALF_MESSAGE_AT,
+    Kind.DELAYED: DELAYED_MESSAGE_AT,
+    Kind.CARRIED_DELAYED: CARRIED_DELAYED_MESSAGE_AT,
+}
+#: The same by plain number, 0 for a record without a message: what scans and readers index.
+MESSAGE_AT_BY_KIND: Final = tuple(_MESSAGE_AT.get(cast(Kind, kind), 0) for kind in range(256))
+
+#: Before the body, the body, after the body.
+Pieces = tuple[bytes, bytes, bytes]
+#: Where a carried record's bytes come from: the stored message whose record starts at an offset, in three pieces.
+Copy = Callable[[int], Pieces]
+Buffer = bytes | memoryview
+
+
+def message_at(kind: int) -> int:
+    """Bytes from the start of a record of ``kind`` to the stored message in it; 0 when it holds none."""
+    return MESSAGE_AT_BY_KIND[kind]
+
+
+class BodyPlace(NamedTuple):
+    """Where a body lies, counted from the start of the buffer, and the CRC that its message states."""
+
+    start: int
+    end: int
+    crc: int
+
+
+_BODY_FIELDS: Final = struct.Struct(">8xI24xI44xi")
+
+
+def body_place(buffer: Buffer, message_start: int) -> BodyPlace:
+    """Where the body of the message that starts at ``message_start`` is. Trusts the bytes; the caller checks bounds.
+
+    Raises:
+        struct.error: the buffer ends before the fixed fields do.
+    """
+    crc, sys_flag, length = _BODY_FIELDS.unpack_from(buffer, message_start)
+    start = message_start + AT_BODY_V4
+    if sys_flag & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6):
+        start += 12 * bool(sys_flag & SYS_BORN_HOST_V6) + 12 * bool(sys_flag & SYS_STORE_HOST_V6)
+        (length,) = struct.unpack_from(">i", buffer, start - 4)
+    return BodyPlace(start, start + length, crc)
+
+
+def split_message(view: Buffer, start: int, length: int) -> Pieces:
+    """The stored message of ``length`` bytes at ``start`` as (before, body, after), copied."""
+    place = body_place(view, start)
+    return (
+        bytes(view[start : place.start]),
+        bytes(view[place.start : place.end]),
+        bytes(view[place.end : start + length]),
+    )
+
+
+def half_identity(properties: bytes) -> tuple[str, str]:
+    """(producer group, transaction id) of a half, as its properties say: HMQ_TX_ID, else UNIQ_KEY."""
+    tx_id = props.find(properties, props.HMQ_TX_ID) or props.find(properties, props.UNIQ_KEY) or b""
+    return _text(props.find(properties, props.PGROUP) or b""), tx_id.decode()
+
+
+# --- encode ----------------------------------------------------------------------------------------------------
+
+_topic_tails: dict[str, bytes] = {}
+_texts: dict[bytes, str] = {}
+#: Names that are kept encoded or decoded (topics, groups); when there are more, both are filled anew.
+_NAMES_KEPT_MAX: Final = 16_384
+
+
+def _topic_tail(topic: str) -> bytes:
+    tail = _topic_tails.get(topic)
+    if tail is None:
+        if len(_topic_tails) >= _NAMES_KEPT_MAX:
+            _topic_tails.clear()
+        raw = topic.encode()
+        tail = _topic_tails[topic] = len(raw).to_bytes(1 if len(raw) <= 127 else 2, "big") + raw
+    return tail
+
+
+def _text(raw: bytes) -> str:
+    """``raw`` decoded, one ``str`` object for equal names: a million records name few topics and groups."""
+    text = _texts.get(raw)
+    if text is None:
+        if len(_texts) >= _NAMES_KEPT_MAX:
+            _texts.clear()
+        text = _texts[raw] = raw.decode()
+    return text
+
+
+def _common(message: StoredMessage) -> bool:
+    return len(message.topic) <= 127 and len(message.born_host) == 8 and len(message.store_host) == 8
+
+
+def _pieces_v4(pack: Callable[..., bytes], head: tuple[int, ...], message: StoredMessage, offset: int) -> Pieces:
+    (topic, queue_id, queue_offset, flag, sys_flag, born_time_ms, born_host, store_time_ms, store_host,
+     reconsume_times, prepared_offset, body, body_crc, properties) = message  # fmt: skip
+    after = (_topic_tails.get(topic) or _topic_tail(topic)) + len(properties).to_bytes(2, "big") + properties
+    body_bytes = len(body)
+    before = pack(
+        *head, 88 + body_bytes + len(after), MAGIC_V1, body_crc, queue_id, flag, queue_offset, offset, sys_flag,
+        born_time_ms, born_host, store_time_ms, store_host, reconsume_times, prepared_offset, body_bytes,
+    )  # fmt: skip
+    return before, body, after
+
+
+def _message(record: MessageRecord, copy: Copy) -> Pieces:
+    offset, size, topic_id, message, _ = record
+    head = (Kind.MESSAGE, 0, 0, size, topic_id, 0)
+    if _common(message):
+        return _pieces_v4(_MESSAGE_V4.pack, head, message, offset)
+    before, body, after = stored_message.encode(message, offset)
+    return _MESSAGE_HEAD.pack(*head) + before, body, after
+
+
+def _half(record: HalfRecord, copy: Copy) -> Pieces:
+    offset, size, topic_id, message, half_index, _, _, index, count = record
+    if message.queue_offset != half_index:
+        raise InvariantViolated(f"half {half_index} says queue offset {message.queue_offset}: it must be its index")
+    head = (Kind.HALF, 0, 0, size, topic_id, index, count)
+    if _common(message):
+        return _pieces_v4(_HALF_V4.pack, head, message, offset)
+    before, body, after = stored_message.encode(message, offset)
+    return _HALF_HEAD.pack(*head) + before, body, after
+
+
+def _delayed(record: DelayedRecord, copy: Copy) -> Pieces:
+    offset, size, topic_id, message, _, due_ms, tag_hash, key_hash = record
+    before, body, after = stored_message.encode(message, offset)
+    return _DELAYED_HEAD.pack(Kind.DELAYED, 0, 0, size, topic_id, tag_hash, due_ms, key_hash) + before, body, after
+
+
+def _moved(before: bytes, offset: int) -> bytes:
+    """The front of a stored message whose record now starts at ``offset``."""
+    return before[:AT_PHYSICAL_OFFSET] + offset.to_bytes(8, "big") + before[AT_PHYSICAL_OFFSET + 8 :]
+
+
+def _carried_half(record: CarriedHalf, copy: Copy) -> Pieces:
+    before, body, after = copy(record.source)
+    head = _CARRIED_HALF_HEAD.pack(
+        Kind.CARRIED_HALF, 0, 0, record.size, record.first_offset, record.half_index, record.topic_id, record.index,
+        record.count, record.prepared_at_ms, record.immune_until_ms, record.next_check_at_ms, record.checks, 0,
+    )  # fmt: skip
+    return head + _moved(before, record.offset), body, after
+
+
+def _carried_delayed(record: CarriedDelayed, copy: Copy) -> Pieces:
+    before, body, after = copy(record.source)
+    head = _CARRIED_DELAYED_HEAD.pack(
+        Kind.CARRIED_DELAYED, 0, 0, record.size, record.first_offset, record.half_index, record.due_ms,
+        record.key_hash, record.tag_hash, record.topic_id,
+    )  # fmt: skip
+    return head + _moved(before, record.offset), body, after
+
+
+def _ref(ref: Ref) -> bytes:
+    (offset, message_bytes, first_offset, half_index, topic_id, queue_id, queue_offset, due_ms, tag_hash,
+     key_hash) = ref  # fmt: skip
+    return _REF.pack(
+        offset, first_offset, half_index, queue_offset, due_ms, key_hash, message_bytes, topic_id, queue_id, tag_hash
+    )
+
+
+def _committed(record: Committed, copy: Copy) -> bytes:
+    _, size, group, tx_id, decided_by, refs = record
+    raw_group = group.encode()
+    raw_id = tx_id.encode()
+    head = _VERDICT_HEAD.pack(Kind.COMMITTED, 0, 0, size, decided_by, 0, len(raw_group), len(raw_id), len(refs))
+    if len(refs) == 1:
+        return head + raw_group + raw_id + _ref(refs[0])
+    return b"".join((head, raw_group, raw_id, *map(_ref, refs)))
+
+
+def _rolled_back(record: RolledBack, copy: Copy) -> bytes:
+    _, size, group, tx_id, decided_by, halves = record
+    raw_group = group.encode()
+    raw_id = tx_id.encode()
+    head = _VERDICT_HEAD.pack(Kind.ROLLED_BACK, 0, 0, size, decided_by, 0, len(raw_group), len(raw_id), len(halves))
+    return head + raw_group + raw_id + struct.pack(f">{len(halves)}q", *halves)
+
+
+def _checked(record: Checked, copy: Copy) -> bytes:
+    _, size, group, tx_id, half_index, checks, next_check_at_ms = record
+    raw_group = group.encode()
+    raw_id = tx_id.encode()
+    head = _CHECKED_HEAD.pack(
+        Kind.CHECKED, 0, 0, size, half_index, next_check_at_ms, checks, len(raw_group), len(raw_id)
+    )
+    return head + raw_group + raw_id
+
+
+def _released(record: Released, copy: Copy) -> bytes:
+    head = _VERDICT_HEAD.pack(Kind.RELEASED, 0, 0, record.size, 0, 0, 0, 0, len(record.refs))
+    return head + b"".join(map(_ref, record.refs))
+
+
+def _payload_of(kind: Kind) -> Callable[[Any, Copy], bytes]:
+    def encode(record: Any, copy: Copy) -> bytes:
+        return _HEAD.pack(kind, 0, 0, record.size) + cast(bytes, record.payload)
+
+    return encode
+
+
+def _base(record: Base, copy: Copy) -> bytes:
+    return _NUMBER_HEAD.pack(Kind.BASE, 0, 0, record.size, record.previous_end) + record.payload
+
+
+def _trim(record: Trim, copy: Copy) -> bytes:
+    return _NUMBER_HEAD.pack(Kind.TRIM, 0, 0, record.size, record.log_start)
+
+
+_ENCODE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = {
+    MessageRecord: _message,
+    HalfRecord: _half,
+    CarriedHalf: _carried_half,
+    Committed: _committed,
+    RolledBack: _rolled_back,
+    Checked: _checked,
+    DelayedRecord: _delayed,
+    CarriedDelayed: _carried_delayed,
+    Released: _released,
+    TopicSet: _payload_of(Kind.TOPIC_SET),
+    TopicDeleted: _payload_of(Kind.TOPIC_DELETED),
+    GroupSet: _payload_of(Kind.GROUP_SET),
+    OffsetsCommitted: _payload_of(Kind.OFFSETS),
+    EpochStarted: _payload_of(Kind.EPOCH_STARTED),
+    Base: _base,
+    Trim: _trim,
+}
+
+
+def encode_record(record: Record, copy: Copy) -> Pieces | bytes:
+    """The bytes of ``record``: three pieces when it holds a message, else one. The caller compares with ``size``.
+
+    Raises:
+        InvariantViolated: a half whose stored queue offset is not its index.
+        struct.error: a number does not fit its field.
+    """
+    return _ENCODE[type(record)](record, copy)
+
+
+# --- decode ----------------------------------------------------------------------------------------------------
+
+_new = tuple.__new__
+
+
+def _stored(data: bytes, at: int, end: int) -> tuple[StoredMessage, bytes]:
+    """(the message that fills ``data[at:end]``, its properties). The batch's checksum has vouched for the bytes."""
+    (_, magic, body_crc, queue_id, flag, queue_offset, _, sys_flag, born_time_ms, born_host, store_time_ms,
+     store_host, reconsume_times, prepared_offset, body_bytes) = _V4.unpack_from(data, at)  # fmt: skip
+    if magic != MAGIC_V1 or sys_flag & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6):
+        message, _, _ = stored_message.decode(data, at)
+        return message, message.properties
+    body_end = at + 88 + body_bytes
+    topic_end = body_end + 1 + data[body_end]
+    raw_topic = data[body_end + 1 : topic_end]
+    properties = data[topic_end + 2 : end]
+    fields = (
+        _texts.get(raw_topic) or _text(raw_topic), queue_id, queue_offset, flag, sys_flag, born_time_ms, born_host,
+        store_time_ms, store_host, reconsume_times, prepared_offset, data[at + 88 : body_end], body_crc, properties,
+    )  # fmt: skip
+    return _new(StoredMessage, fields), properties
+
+
+def _properties(data: bytes, message_start: int, end: int) -> bytes:
+    """The properties of a message without the rest: they are its end."""
+    body_end = body_place(data, message_start).end
+    width = 1 if data[message_start + 4 : message_start + 8] == MAGIC_V1.to_bytes(4, "big") else 2
+    topic_bytes = int.from_bytes(data[body_end : body_end + width], "big")
+    return data[body_end + width + topic_bytes + 2 : end]
+
+
+def _queue_id(data: bytes, message_start: int) -> int:
+    at = message_start + stored_message.AT_QUEUE_ID
+    return int.from_bytes(data[at : at + 4], "big", signed=True)
+
+
+def _read_message(data: bytes, at: int, offset: int, size: int) -> MessageRecord:
+    message, properties = _stored(data, at + MESSAGE_AT, at + size)
+    topic_id = int.from_bytes(data[at + 8 : at + 12], "big")
+    unique_id = (props.find(properties, props.UNIQ_KEY) or b"").decode()
+    return _new(MessageRecord, (offset, size, topic_id, message, unique_id))
+
+
+def _read_half(data: bytes, at: int, offset: int, size: int) -> HalfRecord:
+    _, _, _, _, topic_id, index, count = _HALF_HEAD.unpack_from(data, at)
+    message, properties = _stored(data, at + MESSAGE_AT, at + size)
+    group, tx_id = half_identity(properties)
+    return _new(HalfRecord, (offset, size, topic_id, message, message[2], group, tx_id, index, count))
+
+
+def _read_delayed(data: bytes, at: int, offset: int, size: int) -> DelayedRecord:
+    _, _, _, _, topic_id, tag_hash, due_ms, key_hash = _DELAYED_HEAD.unpack_from(data, at)
+    message, properties = _stored(data, at + DELAYED_MESSAGE_AT, at + size)
+    unique_id = (props.find(properties, props.UNIQ_KEY) or b"").decode()
+    return DelayedRecord(offset, size, topic_id, message, unique_id, due_ms, tag_hash, key_hash)
+
+
+def _read_carried_half(data: bytes, at: int, offset: int, size: int) -> CarriedHalf:
+    (_, _, _, _, first_offset, half_index, topic_id, index, count, prepared, immune, next_check, checks,
+     _) = _CARRIED_HALF_HEAD.unpack_from(data, at)  # fmt: skip
+    message_start = at + CARRIED_HALF_MESSAGE_AT
+    properties = _properties(data, message_start, at + size)
+    group, tx_id = half_identity(properties)
+    return CarriedHalf(
+        offset, size, offset, first_offset, half_index, topic_id, size - CARRIED_HALF_MESSAGE_AT, group, tx_id, index,
+        count, prepared, immune, checks, next_check, _queue_id(data, message_start), tag_hash_of(properties),
+        key_hash_of(properties), delay_of(properties),
+    )  # fmt: skip
+
+
+def _read_carried_delayed(data: bytes, at: int, offset: int, size: int) -> CarriedDelayed:
+    (_, _, _, _, first_offset, half_index, due_ms, key_hash, tag_hash, topic_id) = _CARRIED_DELAYED_HEAD.unpack_from(
+        data, at
+    )
+    queue_id = _queue_id(data, at + CARRIED_DELAYED_MESSAGE_AT)
+    return CarriedDelayed(
+        offset, size, offset, first_offset, half_index, topic_id, queue_id, size - CARRIED_DELAYED_MESSAGE_AT, due_ms,
+        tag_hash, key_hash,
+    )  # fmt: skip
+
+
+def _read_refs(data: bytes, at: int, end: int) -> tuple[Ref, ...]:
+    return tuple(
+        _new(Ref, (offset, message_bytes, first, half, topic_id, queue_id, queue_offset, due_ms, tag_hash, key_hash))
+        for offset, first, half, queue_offset, due_ms, key_hash, message_bytes, topic_id, queue_id, tag_hash
+        in _REF.iter_unpack(data[at:end])
+    )  # fmt: skip
+
+
+def _read_committed(data: bytes, at: int, offset: int, size: int) -> Committed:
+    _, _, _, _, decided_by, _, group_bytes, id_bytes, _ = _VERDICT_HEAD.unpack_from(data, at)
+    id_at = at + 16 + group_bytes
+    refs_at = id_at + id_bytes
+    group = _text(data[at + 16 : id_at])
+    refs = _read_refs(data, refs_at, at + size)
+    return _new(Committed, (offset, size, group, data[id_at:refs_at].decode(), decided_by, refs))
+
+
+def _read_rolled_back(data: bytes, at: int, offset: int, size: int) -> RolledBack:
+    _, _, _, _, decided_by, _, group_bytes, id_bytes, halves = _VERDICT_HEAD.unpack_from(data, at)
+    id_at = at + 16 + group_bytes
+    halves_at = id_at + id_bytes
+    indexes = struct.unpack_from(f">{halves}q", data, halves_at)
+    return _new(
+        RolledBack,
+        (offset, size, _text(data[at + 16 : id_at]), data[id_at:halves_at].decode(), decided_by, indexes),
+    )
+
+
+def _read_checked(data: bytes, at: int, offset: int, size: int) -> Checked:
+    _, _, _, _, half_index, next_check, checks, group_bytes, id_bytes = _CHECKED_HEAD.unpack_from(data, at)
+    id_at = at + RECORD_HEAD_BYTES + CHECKED_PREFIX_BYTES + group_bytes
+    group = _text(data[id_at - group_bytes : id_at])
+    return Checked(offset, size, group, data[id_at : id_at + id_bytes].decode(), half_index, checks, next_check)
+
+
+def _read_released(data: bytes, at: int, offset: int, size: int) -> Released:
+    return Released(offset, size, _read_refs(data, at + RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES, at + size))
+
+
+def _payload_reader(record_type: Callable[..., Any], count: int) -> Callable[[bytes, int, int, int], Any]:
+    """Reads records that are their payload: an array that begins with the ``count`` fields (``records.payload_of``)."""
+
+    def read(data: bytes, at: int, offset: int, size: int) -> Any:
+        payload = data[at + RECORD_HEAD_BYTES : at + size]
+        return record_type(offset, size, *msgspec.msgpack.decode(payload, type=list)[:count], payload)
+
+    return read
+
+
+def _read_offsets(data: bytes, at: int, offset: int, size: int) -> OffsetsCommitted:
+    payload = data[at + RECORD_HEAD_BYTES : at + size]
+    return OffsetsCommitted(offset, size, tuple(map(tuple, msgspec.msgpack.decode(payload, type=list)[0])), payload)
+
+
+def _read_base(data: bytes, at: int, offset: int, size: int) -> Base:
+    previous_end = _NUMBER_HEAD.unpack_from(data, at)[4]
+    return Base(offset, size, previous_end, data[at + _NUMBER_HEAD.size : at + size])
+
+
+def _read_trim(data: bytes, at: int, offset: int, size: int) -> Trim:
+    return Trim(offset, size, _NUMBER_HEAD.unpack_from(data, at)[4])
+
+
+_READ: Final[dict[int, Callable[[bytes, int, int, int], Any]]] = {
+    Kind.MESSAGE: _read_message,
+    Kind.HALF: _read_half,
+    Kind.CARRIED_HALF: _read_carried_half,
+    Kind.COMMITTED: _read_committed,
+    Kind.ROLLED_BACK: _read_rolled_back,
+    Kind.CHECKED: _read_checked,
+    Kind.DELAYED: _read_delayed,
+    Kind.CARRIED_DELAYED: _read_carried_delayed,
+    Kind.RELEASED: _read_released,
+    Kind.TOPIC_SET: _payload_reader(TopicSet, 5),
+    Kind.TOPIC_DELETED: _payload_reader(TopicDeleted, 1),
+    Kind.GROUP_SET: _payload_reader(GroupSet, 1),
+    Kind.OFFSETS: _read_offsets,
+    Kind.EPOCH_STARTED: _payload_reader(EpochStarted, 2),
+    Kind.BASE: _read_base,
+    Kind.TRIM: _read_trim,
+}
+
+
+def decode_records(data: bytes, start: int, end: int, offset: int) -> list[Record]:
+    """The records in ``data[start:end]``, the first of which lies at log offset ``offset``.
+
+    Only for bytes whose checksum was right: nothing is checked again here.
+
+    Raises:
+        WrongVersion: a kind that this version does not know.
+    """
+    records: list[Record] = []
+    add = records.append
+    shift = offset - start
+    at = start
+    while at < end:
+        size = int.from_bytes(data[at + 4 : at + 8], "big")
+        read = _READ.get(data[at])
+        if read is None:
+            raise WrongVersion(
+                f"record of kind {data[at]} at log offset {at + shift} is of a later version of halfmq",
+                hint="open this store with the version that wrote it",
+            )
+        add(read(data, at, at + shift, size))
+        at += size
+    return records

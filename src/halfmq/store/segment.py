@@ -1,0 +1,123 @@
+"""One file of the log: preallocated, zero-filled, never shrunk, named by its first log offset.
+
+Never shrunk, because a reader may have it mapped, and touching a page behind a file's end kills the process
+(SIGBUS). Preallocated, because then a batch that has a place cannot meet a full disk, and a sync need not write the
+file's size. Zero-filled, because zeros behind the last batch are the proof that the log ends there.
+"""
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from halfmq.errors import StoreDamaged, StoreFull
+from halfmq.runtime.disk import Disk, File
+
+_DIGITS: Final = 20
+SUFFIX: Final = ".seg"
+#: What a file system says when it has no room: full, over quota, or over its largest file.
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+#: Bytes looked at in one piece when a segment is searched for something other than zeros.
+_CHUNK: Final = 1 << 20
+_ZEROS: Final = bytes(_CHUNK)
+
+
+def segment_name(start: int) -> str:
+    return f"{start:0{_DIGITS}d}{SUFFIX}"
+
+
+def segment_starts(names: list[str], directory: Path, segment_bytes: int) -> list[int]:
+    """First offsets of the segments among ``names``, ascending; other files are none of ours.
+
+    Raises:
+        StoreDamaged: a segment's name that is no multiple of the segment size.
+    """
+    starts = []
+    for name in names:
+        stem = name.removesuffix(SUFFIX)
+        if name == stem or len(stem) != _DIGITS or not stem.isdigit():
+            continue
+        if int(stem) % segment_bytes:
+            raise StoreDamaged(
+                f"{directory / name} does not begin at a multiple of the segment size, {segment_bytes}",
+                hint="the file does not belong here, or store.json was changed: restore it from where it came",
+            )
+        starts.append(int(stem))
+    return sorted(starts)
+
+
+class Segment:
+    """An open segment. ``view`` sees what is written later; it stays readable after ``close`` while somebody holds it."""
+
+    __slots__ = ("file", "name_synced", "path", "start", "view")
+
+    def __init__(self, file: File, start: int, *, name_synced: bool) -> None:
+        self.file = file
+        self.path = file.path
+        self.start = start
+        #: Its name and size survive power loss. Until then no batch in it may be called durable.
+        self.name_synced = name_synced
+        self.view = file.view()
+
+    def sync_name(self, disk: Disk) -> None:
+        """Make file and name durable, in this order: a name that survives must lead to a whole segment."""
+        self.file.sync()
+        disk.sync_directory(self.path.parent)
+        self.name_synced = True
+
+    def write(self, at: int, data: bytes) -> None:
+        self.file.write(at, [data])
+
+    def data_ranges(self, start: int) -> Iterator[tuple[int, int]]:
+        """Ranges at or after place ``start`` that may hold other bytes than zero, at most 1 MiB each, ascending."""
+        size = len(self.view)
+        at = start
+        while at < size:
+            at = self.file.next_data(at)
+            if at >= size:
+                return
+            end = min(size, at + _CHUNK)
+            yield at, end
+            at = end
+
+    def nonzero_from(self, start: int) -> int | None:
+        """A place at or after ``start`` from which on not all is zero; None when all is. Exact to the range, not the byte."""
+        for at, end in self.data_ranges(start):
+            if bytes(self.view[at:end]) != _ZEROS[: end - at]:
+                return at
+        return None
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def open_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: int) -> Segment:
+    """A segment that is there. One whose preallocation was cut short by a crash is shorter; nothing is changed here."""
+    file = disk.open(log_directory / segment_name(start))
+    return Segment(file, start, name_synced=False)
+
+
+def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: int, *, sync: bool) -> Segment:
+    """A new segment, zero-filled, its space claimed; with ``sync``, its name survives power loss.
+
+    Raises:
+        StoreFull: no room for it; nothing of it is left.
+        OSError: anything else.
+    """
+    path = log_directory / segment_name(start)
+    file = disk.open(path, create=True)
+    try:
+        file.allocate(segment_bytes)
+        segment = Segment(file, start, name_synced=False)
+        if sync:
+            segment.sync_name(disk)
+    except OSError as error:
+        file.close()
+        if error.errno not in NO_ROOM:
+            raise
+        disk.remove(path)
+        raise StoreFull(
+            f"no room for the next log segment of {segment_bytes} bytes in {log_directory}",
+            hint="free some space there, or shorten retention; verdicts go on while the current segment lasts",
+        ) from error
+    return segment
