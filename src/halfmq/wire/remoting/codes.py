@@ -1,0 +1,142 @@
+"""Numbers of the protocol: commands, results, languages, versions, flags. Names are RocketMQ's."""
+
+from enum import IntEnum, IntFlag
+from typing import Final
+
+
+class RequestCode(IntEnum):
+    """Commands (RocketMQ ``RequestCode``); only those that somebody here sends, answers or refuses by name."""
+
+    SEND_MESSAGE = 10
+    PULL_MESSAGE = 11
+    QUERY_MESSAGE = 12
+    QUERY_CONSUMER_OFFSET = 14
+    UPDATE_CONSUMER_OFFSET = 15
+    UPDATE_AND_CREATE_TOPIC = 17
+    GET_ALL_TOPIC_CONFIG = 21
+    UPDATE_BROKER_CONFIG = 25
+    GET_BROKER_CONFIG = 26
+    GET_BROKER_RUNTIME_INFO = 28
+    SEARCH_OFFSET_BY_TIMESTAMP = 29
+    GET_MAX_OFFSET = 30
+    GET_MIN_OFFSET = 31
+    GET_EARLIEST_MSG_STORETIME = 32
+    VIEW_MESSAGE_BY_ID = 33
+    HEART_BEAT = 34
+    UNREGISTER_CLIENT = 35
+    CONSUMER_SEND_MSG_BACK = 36
+    END_TRANSACTION = 37
+    GET_CONSUMER_LIST_BY_GROUP = 38
+    CHECK_TRANSACTION_STATE = 39
+    NOTIFY_CONSUMER_IDS_CHANGED = 40
+    LOCK_BATCH_MQ = 41
+    UNLOCK_BATCH_MQ = 42
+    CHECK_CLIENT_CONFIG = 46
+    GET_ROUTEINFO_BY_TOPIC = 105
+    GET_BROKER_CLUSTER_INFO = 106
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
+    GET_TOPIC_STATS_INFO = 202
+    GET_CONSUMER_CONNECTION_LIST = 203
+    GET_PRODUCER_CONNECTION_LIST = 204
+    GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
+    DELETE_SUBSCRIPTIONGROUP = 207
+    GET_CONSUME_STATS = 208
+    DELETE_TOPIC_IN_BROKER = 215
+    DELETE_TOPIC_IN_NAMESRV = 216
+    RESET_CONSUMER_CLIENT_OFFSET = 220
+    GET_CONSUMER_STATUS_FROM_CLIENT = 221
+    INVOKE_BROKER_TO_RESET_OFFSET = 222
+    GET_CONSUMER_RUNNING_INFO = 307
+    CONSUME_MESSAGE_DIRECTLY = 309
+    SEND_MESSAGE_V2 = 310
+    SEND_BATCH_MESSAGE = 320
+    PUSH_REPLY_MESSAGE_TO_CLIENT = 326
+    GET_TOPIC_CONFIG = 351
+    GET_SUBSCRIPTIONGROUP_CONFIG = 352
+    LITE_PULL_MESSAGE = 361
+    QUERY_ASSIGNMENT = 400
+
+
+class ResponseCode(IntEnum):
+    """Results (RocketMQ ``ResponseCode`` and ``RemotingSysResponseCode``)."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
+    REQUEST_CODE_NOT_SUPPORTED = 3
+    TRANSACTION_FAILED = 4
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
+    VERSION_NOT_SUPPORTED = 15
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    TOPIC_EXIST_ALREADY = 18
+    PULL_NOT_FOUND = 19
+    PULL_RETRY_IMMEDIATELY = 20
+    PULL_OFFSET_MOVED = 21
+    QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_PARSE_FAILED = 23
+    SUBSCRIPTION_NOT_EXIST = 24
+    SUBSCRIPTION_NOT_LATEST = 25
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    FILTER_DATA_NOT_EXIST = 27
+    FILTER_DATA_NOT_LATEST = 28
+    INVALID_PARAMETER = 29
+    CONSUMER_NOT_ONLINE = 206
+    CONSUME_MSG_TIMEOUT = 207
+    NO_MESSAGE = 208
+    FLOW_CONTROL = 215
+    ILLEGAL_OPERATION = 604
+    GO_AWAY = 1500
+
+
+#: Codes after which the Java producer sends the same message again (``DefaultMQProducer`` ``retryResponseCodes``).
+SEND_RETRY_CODES: Final = frozenset({1, 2, 14, 16, 17, 204, 205})
+
+#: ``LanguageCode`` by its number in a binary header.
+LANGUAGES: Final = (
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS",
+)  # fmt: skip
+LANGUAGE_NUMBERS: Final = {name: number for number, name in enumerate(LANGUAGES)}
+LANGUAGE_OTHER: Final = "OTHER"
+#: What we say of ourselves. Old and new peers know it.
+LANGUAGE_OURS: Final = "PYTHON"
+
+#: ``MQVersion`` ordinals where the peer's version changes what we do.
+V3_4_9: Final = 121
+#: From here a client believes in SQL92 filters (Java looks at the version in our answer to its heartbeat).
+V4_1_0_SNAPSHOT: Final = 232
+#: From here a client reads route bodies as standard JSON, with quoted numeric keys.
+V4_9_4: Final = 401
+V4_9_8: Final = 409
+#: Clients above this one know GO_AWAY (1500): they reconnect and send once more.
+V5_3_1: Final = 475
+#: What we say of ourselves: the release whose observable behaviour ours follows (answers in the caller's serialisation).
+VERSION_OURS: Final = V4_9_8
+
+#: ``flag`` of a header.
+FLAG_RESPONSE: Final = 1
+FLAG_ONEWAY: Final = 2
+
+
+class PullFlag(IntFlag):
+    """``sysFlag`` of a pull (RocketMQ ``PullSysFlag``)."""
+
+    COMMIT_OFFSET = 1
+    SUSPEND = 2
+    SUBSCRIPTION = 4
+    CLASS_FILTER = 8
+    LITE = 16
+
+
+#: Ext fields of ours. Stock peers ignore them.
+EXT_VERSION: Final = "HMQ_VERSION"
+EXT_TX_ID: Final = "HMQ_TX_ID"
+EXT_VERDICT: Final = "HMQ_VERDICT"
+EXT_POSITION: Final = "HMQ_POSITION"
+EXT_DURABILITY: Final = "HMQ_DURABILITY"
+EXT_REPEATED: Final = "HMQ_REPEATED"

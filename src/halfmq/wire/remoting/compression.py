@@ -1,0 +1,88 @@
+"""How clients pack bodies, named by bits 8-10 of the sys flag.
+
+ZLIB (RFC 1950) is in the standard library. LZ4 (frame format) and ZSTD need a package that is not a dependency of
+ours, so they are imported when such a body first arrives. Source: RocketMQ ``CompressionType``, ``MessageSysFlag``.
+"""
+
+import importlib
+import zlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from halfmq import limits
+from halfmq.errors import MissingDependency, ProtocolError
+from halfmq.model.stored_message import SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK
+
+LZ4: Final = 0x100
+ZSTD: Final = 0x200
+ZLIB: Final = 0x300
+
+
+def compress_zlib(body: bytes, level: int = 5) -> bytes:
+    """As the Java client packs a body of 4 KiB and more; the sys flag gets ``SYS_COMPRESSED | ZLIB``."""
+    return zlib.compress(body, level)
+
+
+def decompress(body: bytes, sys_flag: int) -> bytes:
+    """The body as it was before its client packed it; ``body`` itself when it was not packed.
+
+    Raises:
+        ProtocolError: not packed as the sys flag says, or larger than ``limits.DECOMPRESSED_BYTES_MAX``.
+        MissingDependency: packed by LZ4 or ZSTD, and no package here can unpack it. The message itself is whole.
+    """
+    if not sys_flag & SYS_COMPRESSED:
+        return body
+    match sys_flag & SYS_COMPRESSION_TYPE_MASK:
+        case 0 | 0x300:  # 4.x clients set no type
+            return _unpacked(body, "ZLIB", _zlib_stream)
+        case 0x100:
+            return _unpacked(body, "LZ4", _lz4_stream)
+        case 0x200:
+            return _unpacked(body, "ZSTD", _zstd_stream)
+        case other:
+            raise ProtocolError(f"compression type {other >> 8} is unknown")
+
+
+def _unpacked(body: bytes, name: str, unpack: Callable[[bytes, int], tuple[bytes, bool]]) -> bytes:
+    limit = limits.DECOMPRESSED_BYTES_MAX
+    try:
+        plain, whole = unpack(body, limit + 1)
+    except (MissingDependency, MemoryError):
+        raise
+    except Exception as error:
+        raise ProtocolError(f"a body is not packed by {name} as its flags say: {error}") from error
+    if len(plain) > limit:
+        raise ProtocolError(f"a body of {len(body)} bytes unpacks to more than {limit}")
+    if not whole:
+        raise ProtocolError(f"a body packed by {name} is cut off")
+    return plain
+
+
+def _zlib_stream(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
+    stream = zlib.decompressobj()
+    return stream.decompress(body, bytes_max), stream.eof
+
+
+def _lz4_stream(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
+    stream = _package("lz4.frame", "lz4").LZ4FrameDecompressor()
+    return stream.decompress(body, max_length=bytes_max), stream.eof
+
+
+def _zstd_stream(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
+    try:
+        standard: Any = importlib.import_module("compression.zstd")  # Python 3.14 and later
+    except ImportError:
+        stream = _package("zstandard", "zstandard").ZstdDecompressor().stream_reader(body)
+        plain: bytes = stream.read(bytes_max)
+        return plain, True
+    decompressor = standard.ZstdDecompressor()
+    return decompressor.decompress(body, max_length=bytes_max), decompressor.eof
+
+
+def _package(module: str, distribution: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependency(
+            f"a body is packed in a way that needs the package {distribution}", hint=f"pip install {distribution}"
+        ) from error

@@ -1,0 +1,236 @@
+"""The command headers (``extFields``) as typed structs, one for each command that has fields.
+
+On the wire every value is text (Java) or sometimes a JSON number or boolean (the C++ client); both are read into the
+type that is written here. Defaults stand for fields that a sender may leave out; a field without default that is
+missing makes the command ``InvalidHeader``. Ranges are those of Java's int and long, so that what is stored or sent on
+always fits its place. Unknown fields are ignored.
+
+Source: RocketMQ ``remoting/protocol/header``.
+"""
+
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct, field
+
+from halfmq.wire.remoting.codes import EXT_TX_ID, RequestCode
+
+Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
+class Fields(Struct, gc=False, rename="camel"):
+    """Root of all of them. ``gc=False``: they hold text and numbers only, so no cycle can form."""
+
+
+class SendFields(Fields, gc=False, kw_only=True):
+    """310 and 320, and 10 after its names were translated (``SendMessageRequestHeaderV2``).
+
+    What nothing here depends on (default topic, unit mode, batch mark, broker name) is not read.
+    """
+
+    group: str = field(name="a")
+    topic: str = field(name="b")
+    #: Queues of a topic that is made by this send.
+    default_queues: Int32 = field(name="d", default=4)
+    #: Negative: the broker picks a write queue.
+    queue_id: Int32 = field(name="e")
+    sys_flag: Int32 = field(name="f")
+    born_time_ms: Int64 = field(name="g")
+    flag: Int32 = field(name="h")
+    properties: str = field(name="i", default="")
+    reconsume_times: Int32 = field(name="j", default=0)
+    #: -1: not said.
+    max_reconsume_times: Int32 = field(name="l", default=-1)
+
+
+#: Names of code 10 (``SendMessageRequestHeader``) to the letters of code 310.
+SEND_LETTER_OF_NAME: Final = {
+    "producerGroup": "a",
+    "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "unitMode": "k",
+    "maxReconsumeTimes": "l",
+    "batch": "m",
+}
+
+
+class EndFields(Fields, gc=False):
+    """37. ``msg_id`` is the UNIQ_KEY; ``commit_or_rollback`` is 8, 12 or 0 and not checked here."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    msg_id: str = ""
+    from_transaction_check: bool = False
+    transaction_id: str = ""
+    #: Ours: names a transaction of several halves.
+    tx_id: str = field(name=EXT_TX_ID, default="")
+
+
+class PullFields(Fields, gc=False):
+    """11 and 361. ``sys_flag`` is a ``PullFlag``."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32 = 0
+    commit_offset: Int64 = 0
+    suspend_timeout_millis: Int64 = 0
+    subscription: str = ""
+    sub_version: Int64 = 0
+    expression_type: str = "TAG"
+    #: 0: not said (4.x).
+    max_msg_bytes: Int32 = 0
+
+
+class UpdateOffsetFields(Fields, gc=False):
+    """15, one-way by default."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: Int64
+
+
+class QueryOffsetFields(Fields, gc=False):
+    """14."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    #: None (4.x) is as true.
+    set_zero_if_not_found: bool | None = None
+
+
+class QueueFields(Fields, gc=False):
+    """30, 31 and 32."""
+
+    topic: str
+    queue_id: Int32
+
+
+class SearchOffsetFields(Fields, gc=False):
+    """29. ``boundary_type`` is LOWER or UPPER, in either case."""
+
+    topic: str
+    queue_id: Int32
+    timestamp: Int64
+    boundary_type: str = "LOWER"
+
+
+class ConsumerListFields(Fields, gc=False):
+    """38 and 40."""
+
+    consumer_group: str
+
+
+class UnregisterFields(Fields, gc=False):
+    """35."""
+
+    client_id: str = field(name="clientID")
+    producer_group: str = ""
+    consumer_group: str = ""
+
+
+class SendBackFields(Fields, gc=False):
+    """36. ``offset`` is the message's offset in the log."""
+
+    offset: Int64
+    group: str
+    delay_level: Int32
+    origin_msg_id: str = ""
+    origin_topic: str = ""
+    #: -1: not said.
+    max_reconsume_times: Int32 = -1
+
+
+class ViewMessageFields(Fields, gc=False):
+    """33."""
+
+    offset: Int64
+    topic: str = ""
+
+
+class QueryMessageFields(Fields, gc=False):
+    """12."""
+
+    topic: str
+    key: str
+    max_num: Int32 = 32
+    begin_timestamp: Int64 = 0
+    end_timestamp: Int64 = (1 << 63) - 1
+    #: ``key`` is a UNIQ_KEY.
+    unique: bool = field(name="_UNIQUE_KEY_QUERY", default=False)
+
+
+class CheckFields(Fields, gc=False):
+    """39, from the broker to a producer. Both offsets come back unchanged in the 37 that answers it."""
+
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    msg_id: str = ""
+    transaction_id: str = ""
+    offset_msg_id: str = ""
+    tx_id: str = field(name=EXT_TX_ID, default="")
+
+
+class RouteFields(Fields, gc=False):
+    """105."""
+
+    topic: str
+    accept_standard_json_only: bool = False
+
+
+class CreateTopicFields(Fields, gc=False):
+    """17."""
+
+    topic: str
+    read_queue_nums: Int32 = 8
+    write_queue_nums: Int32 = 8
+    perm: Int32 = 6
+
+
+class TopicFields(Fields, gc=False):
+    """202, 215, 216, 351."""
+
+    topic: str
+
+
+#: The struct of each command that has one. Commands that are missing here keep their ext fields as a dict of text.
+FIELDS_OF_COMMAND: Final[dict[int, type[Fields]]] = {
+    RequestCode.SEND_MESSAGE: SendFields,
+    RequestCode.SEND_MESSAGE_V2: SendFields,
+    RequestCode.SEND_BATCH_MESSAGE: SendFields,
+    RequestCode.END_TRANSACTION: EndFields,
+    RequestCode.PULL_MESSAGE: PullFields,
+    RequestCode.LITE_PULL_MESSAGE: PullFields,
+    RequestCode.UPDATE_CONSUMER_OFFSET: UpdateOffsetFields,
+    RequestCode.QUERY_CONSUMER_OFFSET: QueryOffsetFields,
+    RequestCode.GET_MAX_OFFSET: QueueFields,
+    RequestCode.GET_MIN_OFFSET: QueueFields,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: QueueFields,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffsetFields,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: ConsumerListFields,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: ConsumerListFields,
+    RequestCode.UNREGISTER_CLIENT: UnregisterFields,
+    RequestCode.CONSUMER_SEND_MSG_BACK: SendBackFields,
+    RequestCode.VIEW_MESSAGE_BY_ID: ViewMessageFields,
+    RequestCode.QUERY_MESSAGE: QueryMessageFields,
+    RequestCode.CHECK_TRANSACTION_STATE: CheckFields,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: RouteFields,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: CreateTopicFields,
+    RequestCode.GET_TOPIC_STATS_INFO: TopicFields,
+    RequestCode.DELETE_TOPIC_IN_BROKER: TopicFields,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: TopicFields,
+    RequestCode.GET_TOPIC_CONFIG: TopicFields,
+}

@@ -1,0 +1,149 @@
+"""The JSON that fastjson writes and standard readers refuse, read and written.
+
+Two deviations occur in RocketMQ's bodies: integer keys without quotes (``{0:"10.0.0.1:10911"}``) and maps whose keys
+are objects (``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``). fastjson also accepts such an object inside a JSON
+string as the key, and so do we: either way the key that ``loads`` gives is text, and ``loads`` reads the object from it.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from halfmq.errors import ProtocolError
+
+#: Deeper nesting than this is an attack or a mistake; RocketMQ's bodies stay below ten.
+DEPTH_MAX: Final = 64
+
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_SCALAR: Final = re.compile(r"[-+.0-9A-Za-z]+")
+
+
+def loads(body: bytes | bytearray | memoryview) -> Any:
+    """Read a body. Keys of a map are always text: ``"0"`` for 0, compact JSON for an object.
+
+    Raises:
+        ProtocolError: not JSON, also not by fastjson's habits, or nested deeper than ``DEPTH_MAX``.
+    """
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        pass  # the tolerant reader takes it, or says where it stops
+    try:
+        text = bytes(body).decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"a body of {len(body)} bytes is not UTF-8: {error}") from error
+    reader = _Reader(text)
+    value = reader.value(0)
+    reader.expect_end()
+    return value
+
+
+def key_text(key: Mapping[str, Any]) -> str:
+    """The text under which ``loads`` gives an object key."""
+    return msgspec.json.encode(dict(key), order="sorted").decode()
+
+
+def dumps(value: Any) -> bytes:
+    """Compact standard JSON."""
+    return msgspec.json.encode(value)
+
+
+def dumps_object_keys(pairs: list[tuple[Any, Any]]) -> bytes:
+    """A map whose keys are objects, as fastjson writes it: the object itself, not quoted."""
+    encode = msgspec.json.encode
+    return b"{" + b",".join(encode(key) + b":" + encode(value) for key, value in pairs) + b"}"
+
+
+def dumps_integer_keys(mapping: Mapping[int, Any], *, quoted: bool) -> bytes:
+    """A map whose keys are numbers, in their order. Not quoted for old readers: see ``route``."""
+    mark = b'"' if quoted else b""
+    pairs = (b"%b%d%b:%b" % (mark, key, mark, msgspec.json.encode(mapping[key])) for key in sorted(mapping))
+    return b"{" + b",".join(pairs) + b"}"
+
+
+class _Reader:
+    """One pass over the text; ``at`` is the place of the next character."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def value(self, depth: int) -> Any:
+        match self._peek(depth):
+            case "{":
+                return self._map(depth)
+            case "[":
+                return self._list(depth)
+            case _:
+                return self._scalar()
+
+    def expect_end(self) -> None:
+        self._skip_space()
+        if self.at != len(self.text):
+            raise self._wrong("something follows the value")
+
+    def _map(self, depth: int) -> dict[str, Any]:
+        pairs: dict[str, Any] = {}
+        self.at += 1
+        while self._peek(depth) != "}":
+            key = self._key(depth + 1)
+            self._take(":")
+            pairs[key] = self.value(depth + 1)
+            if self._peek(depth) != "}":
+                self._take(",")
+        self.at += 1
+        return pairs
+
+    def _list(self, depth: int) -> list[Any]:
+        items: list[Any] = []
+        self.at += 1
+        while self._peek(depth) != "]":
+            items.append(self.value(depth + 1))
+            if self._peek(depth) != "]":
+                self._take(",")
+        self.at += 1
+        return items
+
+    def _key(self, depth: int) -> str:
+        value = self.value(depth)
+        if isinstance(value, dict):
+            return key_text(value)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        raise self._wrong("a key is neither text nor a number nor an object")
+
+    def _scalar(self) -> Any:
+        found = _STRING.match(self.text, self.at) or _SCALAR.match(self.text, self.at)
+        if found is None:
+            raise self._wrong("no value stands here")
+        try:
+            value = msgspec.json.decode(found.group())
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise self._wrong(str(error)) from error
+        self.at = found.end()
+        return value
+
+    def _peek(self, depth: int) -> str:
+        if depth > DEPTH_MAX:
+            raise self._wrong(f"nested deeper than {DEPTH_MAX}")
+        self._skip_space()
+        return self.text[self.at : self.at + 1]
+
+    def _take(self, mark: str) -> None:
+        self._skip_space()
+        if not self.text.startswith(mark, self.at):
+            raise self._wrong(f"{mark!r} is missing")
+        self.at += 1
+
+    def _skip_space(self) -> None:
+        found = _SPACE.match(self.text, self.at)
+        self.at = found.end() if found else self.at
+
+    def _wrong(self, what: str) -> ProtocolError:
+        near = self.text[self.at : self.at + 20]
+        return ProtocolError(f"a body is not JSON at character {self.at}: {what}", hint=f"near {near!r}")

@@ -1,0 +1,263 @@
+"""Messages on the wire: batches, sends of a client, what a pull brings, and what a verdict changes in the copy that leaves."""
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from halfmq import limits
+from halfmq.errors import ProtocolError
+from halfmq.model import properties, stored_message
+from halfmq.model.ids import offset_message_id
+from halfmq.model.stored_message import (
+    AT_QUEUE_OFFSET,
+    AT_SYS_FLAG,
+    SYS_BORN_HOST_V6,
+    SYS_COMMITTED,
+    SYS_COMPRESSED,
+    SYS_STORE_HOST_V6,
+    SYS_TRANSACTION_MASK,
+    StoredMessage,
+)
+from halfmq.wire.remoting import frame as frames
+from halfmq.wire.remoting.codes import EXT_TX_ID, LANGUAGE_OURS, VERSION_OURS, RequestCode
+from halfmq.wire.remoting.compression import decompress
+from halfmq.wire.remoting.header import encode_oneway_request, encode_request
+
+_ENTRY_HEAD: Final = struct.Struct(">iiiii")
+_INT64: Final = struct.Struct(">q")
+_INT32: Final = struct.Struct(">I")
+_SIZE_AND_MAGIC: Final = struct.Struct(">II")
+_V6_MORE: Final = 12
+
+
+# --- batches (320) -----------------------------------------------------------------------------------------------
+
+
+class BatchEntry(NamedTuple):
+    """One message of a batch, as the command SendBatch takes it. ``properties`` is a property string."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def split_batch(body: bytes) -> tuple[BatchEntry, ...]:
+    """The messages of a batch body: size 4, magic 4, CRC 4, flag 4, body length 4, body, properties length 2, properties.
+
+    Raises:
+        ProtocolError: no entry at all, or lengths that do not add up to the body.
+    """
+    entries = []
+    at = 0
+    end = len(body)
+    while at < end:
+        if end - at < _ENTRY_HEAD.size + 2:
+            raise ProtocolError(f"a batch is cut off at {at} of {end} bytes")
+        size, _magic, _crc, flag, body_bytes = _ENTRY_HEAD.unpack_from(body, at)
+        place = at + _ENTRY_HEAD.size
+        stop = at + size
+        if body_bytes < 0 or stop > end or place + body_bytes + 2 > stop:
+            raise ProtocolError(f"an entry of a batch at {at} says {size} bytes, {body_bytes} of them body; {end} came")
+        message = body[place : place + body_bytes]
+        place += body_bytes
+        properties_bytes = int.from_bytes(body[place : place + 2], "big", signed=True)
+        place += 2
+        if properties_bytes < 0 or place + properties_bytes != stop:
+            raise ProtocolError(f"properties of {properties_bytes} bytes do not fill their entry of a batch at {at}")
+        entries.append(BatchEntry(flag, message, body[place:stop]))
+        at = stop
+    if not entries:
+        raise ProtocolError("a batch holds no message")
+    return tuple(entries)
+
+
+def join_batch(entries: Iterable[BatchEntry]) -> bytes:
+    """The body of 320. Entries are never packed; what is longer than the broker takes is the broker's to refuse."""
+    parts: list[bytes] = []
+    for flag, body, text in entries:
+        size = _ENTRY_HEAD.size + len(body) + 2 + len(text)
+        parts += (_ENTRY_HEAD.pack(size, 0, 0, flag, len(body)), body, len(text).to_bytes(2, "big"), text)
+    return b"".join(parts)
+
+
+# --- what leaves differs from what is stored ---------------------------------------------------------------------
+
+
+def patch_committed(buffer: bytearray, at: int, queue_offset: int, store_time_ms: int, prepared_offset: int) -> None:
+    """Turn the copy of a half at ``at`` into the committed message that consumers know.
+
+    Transaction bits 8, the queue offset and the store time of the commit, ``prepared_offset`` the half's first offset.
+    """
+    sys_flag = _INT32.unpack_from(buffer, at + AT_SYS_FLAG)[0]
+    _INT32.pack_into(buffer, at + AT_SYS_FLAG, sys_flag & ~SYS_TRANSACTION_MASK | SYS_COMMITTED)
+    _patch_places(buffer, at, sys_flag, queue_offset, store_time_ms)
+    more = (_V6_MORE if sys_flag & SYS_BORN_HOST_V6 else 0) + (_V6_MORE if sys_flag & SYS_STORE_HOST_V6 else 0)
+    _INT64.pack_into(buffer, at + stored_message.AT_PREPARED_OFFSET_V4 + more, prepared_offset)
+
+
+def patch_released(buffer: bytearray, at: int, queue_offset: int, store_time_ms: int) -> None:
+    """Give the copy of a delayed message at ``at`` the queue offset and the time at which it became visible."""
+    _patch_places(buffer, at, _INT32.unpack_from(buffer, at + AT_SYS_FLAG)[0], queue_offset, store_time_ms)
+
+
+def _patch_places(buffer: bytearray, at: int, sys_flag: int, queue_offset: int, store_time_ms: int) -> None:
+    _INT64.pack_into(buffer, at + AT_QUEUE_OFFSET, queue_offset)
+    more = _V6_MORE if sys_flag & SYS_BORN_HOST_V6 else 0
+    _INT64.pack_into(buffer, at + stored_message.AT_STORE_TIME_V4 + more, store_time_ms)
+
+
+def with_properties(stored: bytes, added: bytes) -> bytes:
+    """A stored message with a property string appended, sizes adjusted; the body CRC stays right.
+
+    Unchanged when the properties would leave their length field: Java reads more than 32,767 bytes as none at all.
+
+    Raises:
+        ProtocolError: not one stored message.
+    """
+    try:
+        message, _, size = stored_message.decode(stored)
+    except ValueError as error:
+        raise ProtocolError(f"not a stored message: {error}") from error
+    text = message.properties
+    more = properties.append(text, added)[len(text) :]
+    if len(text) + len(more) > limits.PROPERTIES_BYTES_MAX:
+        return stored
+    at = size - len(text) - 2
+    return b"".join(
+        (
+            (size + len(more)).to_bytes(4, "big"),
+            stored[4:at],
+            (len(text) + len(more)).to_bytes(2, "big"),
+            stored[at + 2 : size],
+            more,
+        )
+    )
+
+
+def encode_check(
+    opaque: int,
+    stored: bytes,
+    *,
+    half_index: int,
+    first_offset: int,
+    message_id: str,
+    offset_id: str,
+    checks: int,
+    broker_name: str,
+    tx_id: str = "",
+) -> bytes:
+    """39: ask a producer about the transaction of this half, whole frame. ``checks`` counts from 1.
+
+    ``message_id`` is the UNIQ_KEY, ``offset_id`` the offset message id; the count travels as TRANSACTION_CHECK_TIMES,
+    where listeners look for it. Topic and queue in ``stored`` are the true ones.
+    """
+    count = properties.encode(((properties.TRANSACTION_CHECK_TIMES, str(checks)),))
+    ext = {
+        "tranStateTableOffset": half_index,
+        "commitLogOffset": first_offset,
+        "msgId": message_id,
+        "transactionId": message_id,
+        "offsetMsgId": offset_id,
+        "bname": broker_name,
+        EXT_TX_ID: tx_id or None,
+    }
+    return encode_oneway_request(RequestCode.CHECK_TRANSACTION_STATE, opaque, ext, with_properties(stored, count))
+
+
+# --- the client's side -------------------------------------------------------------------------------------------
+
+
+class PulledMessage(NamedTuple):
+    """A message as a consumer sees it: ``message.body`` is unpacked and the compression bit cleared."""
+
+    message: StoredMessage
+    #: Place in the log, for 33 and 36.
+    log_offset: int
+    #: RocketMQ's ``offsetMsgId``: store host and log offset.
+    offset_id: str
+
+
+def decode_pulled(body: bytes) -> list[PulledMessage]:
+    """The messages of an answer to a pull, in queue order.
+
+    Raises:
+        ProtocolError: a message is cut off or malformed; none is given.
+        MissingDependency: a body is packed by LZ4 or ZSTD and the package is not installed.
+    """
+    pulled = []
+    at = 0
+    while at < len(body):
+        message, log_offset, size = _stored_at(body, at)
+        if message.sys_flag & SYS_COMPRESSED:
+            plain = decompress(message.body, message.sys_flag)
+            message = message._replace(body=plain, sys_flag=message.sys_flag & ~SYS_COMPRESSED)
+        pulled.append(PulledMessage(message, log_offset, offset_message_id(message.store_host, log_offset)))
+        at += size
+    return pulled
+
+
+def _stored_at(body: bytes, at: int) -> tuple[StoredMessage, int, int]:
+    try:
+        return stored_message.decode(body, at)
+    except ValueError as error:
+        raise ProtocolError(f"what was pulled is no message: {error}") from error
+
+
+def encode_send(
+    opaque: int,
+    *,
+    group: str,
+    topic: str,
+    queue_id: int,
+    sys_flag: int,
+    born_time_ms: int,
+    property_string: bytes,
+    body: bytes,
+    flag: int = 0,
+    reconsume_times: int = 0,
+    max_reconsume_times: int | None = None,
+    batch: bool = False,
+    default_queues: int = 4,
+) -> bytes:
+    """310, or 320 with ``batch``, whole frame. Group and topic must be valid names; they are not escaped."""
+    last = "" if max_reconsume_times is None else f',"l":"{max_reconsume_times}"'
+    text = msgspec.json.encode(property_string.decode("utf-8", "replace"))
+    header = (
+        f'{{"code":{320 if batch else 310},"extFields":{{"a":"{group}","b":"{topic}","c":"TBW102","d":"{default_queues}"'
+        f',"e":"{queue_id}","f":"{sys_flag}","g":"{born_time_ms}","h":"{flag}","i":'.encode()
+        + text
+        + f',"j":"{reconsume_times}","k":"false"{last},"m":"{"true" if batch else "false"}"}},"flag":0'
+        f',"language":"{LANGUAGE_OURS}","opaque":{opaque},"version":{VERSION_OURS}}}'.encode()
+    )
+    return frames.assemble(header, body)
+
+
+def encode_end(
+    opaque: int,
+    *,
+    group: str,
+    topic: str,
+    half_index: int,
+    log_offset: int,
+    commit_or_rollback: int,
+    message_id: str,
+    from_check: bool = False,
+    tx_id: str = "",
+    remark: str | None = None,
+    oneway: bool = True,
+) -> bytes:
+    """37, whole frame. Two-way only towards a broker that said HMQ_VERSION: Apache RocketMQ never answers UNKNOWN."""
+    ext = {
+        "producerGroup": group,
+        "tranStateTableOffset": half_index,
+        "commitLogOffset": log_offset,
+        "commitOrRollback": commit_or_rollback,
+        "msgId": message_id,
+        "transactionId": message_id,
+        "fromTransactionCheck": from_check,
+        "topic": topic,
+        EXT_TX_ID: tx_id or None,
+    }
+    return encode_request(RequestCode.END_TRANSACTION, opaque, ext, oneway=oneway, remark=remark)

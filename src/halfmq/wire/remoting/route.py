@@ -1,0 +1,117 @@
+"""Who serves a topic: the bodies of 105 and 106.
+
+The route must be compact: the Go client splits ``brokerAddrs`` at commas and colons. Its ids are quoted only for
+clients from 4.9.4, since older Go releases take the quotes into the number; Java and C++ read both forms.
+Source: RocketMQ ``TopicRouteData``, ``ClientRequestProcessor``; rocketmq-client-go ``internal/route.go``.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from halfmq.errors import ProtocolError
+from halfmq.wire.remoting import java_json
+from halfmq.wire.remoting.codes import V4_9_4
+
+#: ``perm`` of a queue.
+READ: Final = 4
+WRITE: Final = 2
+INHERIT: Final = 1
+MASTER_ID: Final = 0
+
+
+class QueueData(NamedTuple):
+    """How many queues of the topic a broker has. ``permission``: READ, WRITE, INHERIT bits."""
+
+    broker_name: str
+    read_queues: int
+    write_queues: int
+    permission: int
+    topic_sys_flag: int = 0
+
+
+class BrokerData(NamedTuple):
+    """Where a broker listens; ``addresses`` maps broker ids to ``host:port``, 0 is the master."""
+
+    cluster: str
+    broker_name: str
+    addresses: dict[int, str]
+
+
+class Route(NamedTuple):
+    brokers: tuple[BrokerData, ...]
+    queues: tuple[QueueData, ...]
+    #: ``brokerA:4;brokerB:4`` of an ordered topic.
+    order_conf: str = ""
+
+
+def encode_route(route: Route, version: int, *, standard_json: bool = False) -> bytes:
+    """The body of 105 for a client of this ``version`` (or one that asked for standard JSON)."""
+    quoted = standard_json or version >= V4_9_4
+    parts = [b'{"brokerDatas":[' + b",".join(_broker(data, quoted=quoted) for data in route.brokers) + b"]"]
+    parts.append(b',"filterServerTable":{}')
+    if route.order_conf:
+        parts.append(b',"orderTopicConf":' + java_json.dumps(route.order_conf))
+    parts.append(b',"queueDatas":' + java_json.dumps([_queue(data) for data in route.queues]) + b"}")
+    return b"".join(parts)
+
+
+def encode_cluster_info(brokers: Iterable[BrokerData], version: int) -> bytes:
+    """The body of 106: all brokers by name and by cluster."""
+    quoted = version >= V4_9_4
+    clusters: dict[str, list[str]] = {}
+    table = []
+    for data in brokers:
+        clusters.setdefault(data.cluster, []).append(data.broker_name)
+        table.append(java_json.dumps(data.broker_name) + b":" + _broker(data, quoted=quoted))
+    return b'{"brokerAddrTable":{%b},"clusterAddrTable":%b}' % (b",".join(table), java_json.dumps(clusters))
+
+
+def _broker(data: BrokerData, *, quoted: bool) -> bytes:
+    return b'{"brokerAddrs":%b,"brokerName":%b,"cluster":%b}' % (
+        java_json.dumps_integer_keys(data.addresses, quoted=quoted),
+        java_json.dumps(data.broker_name),
+        java_json.dumps(data.cluster),
+    )
+
+
+def _queue(data: QueueData) -> dict[str, object]:
+    return {
+        "brokerName": data.broker_name,
+        "perm": data.permission,
+        "readQueueNums": data.read_queues,
+        "topicSysFlag": data.topic_sys_flag,
+        "writeQueueNums": data.write_queues,
+    }
+
+
+def decode_route(body: bytes) -> Route:
+    """Read the answer to 105, of any name server.
+
+    Raises:
+        ProtocolError: not JSON, or a route with parts missing.
+    """
+    data = java_json.loads(body)
+    try:
+        return Route(
+            tuple(_read_broker(item) for item in data.get("brokerDatas") or ()),
+            tuple(_read_queue(item) for item in data.get("queueDatas") or ()),
+            data.get("orderTopicConf") or "",
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ProtocolError(f"a route cannot be read: {error!r}") from error
+
+
+def _read_broker(item: Any) -> BrokerData:
+    addresses = {int(number): str(address) for number, address in item["brokerAddrs"].items()}
+    return BrokerData(str(item.get("cluster") or ""), str(item["brokerName"]), addresses)
+
+
+def _read_queue(item: Any) -> QueueData:
+    flag = item.get("topicSysFlag", item.get("topicSynFlag", 0))  # up to 4.8 it was spelled so
+    return QueueData(
+        str(item["brokerName"]),
+        int(item["readQueueNums"]),
+        int(item["writeQueueNums"]),
+        int(item["perm"]),
+        int(flag or 0),
+    )
