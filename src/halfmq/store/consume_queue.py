@@ -1,0 +1,383 @@
+"""Queues: for each message that is visible, where its body lies, 48 bytes each, in queue order.
+
+An entry's *visible-at* is the offset of the record that made the message visible: its own for a plain message, the
+verdict's for a half. It grows along a queue, so a position of the log bounds every queue by binary search, and all
+messages of one transaction lie on the same side of every bound. That is also how recovery and trims find their place:
+a message lies in the segment of the record that made it visible, so "below the log's start" is a bound like any other.
+
+Files are chunks of 65,536 queue offsets, sparse, full length from the start. The first file of a queue whose
+beginning was trimmed away before a rebuild starts inside its chunk, at its first entry; so entries that exist are
+always one run, and zeros (visible-at 0) only follow it.
+
+What one writer does: ``add`` entries of a batch, then ``flush`` writes each queue's entries in one write.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from halfmq.errors import InvariantViolated
+from halfmq.runtime.disk import Disk
+from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES, QUEUE_FILE_ENTRIES
+from halfmq.store.open_files import OpenFiles
+
+_VISIBLE_AT: Final = 16
+_STORE_TIME_AT: Final = 24
+_KEY_HASH_AT: Final = 40
+
+
+class QueueEntry(NamedTuple):
+    """One message in a queue, as ``layout.QUEUE_ENTRY``."""
+
+    offset: int
+    message_bytes: int
+    tag_hash: int
+    visible_at: int
+    store_time_ms: int
+    half_index: int
+    key_hash: int
+
+
+class Queue:
+    """One queue. ``add`` on the hot path touches ``end``, ``staged`` and ``staged_from`` directly."""
+
+    __slots__ = ("bases", "directory", "end", "known", "min", "queue_id", "staged", "topic_id")
+
+    def __init__(self, topic_id: int, queue_id: int, directory: Path) -> None:
+        self.topic_id = topic_id
+        self.queue_id = queue_id
+        self.directory = directory
+        #: First queue offset of each file, sorted.
+        self.bases: list[int] = []
+        #: First entry that a reader may ask for. min <= end.
+        self.min = 0
+        #: Next queue offset, staged entries included.
+        self.end = 0
+        #: False while nothing says where the queue stands: its next entry does.
+        self.known = False
+        #: Encoded entries below ``end`` that are not in the file yet.
+        self.staged: list[bytes] = []
+
+    def path(self, base: int) -> Path:
+        return self.directory / f"{base:020d}.q"
+
+    def base_of(self, queue_offset: int) -> int | None:
+        """The file that holds ``queue_offset``, by its base."""
+        for base in reversed(self.bases):
+            if base <= queue_offset:
+                return base if queue_offset < file_end(base) else None
+        return None
+
+
+def file_end(base: int) -> int:
+    """First queue offset behind the file that starts at ``base``: files end on multiples of their chunk."""
+    return base - base % QUEUE_FILE_ENTRIES + QUEUE_FILE_ENTRIES
+
+
+def file_bytes(base: int) -> int:
+    return (file_end(base) - base) * QUEUE_ENTRY_BYTES
+
+
+def visible_before(view: memoryview, position: int) -> int:
+    """How many entries of a queue file became visible below ``position`` of the log. Zeros are no entries."""
+    low, high = 0, len(view) // QUEUE_ENTRY_BYTES
+    while low < high:
+        middle = (low + high) // 2
+        at = middle * QUEUE_ENTRY_BYTES + _VISIBLE_AT
+        if 0 < int.from_bytes(view[at : at + 8], "big") < position:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def list_queues(disk: Disk, directory: Path) -> Iterator[tuple[int, int, Path]]:
+    """(topic id, queue id, its directory) of every queue below ``directory``."""
+    for topic in disk.list(directory):
+        if topic.isdigit():
+            for queue in disk.list(directory / topic):
+                if queue.isdigit():
+                    yield int(topic), int(queue), directory / topic / queue
+
+
+def list_bases(disk: Disk, directory: Path, suffix: str) -> list[int]:
+    """Numbers that files of ``directory`` are named by, sorted."""
+    return sorted(int(name[:20]) for name in disk.list(directory) if name.endswith(suffix) and name[:20].isdigit())
+
+
+class ConsumeQueues:
+    """All queues of a shard. One writer; reads by the same thread."""
+
+    def __init__(self, disk: Disk, directory: Path, files: OpenFiles) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._files = files
+        self._queues: dict[tuple[int, int], Queue] = {}
+        #: Queues with staged entries.
+        self._touched: list[Queue] = []
+        #: Whether a queue of which nothing is known may begin at any offset: in a redo, and once the log was trimmed.
+        self._begins_anywhere = False
+
+    # --- writing
+
+    def add(
+        self,
+        topic_id: int,
+        queue_id: int,
+        queue_offset: int,
+        entry: bytes,
+    ) -> None:
+        """Stage one encoded entry; ``flush`` writes it.
+
+        Raises:
+            InvariantViolated: ``queue_offset`` is not the end of the queue, so log and queue disagree.
+        """
+        queue = self._queues.get((topic_id, queue_id))
+        if queue is None:
+            queue = self._new(topic_id, queue_id)
+        if queue_offset != queue.end:
+            self._start_at(queue, queue_offset)
+        staged = queue.staged
+        if not staged:
+            self._touched.append(queue)
+        staged.append(entry)
+        queue.end = queue_offset + 1
+
+    def flush(self) -> None:
+        """Write what was staged: one write per queue, two where a file ends in between."""
+        files = self._files
+        for queue in self._touched:
+            staged = queue.staged
+            start = queue.end - len(staged)
+            bases = queue.bases
+            if not bases or start >= file_end(bases[-1]):
+                base = start
+                bases.append(base)
+            else:
+                found = queue.base_of(start)
+                assert found is not None, (queue.topic_id, queue.queue_id, start, bases)
+                base = found
+            room = file_end(base) - start
+            if len(staged) > room:
+                self._write_across_files(queue, start)
+            else:
+                key = (queue.topic_id, queue.queue_id, base)
+                file = files.files.get(key) or files.create(key, queue.path(base), file_bytes(base))
+                files.write(file, (start - base) * QUEUE_ENTRY_BYTES, staged)
+            queue.staged = []
+            queue.known = True
+        self._touched.clear()
+
+    def _write_across_files(self, queue: Queue, start: int) -> None:
+        data = b"".join(queue.staged)
+        while data:
+            base = queue.base_of(start)
+            if base is None:
+                base = start
+                queue.bases.append(base)
+            take = min(file_end(base) - start, len(data) // QUEUE_ENTRY_BYTES)
+            key = (queue.topic_id, queue.queue_id, base)
+            file = self._files.create(key, queue.path(base), file_bytes(base))
+            self._files.write(file, (start - base) * QUEUE_ENTRY_BYTES, [data[: take * QUEUE_ENTRY_BYTES]])
+            data = data[take * QUEUE_ENTRY_BYTES :]
+            start += take
+
+    def _new(self, topic_id: int, queue_id: int) -> Queue:
+        queue = Queue(topic_id, queue_id, self._directory / str(topic_id) / str(queue_id))
+        self._queues[(topic_id, queue_id)] = queue
+        return queue
+
+    def _start_at(self, queue: Queue, queue_offset: int) -> None:
+        """A queue of which nothing is known begins where its first entry says (the log before it was trimmed)."""
+        if queue.known or queue.staged or not self._begins_anywhere:
+            raise InvariantViolated(
+                f"topic {queue.topic_id} queue {queue.queue_id}: the log gives queue offset {queue_offset}, "
+                f"the queue ends at {queue.end}",
+                hint="keep the directory; `halfmq store verify` says where they part",
+            )
+        if queue.base_of(queue_offset) is None:
+            for base in list(queue.bases):
+                self._drop_file(queue, base)
+        queue.min = queue.end = queue_offset
+
+    # --- life
+
+    def load(self, position: int, log_start: int) -> None:
+        """Read where every queue stands below ``position``; entries from there on are written again by the redo."""
+        self._queues.clear()
+        self._touched.clear()
+        self._begins_anywhere = True
+        for topic_id, queue_id, directory in list_queues(self._disk, self._directory):
+            queue = self._new(topic_id, queue_id)
+            queue.bases = list_bases(self._disk, directory, ".q")
+            if queue.bases:
+                queue.min = self._first_visible_at(queue, log_start)
+                queue.end = self._first_visible_at(queue, position)
+                queue.known = queue.end > queue.bases[0]
+                queue.min = min(queue.min, queue.end)
+
+    def cut(self, log_start: int) -> None:
+        """Make zero whatever lies behind the end of each queue: entries of a log end that did not survive."""
+        self.flush()
+        self._begins_anywhere = log_start > 0
+        for queue in self._queues.values():
+            for base in list(queue.bases):
+                if base >= queue.end and queue.known:
+                    self._drop_file(queue, base)
+                elif file_end(base) > queue.end:
+                    self._zero_from(queue, base, max(queue.end, base))
+
+    def _zero_from(self, queue: Queue, base: int, first: int) -> None:
+        file = self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base))
+        at = (first - base) * QUEUE_ENTRY_BYTES
+        rest = file.read(at, file_bytes(base) - at)
+        length = len(rest.rstrip(b"\0"))
+        if length:
+            self._files.write(file, at, [bytes(length)])
+
+    def trim(self, log_start: int) -> None:
+        """Entries that became visible below ``log_start`` are gone; files that hold no others are removed.
+
+        The newest file of a queue stays, so that the queue's end is known without the log.
+        """
+        self.flush()
+        self._begins_anywhere = True
+        for queue in self._queues.values():
+            if queue.bases:
+                queue.min = max(queue.min, self._first_visible_at(queue, log_start))
+                for base in queue.bases[:-1]:
+                    if file_end(base) <= queue.min:
+                        self._drop_file(queue, base)
+
+    def delete_topic(self, topic_id: int) -> None:
+        for key in [key for key in self._queues if key[0] == topic_id]:
+            queue = self._queues.pop(key)
+            if queue.staged:
+                self._touched.remove(queue)
+            for base in list(queue.bases):
+                self._drop_file(queue, base)
+
+    def reset(self) -> None:
+        """Remove every file; queues begin where their next entries say. Readers keep what they have mapped."""
+        self.load(0, 0)
+        for topic_id in {key[0] for key in self._queues}:
+            self.delete_topic(topic_id)
+
+    def _drop_file(self, queue: Queue, base: int) -> None:
+        queue.bases.remove(base)
+        self._files.remove((queue.topic_id, queue.queue_id, base), queue.path(base))
+
+    # --- reading; everything staged must be flushed
+
+    def bounds(self, topic_id: int, queue_id: int, below_position: int | None = None) -> tuple[int, int]:
+        """(first, one past the last) queue offset, of what is visible below ``below_position``. (0, 0): no such queue."""
+        queue = self._queues.get((topic_id, queue_id))
+        if queue is None:
+            return 0, 0
+        end = queue.end if below_position is None else self._first_visible_at(queue, below_position)
+        return min(queue.min, end), end
+
+    def read(
+        self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int, below_position: int
+    ) -> list[QueueEntry]:
+        """Up to ``entries_max`` entries from ``queue_offset`` on that became visible below ``below_position``.
+
+        Empty when ``queue_offset`` is outside of the queue's bounds: ask ``bounds`` which side.
+        """
+        queue = self._queues.get((topic_id, queue_id))
+        if queue is None or queue_offset < queue.min:
+            return []
+        found: list[QueueEntry] = []
+        stop = min(queue.end, queue_offset + entries_max)
+        make = QueueEntry._make
+        while queue_offset < stop:
+            base = queue.base_of(queue_offset)
+            if base is None:
+                break
+            view = self._view(queue, base)
+            last = min(stop, file_end(base))
+            part = view[(queue_offset - base) * QUEUE_ENTRY_BYTES : (last - base) * QUEUE_ENTRY_BYTES]
+            found.extend(map(make, QUEUE_ENTRY.iter_unpack(part)))
+            queue_offset = last
+        while found and found[-1].visible_at >= below_position:
+            found.pop()
+        return found
+
+    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
+        """The queue offset at a store time, ms, with RocketMQ's rules at the edges.
+
+        Lower: the first message at or after ``time_ms``; the queue's end when all are older. Upper: the last message at
+        or before it; the last message when all are older, 0 when all are younger. An empty queue: its end.
+        Source: ``ConsumeQueue.binarySearchInQueueByTime``.
+        """
+        queue = self._queues.get((topic_id, queue_id))
+        if queue is None or queue.end <= queue.min:
+            return 0 if queue is None else queue.end
+        low, high = queue.min, queue.end
+        while low < high:
+            middle = (low + high) // 2
+            when = self._entry(queue, middle).store_time_ms
+            if when < time_ms or (upper and when == time_ms):
+                low = middle + 1
+            else:
+                high = middle
+        if not upper:
+            return low
+        return low - 1 if low > queue.min else 0
+
+    def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> tuple[int, QueueEntry] | None:
+        """(queue offset, entry) of the message whose body lies at ``message_offset``, if it is visible.
+
+        It cannot stand before the entries that were visible when its body was written, so the search starts there.
+        """
+        queue = self._queues.get((topic_id, queue_id))
+        if queue is None:
+            return None
+        start = max(queue.min, self._first_visible_at(queue, message_offset))
+        for at in self._search(queue, message_offset.to_bytes(8, "big", signed=True), 0, start):
+            return at, self._entry(queue, at)
+        return None
+
+    def find_key(self, topic_id: int, key_hash: int) -> Iterator[tuple[int, int, QueueEntry]]:
+        """(queue id, queue offset, entry) of entries of the topic with this key hash; the caller compares the keys."""
+        wanted = key_hash.to_bytes(8, "big", signed=True)
+        for queue in [queue for key, queue in self._queues.items() if key[0] == topic_id]:
+            for at in self._search(queue, wanted, _KEY_HASH_AT, queue.min):
+                yield queue.queue_id, at, self._entry(queue, at)
+
+    def _search(self, queue: Queue, wanted: bytes, field_at: int, start: int) -> Iterator[int]:
+        """Queue offsets from ``start`` on whose field holds these bytes: a byte search, checked for its place."""
+        for base in list(queue.bases):
+            stop = min(file_end(base), queue.end)
+            first = max(start, base)
+            if first >= stop:
+                continue
+            data = bytes(
+                self._view(queue, base)[(first - base) * QUEUE_ENTRY_BYTES : (stop - base) * QUEUE_ENTRY_BYTES]
+            )
+            at = data.find(wanted)
+            while at >= 0:
+                if at % QUEUE_ENTRY_BYTES == field_at:
+                    yield first + at // QUEUE_ENTRY_BYTES
+                at = data.find(wanted, at + 1)
+
+    def _entry(self, queue: Queue, queue_offset: int) -> QueueEntry:
+        base = queue.base_of(queue_offset)
+        assert base is not None, (queue.topic_id, queue.queue_id, queue_offset, queue.bases)
+        place = (queue_offset - base) * QUEUE_ENTRY_BYTES
+        return QueueEntry._make(QUEUE_ENTRY.unpack_from(self._view(queue, base), place))
+
+    def _view(self, queue: Queue, base: int) -> memoryview:
+        return self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base)).view()
+
+    def _first_visible_at(self, queue: Queue, position: int) -> int:
+        """The first queue offset that is not visible below ``position``."""
+        found = queue.bases[0] if queue.bases else queue.end
+        for base in queue.bases:
+            count = visible_before(self._view(queue, base), position)
+            if count == 0:
+                break
+            found = base + count
+            if found < file_end(base):
+                break
+        return found

@@ -1,0 +1,403 @@
+"""Everything that follows from the log: queues, transaction table, key index, topics file.
+
+``follow`` takes each **durable** batch once, in log order, and writes what its records mean for readers; nothing else
+writes these files. So they can always be made again, and an entry never names a record that a crash can take back.
+
+    MessageRecord               queue entry, visible at its own offset
+    HalfRecord, CarriedHalf     table row: undecided, and where the bytes lie
+    Committed, Released         queue entries, visible at this record; rows settled
+    RolledBack, Checked         rows
+    DelayedRecord               nothing until it is released
+    TopicSet, TopicDeleted      topics.json; a deleted topic's queues go
+    Trim                        what became visible below the log's start goes
+
+Recovery: files are whole below the checkpoint's position. ``open`` reads where they stand there, ``redo`` follows the
+log from there and writes the same bytes in the same places, ``cut`` makes zero what no log stands behind any more, and
+``rewrite_undecided`` and ``rewrite_topics`` put back what the snapshot knows. Without a checkpoint ``reset`` first
+removes them all, and the redo makes new files: whoever has the old ones mapped keeps them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from halfmq.errors import InvariantViolated
+from halfmq.model import properties as props
+from halfmq.model.ids import java_string_hash, key_hash
+from halfmq.model.offsets import DELAYED, NO_HALF
+from halfmq.model.records import (
+    MESSAGE_AT,
+    CarriedDelayed,
+    CarriedHalf,
+    Checked,
+    Committed,
+    DelayedRecord,
+    HalfRecord,
+    MessageRecord,
+    Record,
+    Ref,
+    Released,
+    RolledBack,
+    TopicDeleted,
+    TopicSet,
+    Trim,
+)
+from halfmq.model.stored_message import StoredMessage
+from halfmq.runtime.disk import Disk
+from halfmq.store.consume_queue import ConsumeQueues, QueueEntry
+from halfmq.store.key_index import KeyIndex
+from halfmq.store.layout import QUEUE_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK
+from halfmq.store.open_files import OpenFiles
+from halfmq.store.topics_file import TopicInfo, read_topics, write_topics
+from halfmq.store.transaction_table import TransactionRow, TransactionTable, UndecidedHalf
+
+#: Reads the message whose record starts at a log offset: (kind, message).
+ReadMessage = Callable[[int], tuple[int, StoredMessage]]
+
+#: Records staged between two writes of a redo: large enough for long writes, small enough for memory.
+_REDO_RECORDS: Final = 16_384
+_KEYS: Final = b"KEYS\x01"
+_pack_entry: Final = QUEUE_ENTRY.pack
+
+
+class FoundMessage(NamedTuple):
+    """A visible message that was found by its key: where it stands, and its entry."""
+
+    queue_id: int
+    queue_offset: int
+    entry: QueueEntry
+    message: StoredMessage
+
+
+@lru_cache(maxsize=4_096)
+def tag_hash(tag: bytes) -> int:
+    """RocketMQ's hash of a tag."""
+    return java_string_hash(tag.decode())
+
+
+class Derived:
+    """All derived files of a shard. One writer thread, which also reads; ``sync`` from any thread."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, *, store: str, segment_bytes: int, read_message: ReadMessage
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._store = store
+        self._read_message = read_message
+        self._files = OpenFiles(disk)
+        self.queues: Final = ConsumeQueues(disk, directory / "queues", self._files)
+        self.table: Final = TransactionTable(disk, directory / "transactions", self._files)
+        self.keys: Final = KeyIndex(disk, directory / "keys", self._files, segment_bytes)
+        self._topics: dict[int, TopicInfo] = {}
+        self._topics_changed = False
+        self._redoing = True
+        self._staged_records = 0
+        #: End of the last batch that was followed; derived files know nothing from there on.
+        self.position = 0
+        self.log_start = 0
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        shard_dir: Path,
+        *,
+        store: str,
+        segment_bytes: int,
+        redo_from: int,
+        log_start: int,
+        read_message: ReadMessage,
+    ) -> "Derived":
+        """Derived files that are whole below ``redo_from``. The caller redoes the log from there, then calls ``cut``.
+
+        ``redo_from`` is the checkpoint's position. When there is no checkpoint, call ``reset`` before the redo.
+        """
+        derived = cls(disk, shard_dir, store=store, segment_bytes=segment_bytes, read_message=read_message)
+        derived.position = redo_from
+        derived.log_start = log_start
+        derived.queues.load(redo_from, log_start)
+        derived.table.load()
+        derived.keys.load(redo_from)
+        derived._topics = {topic.topic_id: topic for topic in derived._read_topics()}
+        return derived
+
+    # --- following the log
+
+    def follow(self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]) -> None:
+        """Write what a durable batch means, one write per queue. Several batches: ``stage`` each, then ``flush``.
+
+        Raises:
+            InvariantViolated: out of order, or a queue offset that is not the end of its queue.
+            OSError: a write failed; what the files hold is known again after a restart.
+        """
+        self.stage(batch_offset, batch_end, broker_time_ms, records)
+        self.flush()
+
+    def redo(self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]) -> None:
+        """``follow`` for recovery: writes when enough has come together. ``cut`` ends it."""
+        self.stage(batch_offset, batch_end, broker_time_ms, records)
+        self._staged_records += len(records)
+        if self._staged_records >= _REDO_RECORDS:
+            self.flush()
+
+    def stage(self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]) -> None:
+        """Take a durable batch into memory; readers see it after ``flush``."""
+        if batch_offset < self.position:
+            raise InvariantViolated(
+                f"derived files stand at {self.position} and were given the batch at {batch_offset} again"
+            )
+        prepared = self.table.prepared
+        for record in records:
+            kind = type(record)
+            if kind is HalfRecord:
+                prepared(record, broker_time_ms)  # type: ignore[arg-type]  # ``kind`` is its type
+                if _KEYS in record[3].properties:  # type: ignore[union-attr,misc]
+                    self.keys.add(record[3], record[0])  # type: ignore[arg-type,misc]
+            elif kind is Committed:
+                self._committed(record, broker_time_ms)  # type: ignore[arg-type]
+            else:
+                rare = self._RARE.get(kind)
+                if rare is not None:
+                    rare(self, record, broker_time_ms)
+        self.position = batch_end
+
+    def flush(self) -> None:
+        """Write everything staged."""
+        self._staged_records = 0
+        self.table.flush()
+        self.queues.flush()
+        self.keys.flush()
+        if self._topics_changed and not self._redoing:
+            self._write_topics()
+
+    def _message(self, record: MessageRecord, now_ms: int) -> None:
+        offset, size, topic_id, message, unique_id = record
+        properties = message.properties
+        tag = props.find(properties, props.TAGS)
+        self.queues.add(
+            topic_id,
+            message.queue_id,
+            message.queue_offset,
+            _pack_entry(
+                offset,
+                size - MESSAGE_AT,
+                tag_hash(tag) if tag else 0,
+                offset,
+                now_ms,
+                NO_HALF,
+                key_hash(message.topic, unique_id) if unique_id else 0,
+            ),
+        )
+        if _KEYS in properties:
+            self.keys.add(message, offset)
+
+    def _committed(self, record: Committed, now_ms: int) -> None:
+        position, _, group, tx_id, decided_by, refs = record
+        settled = self.table.settled
+        for (
+            offset,
+            message_bytes,
+            _,
+            half_index,
+            topic_id,
+            queue_id,
+            queue_offset,
+            due_ms,
+            tag,
+            key,
+        ) in refs:
+            settled(half_index, ROW_COMMITTED, decided_by, position, now_ms, queue_offset, due_ms)
+            if not due_ms:
+                self.queues.add(
+                    topic_id,
+                    queue_id,
+                    queue_offset,
+                    _pack_entry(offset, message_bytes, tag, position, now_ms, half_index, key),
+                )
+        if len(refs) > 1:
+            halves = [ref.half_index for ref in refs]
+            self.table.settled_together(group, tx_id, halves, halves[0], len(refs))
+
+    def _rolled_back(self, record: RolledBack, now_ms: int) -> None:
+        position, _, group, tx_id, decided_by, halves = record
+        # The first record of a half that was settled before a trim may be gone: then its row is made here.
+        together = len(halves) > 1 or any(self.table.is_empty(half_index) for half_index in halves)
+        for half_index in halves:
+            self.table.settled(half_index, ROW_ROLLED_BACK, decided_by, position, now_ms, -1, 0)
+        if together:
+            self.table.settled_together(group, tx_id, halves, halves[0], len(halves))
+
+    def _carried_half(self, record: CarriedHalf, now_ms: int) -> None:
+        _, message = self._read_message(record.offset)
+        self.table.carried(record, message)
+        self.keys.add(message, record.offset)
+
+    def _carried_delayed(self, record: CarriedDelayed, now_ms: int) -> None:
+        if record.half_index >= 0:
+            self.table.moved(record.half_index, record.offset, record.message_bytes)
+        _, message = self._read_message(record.offset)
+        self.keys.add(message, record.offset)
+
+    def _delayed(self, record: DelayedRecord, now_ms: int) -> None:
+        self.keys.add(record.message, record.offset)
+
+    def _released(self, record: Released, now_ms: int) -> None:
+        for ref in record.refs:
+            if ref.half_index >= 0:
+                self.table.released(ref.half_index, ref.queue_offset)
+            self.queues.add(ref.topic_id, ref.queue_id, ref.queue_offset, _released_entry(ref, record.offset, now_ms))
+
+    def _checked(self, record: Checked, now_ms: int) -> None:
+        self.table.checked(record.half_index, record.checks, record.next_check_at_ms)
+
+    def _topic_set(self, record: TopicSet, now_ms: int) -> None:
+        self._topics[record.topic_id] = TopicInfo(
+            record.topic_id, record.name, record.read_queues, record.write_queues, record.permission
+        )
+        self._topics_changed = True
+
+    def _topic_deleted(self, record: TopicDeleted, now_ms: int) -> None:
+        self._topics.pop(record.topic_id, None)
+        self._topics_changed = True
+        self.queues.delete_topic(record.topic_id)
+
+    def _trim(self, record: Trim, now_ms: int) -> None:
+        self.flush()
+        self.log_start = record.log_start
+        self.queues.trim(record.log_start)
+        self.keys.trim(record.log_start)
+
+    _RARE: Final[dict[type, Callable[..., None]]] = {
+        MessageRecord: _message,
+        RolledBack: _rolled_back,
+        CarriedHalf: _carried_half,
+        CarriedDelayed: _carried_delayed,
+        DelayedRecord: _delayed,
+        Released: _released,
+        Checked: _checked,
+        TopicSet: _topic_set,
+        TopicDeleted: _topic_deleted,
+        Trim: _trim,
+    }
+
+    # --- recovery, checkpoints, trims
+
+    def reset(self) -> None:
+        """Remove everything derived. A redo from the log's start must follow, before anybody reads."""
+        self.queues.reset()
+        self.table.reset()
+        self.keys.reset()
+        self._topics.clear()
+        self._topics_changed = True
+        self.position = 0
+
+    def cut(self, end: int, next_half_index: int) -> None:
+        """End of the redo at the recovered end of the log: what lies behind has no log behind it and goes.
+
+        Raises:
+            InvariantViolated: the redo went past ``end``.
+        """
+        if self.position > end:
+            raise InvariantViolated(f"derived files stand at {self.position}, behind the log's end {end}")
+        self.flush()
+        self.queues.cut(self.log_start)
+        self.table.cut(next_half_index)
+        self.keys.cut()
+        self.position = end
+        self._redoing = False
+        if self._topics_changed:
+            self._write_topics()
+
+    def rewrite_undecided(self, halves: Iterable[UndecidedHalf]) -> None:
+        """Rows of all undecided halves, from recovered state: a redo alone does not know those before it."""
+        for count, half in enumerate(halves, 1):
+            self.table.put_undecided(half)
+            if count % _REDO_RECORDS == 0:
+                self.table.flush()
+        self.table.flush()
+
+    def rewrite_topics(self, topics: Iterable[TopicInfo]) -> None:
+        """All topics, from recovered state: after a trim the log's records alone do not name them all."""
+        wanted = {topic.topic_id: topic for topic in topics}
+        if wanted != self._topics or not self._disk.exists(self._directory / "topics.json"):
+            self._topics = wanted
+            self._write_topics()
+
+    def sync(self) -> None:
+        """Make durable what was followed so far; from any thread. Then a checkpoint at or below may be written.
+
+        Raises:
+            OSError: write no checkpoint, and poison the store: what reached the disk is not known.
+        """
+        self._files.sync()
+
+    def expired_table_files(self, log_start: int) -> list[int]:
+        """Table files that say nothing any more after a trim. Slow; any thread. Give each to ``drop_table_file``."""
+        return self.table.expired(log_start)
+
+    def drop_table_file(self, base: int) -> None:
+        """Remove one of ``expired_table_files``. On the writer's thread."""
+        self.table.drop(base)
+
+    def close(self) -> None:
+        self.flush()
+        self._files.close()
+
+    # --- reading
+
+    def read_queue(
+        self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int, below_position: int
+    ) -> list[QueueEntry]:
+        """Entries from ``queue_offset`` on that are visible below ``below_position``; see ``ConsumeQueues.read``."""
+        return self.queues.read(topic_id, queue_id, queue_offset, entries_max, below_position)
+
+    def bounds(self, topic_id: int, queue_id: int, below_position: int | None = None) -> tuple[int, int]:
+        """(first, one past the last) queue offset visible below ``below_position``; (0, 0) for an unknown queue."""
+        return self.queues.bounds(topic_id, queue_id, below_position)
+
+    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
+        """See ``ConsumeQueues.search_by_time``."""
+        return self.queues.search_by_time(topic_id, queue_id, time_ms, upper=upper)
+
+    def transaction_row(self, half_index: int) -> TransactionRow | None:
+        """What became of a half; None when it was never prepared here or is past retention."""
+        return self.table.row(half_index)
+
+    def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]:
+        """Visible messages of the topic whose UNIQ_KEY is ``key`` or whose KEYS name it, the newest first."""
+        wanted = key.encode()
+        found: dict[int, FoundMessage] = {}
+        for queue_id, queue_offset, entry in self.queues.find_key(topic_id, key_hash(topic, key)):
+            _, message = self._read_message(entry.offset)
+            if props.find(message.properties, props.UNIQ_KEY) == wanted:
+                found[entry.offset] = FoundMessage(queue_id, queue_offset, entry, message)
+        for offset in self.keys.find(topic, key):
+            if len(found) >= messages_max:
+                break
+            if offset < self.log_start or offset in found:
+                continue
+            _, message = self._read_message(offset)
+            keys = props.find(message.properties, props.KEYS) or b""
+            if message.topic == topic and wanted in keys.split(b" "):
+                place = self.queues.find_offset(topic_id, message.queue_id, offset)
+                if place is not None:
+                    found[offset] = FoundMessage(message.queue_id, place[0], place[1], message)
+        newest_first = sorted(found.values(), key=lambda one: one.entry.visible_at, reverse=True)
+        return newest_first[:messages_max]
+
+    # --- topics file
+
+    def _write_topics(self) -> None:
+        write_topics(self._disk, self._directory / "topics.json", self._store, self._topics.values())
+        self._files.directory_changed(self._directory)
+        self._topics_changed = False
+
+    def _read_topics(self) -> list[TopicInfo]:
+        return read_topics(self._disk, self._directory / "topics.json")[1]
+
+
+def _released_entry(ref: Ref, position: int, now_ms: int) -> bytes:
+    half_index = ref.half_index if ref.half_index >= 0 else DELAYED
+    return _pack_entry(ref.offset, ref.message_bytes, ref.tag_hash, position, now_ms, half_index, ref.key_hash)

@@ -1,0 +1,117 @@
+"""Where messages with a given key lie: 16-byte entries (hash, offset), appended in log order, one file per segment.
+
+Only tokens of KEYS are here. A message's UNIQ_KEY is found through the key hash in its queue entry, so that a message
+without KEYS costs nothing. A file is searched from its end by bytes; a hit that is not on an entry's place is none.
+The index says where a body may be; whether it is visible the queues say, and whether the key is right the body itself.
+
+A file goes with its segment. The bytes behind its end are of no meaning: after a redo they are cut.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from halfmq.model import properties as props
+from halfmq.model.ids import hash64
+from halfmq.model.placement import segment_start
+from halfmq.model.stored_message import StoredMessage
+from halfmq.runtime.disk import Disk
+from halfmq.store.consume_queue import list_bases
+from halfmq.store.layout import KEY_ENTRY
+from halfmq.store.open_files import OpenFiles
+
+_ENTRY_BYTES: Final = KEY_ENTRY.size
+_KEYS_NAME: Final = props.KEYS.encode() + props.NAME_VALUE_SEPARATOR
+
+
+def key_hashes(message: StoredMessage) -> list[int]:
+    """One hash for each token of KEYS: tokens are separated by blanks. Source: ``MessageConst.KEY_SEPARATOR``."""
+    if _KEYS_NAME not in message.properties:
+        return []
+    keys = props.find(message.properties, props.KEYS)
+    if not keys:
+        return []
+    topic = message.topic.encode() + b"#"
+    return [hash64(topic + token) for token in set(keys.split(b" ")) if token]
+
+
+class KeyIndex:
+    """One writer; reads by the same thread."""
+
+    def __init__(self, disk: Disk, directory: Path, files: OpenFiles, segment_bytes: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._files = files
+        self._segment_bytes = segment_bytes
+        #: Segment start -> bytes that count.
+        self._ends: dict[int, int] = {}
+        #: Segment start -> entries that are not in the file yet.
+        self._staged: dict[int, list[bytes]] = {}
+
+    def add(self, message: StoredMessage, offset: int) -> None:
+        """Stage the keys of a message whose record starts at ``offset``. For messages that have KEYS."""
+        hashes = key_hashes(message)
+        if hashes:
+            staged = self._staged.setdefault(segment_start(offset, self._segment_bytes), [])
+            for value in hashes:
+                staged.append(KEY_ENTRY.pack(value, offset))
+
+    def flush(self) -> None:
+        for start, staged in self._staged.items():
+            end = self._ends.get(start, 0)
+            file = self._files.create((-2, -2, start), self._path(start), 0)
+            self._files.write(file, end, staged)
+            self._ends[start] = end + len(staged) * _ENTRY_BYTES
+        self._staged.clear()
+
+    def find(self, topic: str, key: str) -> Iterator[int]:
+        """Offsets of records whose message may have this key, the newest first; what is staged is not found."""
+        wanted = hash64(f"{topic}#{key}".encode()).to_bytes(8, "big", signed=True)
+        for start in sorted(self._ends, reverse=True):
+            data = self._files.get((-2, -2, start), self._path(start)).read(0, self._ends[start])
+            at = data.rfind(wanted)
+            while at >= 0:
+                if at % _ENTRY_BYTES == 0:
+                    yield int.from_bytes(data[at + 8 : at + 16], "big")
+                at = data.rfind(wanted, 0, at + 7)
+
+    def load(self, position: int) -> None:
+        """Count entries of records below ``position``; the redo writes those from there on again."""
+        self._staged.clear()
+        self._ends.clear()
+        for start in list_bases(self._disk, self._directory, ".key"):
+            data = self._files.get((-2, -2, start), self._path(start)).read(0, 1 << 62) if start < position else b""
+            self._ends[start] = _entries_below(data, position) * _ENTRY_BYTES
+
+    def cut(self) -> None:
+        """Forget bytes behind the end of each file. Nobody maps these files, so they may shrink."""
+        self.flush()
+        for start, end in self._ends.items():
+            file = self._files.get((-2, -2, start), self._path(start))
+            if file.size() > end:
+                file.truncate(end)
+                self._files.write(file, end, [b""])
+
+    def trim(self, log_start: int) -> None:
+        for start in [start for start in self._ends if start + self._segment_bytes <= log_start]:
+            del self._ends[start]
+            self._files.remove((-2, -2, start), self._path(start))
+
+    def reset(self) -> None:
+        self.load(0)
+        self.trim(1 << 62)
+
+    def _path(self, start: int) -> Path:
+        return self._directory / f"{start:020d}.key"
+
+
+def _entries_below(data: bytes, position: int) -> int:
+    low, high = 0, len(data) // _ENTRY_BYTES
+    while low < high:
+        middle = (low + high) // 2
+        at = middle * _ENTRY_BYTES + 8
+        if 0 < int.from_bytes(data[at : at + 8], "big") < position:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,120 @@
+"""How many derived files are open at once, and which of them have bytes that are not on the disk yet.
+
+A store of 100,000,000 messages has thousands of queue files; a process has about a thousand descriptors. So files are
+opened when needed and the one opened first is closed again. What was written is remembered until ``sync``, which a
+checkpoint calls **from its own thread** while the pump goes on writing; a file that is closed or removed meanwhile is
+taken out of the way under a lock that only these cold calls take.
+"""
+
+import threading
+from pathlib import Path
+from typing import Final
+
+from halfmq.runtime.disk import Disk, File
+
+#: Files kept open. A mapped file takes two descriptors; the usual limit of a process is 1,024.
+OPEN_FILES_MAX: Final = 256
+
+#: Which file: (topic id, queue id, first queue offset), (-1, -1, first half index), (-2, -2, segment start).
+FileKey = tuple[int, int, int]
+
+
+class OpenFiles:
+    """Files by key. ``get`` is for the hot path: one dictionary look-up on a hit."""
+
+    __slots__ = ("_dirty", "_dirty_directories", "_disk", "_lock", "_open_max", "files")
+
+    def __init__(self, disk: Disk, open_max: int = OPEN_FILES_MAX) -> None:
+        self._disk = disk
+        self._open_max = open_max
+        #: In the order of opening; the first is closed when there are too many.
+        self.files: dict[FileKey, File] = {}
+        #: A key for each file with writes that no ``sync`` has covered.
+        self._dirty: dict[File, None] = {}
+        self._dirty_directories: dict[Path, None] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: FileKey, path: Path) -> File:
+        """The open file; opened when it is not. Raises FileNotFoundError when there is none."""
+        file = self.files.get(key)
+        return file if file is not None else self._remember(key, self._disk.open(path))
+
+    def create(self, key: FileKey, path: Path, length: int) -> File:
+        """The file, ``length`` bytes long at least and made with its directories when missing. New bytes are zero.
+
+        Files are sparse: their length is set once, so that a mapped reader never sees one grow or shrink.
+        """
+        file = self.files.get(key)
+        if file is not None:
+            return file
+        if not self._disk.exists(path):
+            self._make_directories(path.parent)
+            self._dirty_directories[path.parent] = None
+        file = self._remember(key, self._disk.open(path, create=True))
+        if file.size() < length:
+            file.truncate(length)
+            self._dirty[file] = None
+        return file
+
+    def write(self, file: File, at: int, parts: list[bytes]) -> None:
+        """Write, and remember that ``sync`` must cover it. Marked after the write: a sync in between does not count."""
+        file.write(at, parts)
+        self._dirty[file] = None
+
+    def directory_changed(self, directory: Path) -> None:
+        self._dirty_directories[directory] = None
+
+    def sync(self) -> None:
+        """Make durable everything that was written before the call. From any thread.
+
+        Raises:
+            OSError: nothing is known about what was written; the caller must not write a checkpoint, and poisons.
+        """
+        for file in list(self._dirty):
+            with self._lock:
+                if file in self._dirty:
+                    del self._dirty[file]
+                    file.sync()
+        for directory in list(self._dirty_directories):
+            self._dirty_directories.pop(directory, None)
+            if self._disk.exists(directory):
+                self._disk.sync_directory(directory)
+
+    def remove(self, key: FileKey, path: Path) -> None:
+        """Close and unlink. Whoever has it mapped keeps what it mapped."""
+        self._close(key)
+        if self._disk.exists(path):
+            self._disk.remove(path)
+            self._dirty_directories[path.parent] = None
+
+    def close(self) -> None:
+        """Close all. What was not synced stays in the page cache."""
+        for key in list(self.files):
+            self._close(key)
+
+    def _remember(self, key: FileKey, file: File) -> File:
+        if len(self.files) >= self._open_max:
+            first = next(iter(self.files))
+            with self._lock:
+                oldest = self.files.pop(first)
+                if oldest in self._dirty:
+                    del self._dirty[oldest]
+                    oldest.sync()
+                oldest.close()
+        self.files[key] = file
+        return file
+
+    def _close(self, key: FileKey) -> None:
+        file = self.files.pop(key, None)
+        if file is None:
+            return
+        with self._lock:
+            self._dirty.pop(file, None)
+            file.close()
+
+    def _make_directories(self, directory: Path) -> None:
+        missing = directory
+        while not self._disk.exists(missing):
+            missing = missing.parent
+            self._dirty_directories[missing] = None
+        self._disk.make_directories(directory)

@@ -1,0 +1,79 @@
+"""``topics.json``: names, ids and queues of topics, for readers beside the broker.
+
+Written whole at each change, as temporary file + fsync + rename, so that a reader sees the old file or the new one
+and a crash leaves one of them. The fsync comes before the rename: else a crash could leave the new name with no bytes.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from halfmq.errors import StoreDamaged, WrongVersion
+from halfmq.runtime.disk import Disk
+
+TOPICS_VERSION: Final = 1
+
+
+class TopicInfo(NamedTuple):
+    topic_id: int
+    name: str
+    read_queues: int
+    write_queues: int
+    permission: int
+
+
+class _TopicsFile(msgspec.Struct):
+    version: int
+    store: str
+    checksum: int
+    topics: list[tuple[int, str, int, int, int]]
+
+
+def write_topics(disk: Disk, path: Path, store: str, topics: Iterable[TopicInfo]) -> None:
+    """Replace the file. The name is durable after a sync of its directory, which a checkpoint does."""
+    rows: list[tuple[int, str, int, int, int]] = sorted(topics)
+    content = _TopicsFile(TOPICS_VERSION, store, _checksum(rows), rows)
+    temporary = path.with_suffix(".json.new")
+    data = msgspec.json.format(msgspec.json.encode(content), indent=1)
+    file = disk.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        file.write(0, [data])
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+
+
+def read_topics(disk: Disk, path: Path) -> tuple[str, list[TopicInfo]]:
+    """(store UUID, topics). A store without the file has no topics: ("", []).
+
+    Raises:
+        StoreDamaged: not readable as JSON, or the checksum is wrong; a start of the broker writes it anew.
+        WrongVersion: written by another version.
+    """
+    if not disk.exists(path):
+        return "", []
+    file = disk.open(path, writable=False)
+    try:
+        data = file.read(0, 1 << 30)
+    finally:
+        file.close()
+    try:
+        content = msgspec.json.decode(data, type=_TopicsFile)
+    except msgspec.DecodeError as error:
+        raise StoreDamaged(
+            f"{path} is not readable: {error}", hint="start the broker: it writes the file anew"
+        ) from error
+    if content.version != TOPICS_VERSION:
+        raise WrongVersion(f"{path} has version {content.version}, this program reads {TOPICS_VERSION}")
+    if content.checksum != _checksum(content.topics):
+        raise StoreDamaged(f"{path}: the checksum is wrong", hint="start the broker: it writes the file anew")
+    return content.store, [TopicInfo(*topic) for topic in content.topics]
+
+
+def _checksum(rows: list[tuple[int, str, int, int, int]]) -> int:
+    return crc32(msgspec.json.encode(rows))

@@ -1,0 +1,403 @@
+"""The transaction table: one row of 128 bytes per half message, found by its half index alone.
+
+A half index is what RocketMQ calls ``tranStateTableOffset``. The table answers "what became of it" without a search
+and without memory that grows with history; Spark and the console read it by columns.
+
+Rows change in pages of 32 that are kept in memory for a while, since a commit mostly follows its prepare closely:
+``flush`` writes the pages that changed, neighbours in one write. A row's life: zeros, UNDECIDED, then COMMITTED or
+ROLLED_BACK for ever. Recovery writes the rows again from the log and from the undecided transactions of the snapshot.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from halfmq.model.records import MESSAGE_AT, CarriedHalf, HalfRecord
+from halfmq.model.stored_message import StoredMessage
+from halfmq.runtime.disk import Disk
+from halfmq.store.consume_queue import list_bases
+from halfmq.store.layout import (
+    ROW_EMPTY,
+    ROW_UNDECIDED,
+    TRANSACTION_FILE_ROWS,
+    TRANSACTION_ROW,
+    TRANSACTION_ROW_BYTES,
+)
+from halfmq.store.open_files import OpenFiles
+
+_PAGE_ROWS: Final = 32
+_PAGE_BYTES: Final = _PAGE_ROWS * TRANSACTION_ROW_BYTES
+_FILE_PAGES: Final = TRANSACTION_FILE_ROWS // _PAGE_ROWS
+_FILE_BYTES: Final = TRANSACTION_FILE_ROWS * TRANSACTION_ROW_BYTES
+#: Pages kept in memory: 4 MiB, 32,768 rows, some seconds of traffic.
+_PAGES_MAX: Final = 1_024
+
+#: Parts of a row that change later, and where they stand.
+_CURRENT_AT: Final = 16
+_CURRENT: Final = Struct(">qi")
+_COUNT_AT: Final = 38
+_COUNT: Final = Struct(">h")
+_HASHES_AT: Final = 40
+_HASHES: Final = Struct(">QQ")
+_CHECKS_AT: Final = 64
+_CHECKS: Final = Struct(">qi")
+_STATE_AT: Final = 76
+_VERDICT: Final = Struct(">BBHqqqq")
+_QUEUE_OFFSET_AT: Final = 96
+_INT64: Final = Struct(">q")
+#: A whole row with the hashes unsigned, as they come from ``crc32``.
+_ROW: Final = Struct(">qqqiiihhQQqqiBBHqqqq16x")
+_VERDICT_POSITION: Final = Struct(">80xq40x")
+
+#: The fields of a row: name, place, bytes. Signed, big-endian; for readers by column (numpy: ``>i8`` and so on).
+ROW_FIELDS: Final = (
+    ("first_half", 0, 8),
+    ("original_offset", 8, 8),
+    ("current_offset", 16, 8),
+    ("message_bytes", 24, 4),
+    ("topic_id", 28, 4),
+    ("queue_id", 32, 4),
+    ("number", 36, 2),
+    ("halves", 38, 2),
+    ("group_hash", 40, 8),
+    ("id_hash", 48, 8),
+    ("prepared_at_ms", 56, 8),
+    ("next_check_at_ms", 64, 8),
+    ("checks", 72, 4),
+    ("state", 76, 1),
+    ("decided_by", 77, 1),
+    ("flags", 78, 2),
+    ("verdict_position", 80, 8),
+    ("settled_at_ms", 88, 8),
+    ("queue_offset", 96, 8),
+    ("due_ms", 104, 8),
+)
+
+
+class TransactionRow(NamedTuple):
+    """One half message and what became of it. Offsets are of the log; times are broker time, ms."""
+
+    #: Half index of the transaction's first half; -1 while it is not known (only during a redo).
+    first_half: int
+    original_offset: int
+    current_offset: int
+    message_bytes: int
+    topic_id: int
+    queue_id: int
+    #: Which half of its transaction, from 0, and how many there are; 0 while not yet said.
+    number: int
+    halves: int
+    group_hash: int
+    id_hash: int
+    prepared_at_ms: int
+    next_check_at_ms: int
+    checks: int
+    state: int
+    decided_by: int
+    flags: int
+    verdict_position: int
+    settled_at_ms: int
+    #: In the message's queue; -1 while the message is not visible.
+    queue_offset: int
+    due_ms: int
+
+
+class UndecidedHalf(NamedTuple):
+    """What recovery says of a half that is undecided: enough for its whole row."""
+
+    half_index: int
+    first_half: int
+    original_offset: int
+    current_offset: int
+    message_bytes: int
+    topic_id: int
+    queue_id: int
+    number: int
+    halves: int
+    group: str
+    tx_id: str
+    prepared_at_ms: int
+    next_check_at_ms: int
+    checks: int
+
+
+def row_hash(text: str) -> int:
+    """The hash of a group or id, unsigned as it is packed; ``model.ids.hash64`` gives the same bits signed."""
+    data = text.encode()
+    low = crc32(data)
+    return crc32(data, low ^ 0xA5A5A5A5) << 32 | low
+
+
+class TransactionTable:
+    """One writer; reads by the same thread."""
+
+    def __init__(self, disk: Disk, directory: Path, files: OpenFiles) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._files = files
+        #: Page number -> its bytes; the oldest loaded first.
+        self._pages: dict[int, bytearray] = {}
+        #: Numbers of pages that differ from the file.
+        self._dirty: set[int] = set()
+        self._group_hashes: dict[str, int] = {}
+        #: First half of transactions of several halves, while they are undecided.
+        self._first_halves: dict[tuple[str, str], int] = {}
+
+    # --- writing
+
+    def prepared(self, record: HalfRecord, now_ms: int) -> None:
+        offset, size, topic_id, message, half_index, group, tx_id, index, count = record
+        if index == 0:
+            first = half_index
+            if count != 1:
+                self._first_halves[(group, tx_id)] = half_index
+        else:
+            first = self._first_halves.get((group, tx_id), -1)
+        number = half_index >> 5
+        page = self._pages.get(number)
+        if page is None:
+            page = self._load(number)
+        self._dirty.add(number)
+        data = tx_id.encode()
+        low = crc32(data)
+        _ROW.pack_into(
+            page,
+            (half_index & 31) << 7,
+            first,
+            offset,
+            offset,
+            size - MESSAGE_AT,
+            topic_id,
+            message.queue_id,
+            index,
+            count,
+            self._group_hashes.get(group) or self._group_hash(group),
+            crc32(data, low ^ 0xA5A5A5A5) << 32 | low,
+            now_ms,
+            0,
+            0,
+            ROW_UNDECIDED,
+            0,
+            0,
+            0,
+            0,
+            -1,
+            0,
+        )
+
+    def carried(self, record: CarriedHalf, message: StoredMessage) -> None:
+        """The half lies elsewhere from now on. Writes the whole row: its first record may be trimmed away."""
+        key = (record.group, record.tx_id)
+        if record.index == 0:
+            first = record.half_index
+            if record.count != 1:
+                self._first_halves[key] = first
+        else:
+            first = self._first_halves.get(key, -1)
+        row = UndecidedHalf(
+            record.half_index,
+            first,
+            record.first_offset,
+            record.offset,
+            record.message_bytes,
+            record.topic_id,
+            message.queue_id,
+            record.index,
+            record.count,
+            record.group,
+            record.tx_id,
+            record.prepared_at_ms,
+            record.next_check_at_ms,
+            record.checks,
+        )
+        self.put_undecided(row)
+
+    def settled(
+        self, half_index: int, state: int, decided_by: int, position: int, now_ms: int, queue_offset: int, due_ms: int
+    ) -> None:
+        number = half_index >> 5
+        page = self._pages.get(number)
+        if page is None:
+            page = self._load(number)
+        self._dirty.add(number)
+        _VERDICT.pack_into(
+            page, ((half_index & 31) << 7) + _STATE_AT, state, decided_by, 0, position, now_ms, queue_offset, due_ms
+        )
+
+    def settled_together(self, group: str, tx_id: str, half_indexes: Iterable[int], first: int, count: int) -> None:
+        """For a transaction of several halves, and for rows whose first record the log has no more: who belongs together."""
+        self._first_halves.pop((group, tx_id), None)
+        for half_index in half_indexes:
+            page, at = self._row_for_change(half_index)
+            _INT64.pack_into(page, at, first)
+            _COUNT.pack_into(page, at + _COUNT_AT, count)
+            _HASHES.pack_into(page, at + _HASHES_AT, row_hash(group), row_hash(tx_id))
+
+    def moved(self, half_index: int, offset: int, message_bytes: int) -> None:
+        page, at = self._row_for_change(half_index)
+        _CURRENT.pack_into(page, at + _CURRENT_AT, offset, message_bytes)
+
+    def released(self, half_index: int, queue_offset: int) -> None:
+        page, at = self._row_for_change(half_index)
+        _INT64.pack_into(page, at + _QUEUE_OFFSET_AT, queue_offset)
+
+    def checked(self, half_index: int, checks: int, next_check_at_ms: int) -> None:
+        page, at = self._row_for_change(half_index)
+        if page[at + _STATE_AT] != ROW_EMPTY:
+            _CHECKS.pack_into(page, at + _CHECKS_AT, next_check_at_ms, checks)
+
+    def is_empty(self, half_index: int) -> bool:
+        return self._page(half_index >> 5)[((half_index & 31) << 7) + _STATE_AT] == ROW_EMPTY
+
+    def put_undecided(self, half: UndecidedHalf) -> None:
+        page, at = self._row_for_change(half.half_index)
+        if half.halves != 1:
+            self._first_halves[(half.group, half.tx_id)] = half.first_half
+        _ROW.pack_into(
+            page,
+            at,
+            half.first_half,
+            half.original_offset,
+            half.current_offset,
+            half.message_bytes,
+            half.topic_id,
+            half.queue_id,
+            half.number,
+            half.halves,
+            self._group_hashes.get(half.group) or self._group_hash(half.group),
+            row_hash(half.tx_id),
+            half.prepared_at_ms,
+            half.next_check_at_ms,
+            half.checks,
+            ROW_UNDECIDED,
+            0,
+            0,
+            0,
+            0,
+            -1,
+            0,
+        )
+
+    def flush(self) -> None:
+        """Write the pages that changed, neighbours together; then forget the oldest pages."""
+        numbers = sorted(self._dirty)
+        self._dirty.clear()
+        pages = self._pages
+        start = 0
+        while start < len(numbers):
+            first = numbers[start]
+            stop = start + 1
+            while stop < len(numbers) and numbers[stop] == first + stop - start and numbers[stop] % _FILE_PAGES:
+                stop += 1
+            base = first // _FILE_PAGES * TRANSACTION_FILE_ROWS
+            key = (-1, -1, base)
+            file = self._files.files.get(key) or self._files.create(key, self._path(base), _FILE_BYTES)
+            data = b"".join([pages[number] for number in numbers[start:stop]])
+            self._files.write(file, first % _FILE_PAGES * _PAGE_BYTES, [data])
+            start = stop
+        while len(pages) > _PAGES_MAX:
+            del pages[next(iter(pages))]
+
+    # --- life
+
+    def load(self) -> None:
+        self._pages.clear()
+        self._dirty.clear()
+        self._first_halves.clear()
+
+    def cut(self, next_half_index: int) -> None:
+        """Make zero the rows from ``next_half_index`` on: halves of a log end that did not survive."""
+        self.flush()
+        self._pages.clear()
+        for base in self.bases():
+            if base >= next_half_index:
+                self._files.remove((-1, -1, base), self._path(base))
+            elif base + TRANSACTION_FILE_ROWS > next_half_index:
+                file = self._files.get((-1, -1, base), self._path(base))
+                at = (next_half_index - base) * TRANSACTION_ROW_BYTES
+                length = len(file.read(at, _FILE_BYTES - at).rstrip(b"\0"))
+                if length:
+                    self._files.write(file, at, [bytes(length)])
+
+    def reset(self) -> None:
+        self.load()
+        for base in self.bases():
+            self._files.remove((-1, -1, base), self._path(base))
+
+    def bases(self) -> list[int]:
+        """First half index of each file."""
+        return list_bases(self._disk, self._directory, ".tx")
+
+    def expired(self, log_start: int) -> list[int]:
+        """Files whose every row was settled before ``log_start``: nobody may be told these verdicts any more.
+
+        The newest file never is. Reads only; takes about 5 ms a file, so it belongs on a maintenance thread.
+        """
+        return [base for base in self.bases()[:-1] if self._is_expired(base, log_start)]
+
+    def drop(self, base: int) -> None:
+        self._files.remove((-1, -1, base), self._path(base))
+        first = base // _PAGE_ROWS
+        for number in [number for number in self._pages if first <= number < first + _FILE_PAGES]:
+            del self._pages[number]
+
+    def _is_expired(self, base: int, log_start: int) -> bool:
+        file = self._disk.open(self._path(base), writable=False)
+        try:
+            rows = file.read(0, _FILE_BYTES)
+        finally:
+            file.close()
+        states = rows[_STATE_AT::TRANSACTION_ROW_BYTES]
+        if states.count(ROW_UNDECIDED):
+            return False
+        return all(position < log_start for (position,) in _VERDICT_POSITION.iter_unpack(rows))
+
+    # --- reading
+
+    def row(self, half_index: int) -> TransactionRow | None:
+        """The row; None when there is none (never prepared here, or past retention)."""
+        if half_index < 0:
+            return None
+        page = self._page(half_index >> 5)
+        row = TransactionRow._make(TRANSACTION_ROW.unpack_from(page, (half_index & 31) << 7))
+        return row if row.state != ROW_EMPTY else None
+
+    def _row_for_change(self, half_index: int) -> tuple[bytearray, int]:
+        number = half_index >> 5
+        page = self._pages.get(number)
+        if page is None:
+            page = self._load(number)
+        self._dirty.add(number)
+        return page, (half_index & 31) << 7
+
+    def _page(self, number: int) -> bytes | bytearray:
+        page = self._pages.get(number)
+        if page is not None:
+            return page
+        return self._read(number)
+
+    def _load(self, number: int) -> bytearray:
+        page = self._pages[number] = bytearray(self._read(number))
+        return page
+
+    def _read(self, number: int) -> bytes:
+        base = number // _FILE_PAGES * TRANSACTION_FILE_ROWS
+        key = (-1, -1, base)
+        file = self._files.files.get(key)
+        if file is None:
+            path = self._path(base)
+            if not self._disk.exists(path):
+                return bytes(_PAGE_BYTES)
+            file = self._files.get(key, path)
+        return file.read(number % _FILE_PAGES * _PAGE_BYTES, _PAGE_BYTES).ljust(_PAGE_BYTES, b"\0")
+
+    def _group_hash(self, group: str) -> int:
+        if len(self._group_hashes) >= 4_096:
+            self._group_hashes.clear()
+        value = self._group_hashes[group] = row_hash(group)
+        return value
+
+    def _path(self, base: int) -> Path:
+        return self._directory / f"{base:020d}.tx"
