@@ -1,121 +1,78 @@
-"""The bare sketch: what half + end cost when nothing is decided, stored or remembered.
+"""The bare sketch: what half + end cost with the real codecs when nothing is decided, stored or remembered.
 
-Same frames, same codecs of the standard library and msgspec, an asyncio (or uvloop) server that answers each half
-with a send response and each end with nothing. It is the yardstick of `halfmq bench tx`: the ratio of the broker's CPU
-per transaction to the sketch's, in one run, holds on any machine.
+An asyncio (or uvloop) server that splits frames, decodes headers, encodes each half as it would lie in the log, sums its
+body, and answers; the bytes go nowhere. It is the yardstick of `halfmq bench tx`: the ratio of the broker's CPU per
+transaction to the sketch's, in one run, holds on any machine.
 
-Run alone: ``python -m halfmq.bench.sketch --port 0`` prints the port and serves until SIGTERM, then prints its CPU seconds.
+Run alone: ``python -m halfmq.bench.sketch`` prints its port and serves until SIGTERM.
 """
 
-import argparse
 import asyncio
+import contextlib
 import json
-import resource
 import signal
-import struct
-import sys
-from zlib import crc32
 
-import msgspec
+from halfmq.model.properties import UNIQ_KEY, find
+from halfmq.model.records import MESSAGE_AT
+from halfmq.model.stored_message import StoredMessage, body_crc_of, encode
+from halfmq.wire.remoting.codes import RequestCode
+from halfmq.wire.remoting.frame import FrameSplitter
+from halfmq.wire.remoting.header import decode, encode_empty_response, encode_send_response
 
-
-class _Fields(msgspec.Struct, gc=False):
-    a: str = ""
-    b: str = ""
-    e: str = "0"
-    f: str = "0"
-    g: str = "0"
-    h: str = "0"
-    i: str = ""
-    producerGroup: str = ""  # noqa: N815 - the protocol's name
-    tranStateTableOffset: str = "0"  # noqa: N815
-    commitLogOffset: str = "0"  # noqa: N815
-    commitOrRollback: str = "0"  # noqa: N815
-    msgId: str = ""  # noqa: N815
-
-
-class _Header(msgspec.Struct, gc=False):
-    opaque: int
-    code: int = 0
-    flag: int = 0
-    extFields: _Fields | None = None  # noqa: N815
-
-
-_decode = msgspec.json.Decoder(_Header).decode
-_MESSAGE = struct.Struct(">IIIiiqqiq8sq8siqi")
+_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+_NOW_MS = 1_795_246_382_304
 
 
 class SketchProtocol(asyncio.Protocol):
-    """Half: decode, sum the body, pack a stored message, answer. End: decode. No state beyond a counter."""
+    """Half: decode, encode for the log, answer. End: decode. No state but an offset."""
 
     def __init__(self) -> None:
-        self.pending = b""
+        self.splitter = FrameSplitter()
         self.offset = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        data = self.pending + data if self.pending else data
-        at = 0
-        end = len(data)
         answers = []
-        while end - at >= 4:
-            stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
-            if stop > end:
-                break
-            header_end = at + 8 + int.from_bytes(data[at + 5 : at + 8], "big")
-            header = _decode(data[at + 8 : header_end])
-            if header.code == 310:
-                fields = header.extFields
-                assert fields is not None
-                body = data[header_end:stop]
-                properties = fields.i.encode()
-                offset = self.offset
-                _MESSAGE.pack(
-                    0, 0, crc32(body) & 0x7FFFFFFF, int(fields.e), int(fields.h), offset, offset, int(fields.f),
-                    int(fields.g), b"\0" * 8, 0, b"\0" * 8, 0, 0, len(body),
-                )  # fmt: skip
-                self.offset = offset + 91 + len(body) + len(properties)
-                text = (
-                    f'{{"code":0,"flag":1,"opaque":{header.opaque},"extFields":{{"queueId":"{fields.e}",'
-                    f'"queueOffset":"{offset}","msgId":"7F00000100002A9F{offset:016X}"}}}}'
-                ).encode()
-                answers.append((len(text) + 4).to_bytes(4, "big") + len(text).to_bytes(4, "big") + text)
-            elif header.code == 37 and not header.flag & 2:
-                text = f'{{"code":0,"flag":1,"opaque":{header.opaque}}}'.encode()
-                answers.append((len(text) + 4).to_bytes(4, "big") + len(text).to_bytes(4, "big") + text)
-            at = stop
-        self.pending = data[at:]
+        for frame in self.splitter.feed(data):
+            request = decode(frame)
+            if request.code == RequestCode.SEND_MESSAGE_V2:
+                answers.append(self._half(request.opaque, request.ext, request.body))
+            elif not request.flag & 2:
+                answers.append(encode_empty_response(request.opaque))
         if answers:
             self.transport.write(b"".join(answers))  # type: ignore[attr-defined]
 
+    def _half(self, opaque: int, fields, body: bytes) -> bytes:  # type: ignore[no-untyped-def]
+        properties = fields.properties.encode()
+        unique = find(properties, UNIQ_KEY) or b""
+        message = StoredMessage(
+            fields.topic, fields.queue_id, 0, fields.flag, 0, fields.born_time_ms, _HOST, _NOW_MS, _HOST,
+            fields.reconsume_times, 0, body, body_crc_of(body), properties,
+        )  # fmt: skip
+        parts = encode(message, self.offset)
+        offset = self.offset
+        self.offset = offset + MESSAGE_AT + sum(map(len, parts))
+        return encode_send_response(opaque, f"7F00000100002A9F{offset:016X}", fields.queue_id, 0, unique.decode())
 
-async def serve(port: int) -> None:
+
+async def serve() -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(SketchProtocol, "127.0.0.1", port)
+    server = await loop.create_server(SketchProtocol, "127.0.0.1", 0)
     stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
     print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
     await stopped.wait()
     server.close()
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    print(json.dumps({"cpu_seconds": used.ru_utime + used.ru_stime}), flush=True)
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--port", type=int, default=0)
-    port = arguments.parse_args().port
-    if sys.platform != "win32":
-        try:
-            import uvloop
+    with contextlib.suppress(ImportError):
+        import uvloop
 
-            uvloop.install()
-        except ImportError:
-            pass
-    asyncio.run(serve(port))
+        return uvloop.run(serve())
+    return asyncio.run(serve())
 
 
 if __name__ == "__main__":
