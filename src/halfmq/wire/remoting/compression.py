@@ -72,11 +72,22 @@ def _zstd_stream(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
     try:
         standard: Any = importlib.import_module("compression.zstd")  # Python 3.14 and later
     except ImportError:
-        stream = _package("zstandard", "zstandard").ZstdDecompressor().stream_reader(body)
-        plain: bytes = stream.read(bytes_max)
-        return plain, True
+        return _zstandard_stream(body, bytes_max)
     decompressor = standard.ZstdDecompressor()
     return decompressor.decompress(body, max_length=bytes_max), decompressor.eof
+
+
+def _zstandard_stream(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
+    """That package bounds no output, so the input is fed in steps: 1 KiB of it unpacks to 32 MiB at most."""
+    stream = _package("zstandard", "zstandard").ZstdDecompressor().decompressobj()
+    parts: list[bytes] = []
+    size = 0
+    for at in range(0, len(body), 1024):
+        parts.append(stream.decompress(body[at : at + 1024]))
+        size += len(parts[-1])
+        if stream.eof or size >= bytes_max:
+            break
+    return b"".join(parts), stream.eof or size >= bytes_max
 
 
 def _package(module: str, distribution: str) -> Any:

@@ -200,9 +200,12 @@ def decode_pulled(body: bytes) -> list[PulledMessage]:
 
 def _stored_at(body: bytes, at: int) -> tuple[StoredMessage, int, int]:
     try:
-        return stored_message.decode(body, at)
+        message, log_offset, size = stored_message.decode(body, at)
     except ValueError as error:
         raise ProtocolError(f"what was pulled is no message: {error}") from error
+    if log_offset < 0:
+        raise ProtocolError(f"a pulled message says it lies at {log_offset} of the log")
+    return message, log_offset, size
 
 
 def encode_send(

@@ -1,0 +1,93 @@
+"""Frames: whole, byte by byte, cut off, with more behind, and with lengths that cannot be right."""
+
+import random
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halfmq import limits
+from halfmq.errors import ProtocolError
+from halfmq.wire.remoting.frame import BrokenFrame, FrameSplitter, assemble, assemble_head
+
+FIRST = assemble(b'{"code":34}', b"body one")
+SECOND = assemble(b'{"code":35}')
+THIRD = assemble(b"\x00\x25", b"body", binary=True)
+WITHOUT_TOTAL = [frame[4:] for frame in (FIRST, SECOND, THIRD)]
+
+
+def test_a_frame_has_the_layout_of_netty_decoder():
+    assert struct.pack(">II", 4 + 11 + 8, 11) + b'{"code":34}' + b"body one" == FIRST
+    assert THIRD[4] == 1
+    assert THIRD[5:8] == b"\x00\x00\x02"
+
+
+def test_one_read_may_hold_many_frames():
+    assert FrameSplitter().feed(FIRST + SECOND + THIRD) == WITHOUT_TOTAL
+
+
+def test_frames_may_come_byte_by_byte():
+    splitter = FrameSplitter()
+    got = [frame for byte in FIRST + SECOND + THIRD for frame in splitter.feed(bytes((byte,)))]
+    assert got == WITHOUT_TOTAL
+    assert splitter.pending_bytes == 0
+
+
+@pytest.mark.parametrize("cut", range(len(FIRST + SECOND)))
+def test_a_stream_cut_at_any_byte_gives_the_whole_frames_and_keeps_the_rest(cut):
+    splitter = FrameSplitter()
+    got = splitter.feed((FIRST + SECOND)[:cut])
+    whole = WITHOUT_TOTAL[:1] if cut >= len(FIRST) else []
+    assert got == whole
+    assert splitter.pending_bytes == cut - (len(FIRST) if whole else 0)
+    assert splitter.feed((FIRST + SECOND)[cut:]) == WITHOUT_TOTAL[len(whole) : 2]
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_any_cutting_of_the_stream_gives_the_same_frames(bodies, dice: random.Random):
+    stream = b"".join(assemble(b"{}", body) for body in bodies)
+    splitter = FrameSplitter()
+    got = []
+    at = 0
+    while at < len(stream):
+        step = dice.randint(1, 200)
+        got += splitter.feed(stream[at : at + step])
+        at += step
+    assert [frame[6:] for frame in got] == bodies
+
+
+@pytest.mark.parametrize("total", [0, 1, 3, limits.FRAME_BYTES_MAX + 1, 0x47455420, 0xFFFFFFFF])  # 0x47455420: "GET "
+def test_a_length_that_cannot_be_right_breaks_the_connection(total):
+    with pytest.raises(BrokenFrame) as broken:
+        FrameSplitter().feed(FIRST + struct.pack(">I", total) + b"anything")
+    assert isinstance(broken.value, ProtocolError)
+    assert broken.value.frames == WITHOUT_TOTAL[:1]
+
+
+def test_a_length_that_comes_in_pieces_is_judged_when_it_is_whole():
+    splitter = FrameSplitter()
+    assert splitter.feed(b"\xff\xff\xff") == []
+    with pytest.raises(BrokenFrame):
+        splitter.feed(b"\xff")
+
+
+def test_the_largest_frame_is_taken_and_the_next_larger_is_not():
+    body = b"x" * (1000 - 4 - 2)
+    splitter = FrameSplitter(frame_bytes_max=1000)
+    assert splitter.feed(assemble(b"{}", body)) == [b"\0\0\0\2{}" + body]
+    with pytest.raises(BrokenFrame):
+        splitter.feed(assemble(b"{}", body + b"x"))
+
+
+def test_a_large_frame_in_many_small_reads_is_joined_once():
+    body = bytes(1 << 20)
+    stream = assemble(b"{}", body)
+    splitter = FrameSplitter()
+    got = [frame for at in range(0, len(stream), 1024) for frame in splitter.feed(stream[at : at + 1024])]
+    assert got == [stream[4:]]
+
+
+def test_a_header_that_does_not_fit_24_bits_is_refused():
+    with pytest.raises(ProtocolError):
+        assemble_head(bytes(1 << 24), 0)

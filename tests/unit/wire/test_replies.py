@@ -1,0 +1,55 @@
+"""Answers as the client reads them."""
+
+import json
+
+import pytest
+from tests.support.vectors import vectors
+
+from halfmq.errors import ProtocolError
+from halfmq.wire.remoting.header import decode, encode_request, encode_response, encode_send_response
+from halfmq.wire.remoting.replies import EndReply, OffsetReply, PulledReply, SentReply, TimestampReply, read_reply
+
+GOLDEN = vectors("remoting")
+
+
+def answered(ext: dict):
+    request = decode(encode_request(34, 7)[4:])
+    return decode(encode_response(request, 0, None, ext)[4:])
+
+
+def test_the_answer_of_a_4_9_8_broker_to_a_half():
+    reply = read_reply(answered(json.loads(GOLDEN["json.half_sent_ext"])), SentReply)
+    assert reply == SentReply("7F000001000051AF0000000000000F9C", 1, 4, "")
+
+
+def test_our_own_answer_to_a_send():
+    reply = read_reply(decode(encode_send_response(7, "AB" * 16, 2, 5, "U")[4:]), SentReply)
+    assert reply == SentReply("AB" * 16, 2, 5, "U")
+
+
+def test_the_answer_to_a_pull_of_a_real_broker():
+    reply = read_reply(decode(GOLDEN["pull_response_binary"][4:]), PulledReply)
+    assert reply == PulledReply(1, 0, 1, 0)
+
+
+def test_offsets_and_times():
+    assert read_reply(answered({"offset": 5}), OffsetReply).offset == 5
+    assert read_reply(answered({"timestamp": -1}), TimestampReply).timestamp == -1
+
+
+def test_a_verdict_with_receipt_and_one_without():
+    ext = {
+        "HMQ_TX_ID": "t",
+        "HMQ_VERDICT": "COMMITTED",
+        "HMQ_POSITION": 9,
+        "HMQ_DURABILITY": "fsync",
+        "HMQ_REPEATED": True,
+    }
+    assert read_reply(answered(ext), EndReply) == EndReply("t", "COMMITTED", 9, "fsync", True)
+    assert read_reply(answered({}), EndReply) == EndReply()
+
+
+@pytest.mark.parametrize("ext", [{}, {"offset": "x"}, {"offset": 1 << 63}])
+def test_an_answer_without_its_fields_is_a_protocol_error(ext):
+    with pytest.raises(ProtocolError):
+        read_reply(answered(ext), OffsetReply)
