@@ -10,7 +10,7 @@
         SendTimeout, TransactionUnknown
       ProtocolError                 the peer broke the protocol; the connection is closed
       EnvironmentFailed             the machine failed us
-        StoreInUse, StoreDamaged, StoreFull, StorePoisoned, PortTaken, WrongVersion, MissingDependency
+        StoreInUse, StoreDamaged, StoreFull, StorePoisoned, PortTaken, WrongVersion, MissingDependency, DataLost
       InvariantViolated             a bug of ours: stop, keep the evidence
 
 Text is for people, fields for programs. An outcome that a caller must expect (conflict, unknown, full) is a value in
@@ -153,6 +153,12 @@ class WrongVersion(EnvironmentFailed):
 
 class MissingDependency(EnvironmentFailed):
     code = "missing-dependency"
+
+
+class DataLost(EnvironmentFailed):
+    """Messages that a reader should have read next are gone (retention, another store, an older copy): the text names them."""
+
+    code = "data-lost"
 
 
 class InvariantViolated(HalfmqError):

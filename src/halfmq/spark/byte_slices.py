@@ -1,0 +1,84 @@
+"""Slices of one buffer as an Arrow column, without a Python object for each.
+
+The slices may lie anywhere and in any order (commit order is not body order), so they become Arrow *views* first, 16
+bytes each: length, and either the bytes themselves (12 at most) or buffer number and place. Spark takes only plain
+``binary``, so the views are cast, which copies each slice once, in C++ (measured: 17 ns for 100 bytes, 125 ns for 1 KiB).
+"""
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+#: A view holds slices up to this long inside itself. Arrow columnar format, "Variable-size Binary View Layout".
+_INLINE_MAX: Final = 12
+
+
+def as_bytes(buffer: pa.Buffer) -> Bytes:
+    """The buffer as numbers, not copied; keeps it alive."""
+    return np.frombuffer(buffer, dtype=np.uint8)
+
+
+def gather(data: Bytes, starts: Ints, dtype: Any) -> npt.NDArray[Any]:
+    """One value of ``dtype`` from each place; places need no alignment and must leave room for it."""
+    kind = np.dtype(dtype)
+    window: npt.NDArray[Any] = np.ndarray((len(data) - kind.itemsize + 1,), kind, data, strides=(1,))
+    return window[starts]
+
+
+def binary_column(
+    buffer: pa.Buffer, starts: Ints, lengths: Ints, *, valid: npt.NDArray[np.bool_] | None = None, more: pa.Buffer | None = None,
+    in_more: npt.NDArray[np.bool_] | None = None,
+) -> pa.BinaryArray:  # fmt: skip
+    """``buffer[start : start + length]`` of each row; null where ``valid`` says so; from ``more`` where ``in_more`` says so."""
+    rows = len(starts)
+    views = np.zeros((rows, 4), dtype="<i4")
+    views[:, 0] = lengths
+    views[:, 3] = starts
+    if in_more is not None:
+        views[:, 2] = in_more
+    short = np.flatnonzero(lengths <= _INLINE_MAX)
+    if len(short):
+        views[short, 1:] = _inline(
+            buffer, more, starts[short], lengths[short], None if in_more is None else in_more[short]
+        )
+    nulls = 0
+    validity = None
+    if valid is not None and not valid.all():
+        nulls = rows - int(valid.sum())
+        validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
+        views[~valid] = 0
+    buffers = [validity, pa.py_buffer(views), buffer]
+    if more is not None:
+        buffers.append(more)
+    # The four bytes that a long view repeats from its slice stay zero: only comparisons look at them, the cast does not.
+    return pa.Array.from_buffers(pa.binary_view(), rows, buffers, nulls).cast(pa.binary())
+
+
+def _inline(
+    buffer: pa.Buffer, more: pa.Buffer | None, starts: Ints, lengths: Ints, in_more: npt.NDArray[np.bool_] | None
+) -> npt.NDArray[np.int32]:
+    """The 12 bytes inside short views, zero behind the slice."""
+    inside = np.zeros((len(starts), _INLINE_MAX), dtype=np.uint8)
+    sources = [(as_bytes(buffer), np.ones(len(starts), bool) if in_more is None else ~in_more)]
+    if more is not None and in_more is not None:
+        sources.append((as_bytes(more), in_more))
+    columns = np.arange(_INLINE_MAX)
+    for data, wanted in sources:
+        rows = np.flatnonzero(wanted & (lengths > 0))
+        if len(rows):
+            places = np.minimum(starts[rows, None] + columns, len(data) - 1)
+            inside[rows] = np.where(columns < lengths[rows, None], data[places], 0)
+    return inside.view("<i4")
+
+
+def string_column(column: pa.BinaryArray) -> pa.StringArray:
+    """UTF-8 text; where a peer wrote something else, the bad bytes become U+FFFD as in the client."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if v is None else v.decode("utf-8", "replace") for v in column.to_pylist()], pa.string())

@@ -1,0 +1,232 @@
+"""The direct path: a store's files on this machine, read beside its broker, or without one. Takes no lock, writes nothing.
+
+The published page says up to where everything is durable and indexed, and where the log begins. Bodies are slices of the
+mapped segments; a segment that is removed while it is mapped stays readable, and one that is gone before it could be
+mapped is data loss by name. Executors must see the directory under the same path, so this is for one machine.
+"""
+
+import json
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from halfmq.errors import StoreDamaged, UsageError
+from halfmq.model.records import (
+    CARRIED_DELAYED_MESSAGE_AT,
+    CARRIED_HALF_MESSAGE_AT,
+    DELAYED_MESSAGE_AT,
+    MESSAGE_AT,
+    Kind,
+)
+from halfmq.model.stored_message import MAGIC_V1, MAGIC_V2
+from halfmq.runtime.disk import RealDisk
+from halfmq.spark.byte_slices import Bytes, Ints, as_bytes, gather
+from halfmq.spark.offsets import Cut
+from halfmq.spark.options import Options
+from halfmq.spark.partitions import QueueRange, Ranges
+from halfmq.spark.patience import Away, Patience
+from halfmq.spark.published_page import Published, read_published
+from halfmq.spark.queue_files import Entries, QueueFiles
+from halfmq.spark.stored_rows import BATCH_ROWS, StoredRows, cut_points
+from halfmq.store.topics_file import read_topics
+
+#: Where the stored message begins, by the kind of the record that holds it; 0: such a record holds none.
+_MESSAGE_AT: Final = np.zeros(256, dtype=np.int64)
+_MESSAGE_AT[[Kind.MESSAGE, Kind.HALF]] = MESSAGE_AT
+_MESSAGE_AT[Kind.CARRIED_HALF] = CARRIED_HALF_MESSAGE_AT
+_MESSAGE_AT[Kind.DELAYED] = DELAYED_MESSAGE_AT
+_MESSAGE_AT[Kind.CARRIED_DELAYED] = CARRIED_DELAYED_MESSAGE_AT
+
+
+class DirectReader:
+    """Reads below the published position of the store in ``options.path``."""
+
+    def __init__(self, options: Options, patience: Patience) -> None:
+        self._root = Path(options.path)
+        self._shard = self._root / "shard-0"
+        self._topics = options.topics
+        self._patience = patience
+        self._disk = RealDisk()
+        self._segment_bytes = 0
+        self._store = ""
+        self._segments: dict[int, tuple[pa.Buffer, Bytes]] = {}
+
+    def close(self) -> None:
+        """Nothing is held but mapped segments; they go with their last record batch."""
+        self._segments.clear()
+
+    # --- planning
+
+    def cut(self) -> Cut:
+        """What is there now. Waits for a store that has not published yet.
+
+        Raises:
+            UsageError: ``path`` is no store.
+            ConnectError: it published nothing within ``brokerTimeout``.
+        """
+        self._identify()
+        return self._patience.until(self._try_cut, f"store {self._root}")
+
+    def _try_cut(self) -> Cut:
+        page = self._page()
+        _, topics = read_topics(self._disk, self._shard / "topics.json")
+        wanted = [topic for topic in topics if topic.name in self._topics]
+        queues = {}
+        try:
+            for topic in wanted:
+                for queue in range(max(topic.read_queues, topic.write_queues)):
+                    queues[topic.name, str(queue)] = self._queue(topic.topic_id, queue).bounds(
+                        page.log_start, page.position
+                    )
+        except FileNotFoundError as error:
+            raise Away(f"{error.filename} was removed just now") from error
+        return Cut(self._store, page.epoch, page.position, queues, {topic.name: topic.topic_id for topic in wanted})
+
+    def _identify(self) -> None:
+        """Read ``store.json`` again: the directory may hold another store by now."""
+        try:
+            content = json.loads((self._root / "store.json").read_bytes())
+            self._store = str(content["store"]).replace("-", "")
+            segment_bytes = int(content["segment_bytes"])
+        except FileNotFoundError as error:
+            raise UsageError(
+                f"{self._root} holds no store", hint="path is the data directory of a halfmq broker"
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreDamaged(f"{self._root / 'store.json'} cannot be read: {error!r}") from error
+        if segment_bytes != self._segment_bytes:
+            self._segments.clear()
+            self._segment_bytes = segment_bytes
+
+    def _page(self) -> Published:
+        page = read_published(self._shard / "published")
+        if page is None:
+            raise Away("nothing is published yet")
+        return page
+
+    def _queue(self, topic_id: int, queue: int) -> QueueFiles:
+        return QueueFiles(self._shard / "queues" / str(topic_id) / str(queue))
+
+    # --- reading
+
+    def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
+        """The messages of ``ranges``, in batches of one segment each.
+
+        ``lost`` hears of what is gone by now; where it returns, reading goes on behind the gap.
+
+        Raises:
+            StoreDamaged: an entry does not lead to a message.
+        """
+        self._identify()
+        if self._store != ranges.store:
+            lost(f"this is store {self._store}, planned was store {ranges.store}")
+            return
+        for one in ranges.ranges:
+            for start in range(one.start, one.end, BATCH_ROWS):
+                end = min(one.end, start + BATCH_ROWS)
+                yield from self._read_entries(one, start, self._entries(one, start, end, lost), lost)
+
+    def _entries(self, one: QueueRange, start: int, end: int, lost: Callable[[str], None]) -> Entries | None:
+        """Planned entries that are missing are past retention, or being made again by a broker that starts: wait for it."""
+        queue = self._queue(one.topic_id, one.queue)
+
+        def attempt() -> Entries | None:
+            try:
+                return queue.read(start, end)
+            except FileNotFoundError as error:
+                if self._is_past(one, queue, start):
+                    return None
+                raise Away(str(error)) from error
+
+        entries = self._patience.until(attempt, f"queue {one.queue} of topic {one.topic}")
+        if entries is None:
+            lost(f"messages {start} to {end - 1} of queue {one.queue} of topic {one.topic} are past retention")
+        return entries
+
+    def _is_past(self, one: QueueRange, queue: QueueFiles, start: int) -> bool:
+        """Whether ``start`` of the queue was trimmed away, or its topic deleted."""
+        _, topics = read_topics(self._disk, self._shard / "topics.json")
+        if all(topic.topic_id != one.topic_id for topic in topics):
+            return True
+        return start < queue.bounds(self._page().log_start, 0)[0]
+
+    def _read_entries(
+        self, one: QueueRange, start: int, entries: Entries | None, lost: Callable[[str], None]
+    ) -> Iterator[StoredRows]:
+        if entries is None:
+            return
+        offsets: Ints = entries["offset"].astype(np.int64)
+        sizes: Ints = entries["size"].astype(np.int64)
+        segments = offsets // self._segment_bytes
+        edges = [0, *(np.flatnonzero(np.diff(segments)) + 1).tolist(), len(offsets)]
+        for first, last in pairwise(edges):
+            number = int(segments[first])
+            mapped = self._segment(number)
+            if mapped is None:
+                lost(
+                    f"messages {start + first} to {start + last - 1} of queue {one.queue} of topic {one.topic} are past "
+                    f"retention: segment {number * self._segment_bytes} is gone"
+                )
+                continue
+            at = first
+            for cut in cut_points(sizes[first:last]):
+                part = slice(at, first + cut)
+                places = self._places(
+                    mapped[1], offsets[part] - number * self._segment_bytes, sizes[part], offsets[part]
+                )
+                at = first + cut
+                yield StoredRows(
+                    buffer=mapped[0],
+                    starts=places,
+                    sizes=sizes[part],
+                    queue_offsets=np.arange(start + part.start, start + part.stop, dtype=np.int64),
+                    store_times_ms=entries["store_time_ms"][part].astype(np.int64),
+                    transactional=entries["half_index"][part] >= 0,
+                    topic=one.topic,
+                    broker="",
+                    queue=one.queue,
+                )
+
+    def _places(self, data: Bytes, records: Ints, sizes: Ints, offsets: Ints) -> Ints:
+        """Where the stored messages begin in the segment, checked: each must be one, of the size that its entry says.
+
+        The check costs one gather of eight bytes; without it a damaged segment would become wrong rows.
+        """
+        at = _MESSAGE_AT[data[records]]
+        places: Ints = records + at
+        in_segment = places + sizes <= len(data)
+        heads = gather(data, np.where(in_segment, places, 0), ">u8")
+        magics = heads & np.uint64(0xFFFFFFFF)
+        good = in_segment & (at > 0) & (heads >> np.uint64(32) == sizes) & ((magics == MAGIC_V1) | (magics == MAGIC_V2))
+        if not good.all():
+            bad = int(offsets[np.flatnonzero(~good)[0]])
+            raise StoreDamaged(
+                f"store {self._root}: there is no message of the size that its queue entry says at log offset {bad}",
+                hint="`halfmq store verify` says more; do not delete the directory",
+            )
+        return places
+
+    def _segment(self, number: int) -> tuple[pa.Buffer, Bytes] | None:
+        """The mapped segment, or None where its file is gone."""
+        mapped = self._segments.get(number)
+        if mapped is None:
+            path = self._shard / "log" / f"{number * self._segment_bytes:020d}.seg"
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return None
+            try:
+                buffer = pa.py_buffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
+            finally:
+                os.close(descriptor)
+            mapped = (buffer, as_bytes(buffer))
+            while len(self._segments) >= 4:  # address space only, but a long read would collect all of them
+                self._segments.pop(next(iter(self._segments)))
+            self._segments[number] = mapped
+        return mapped

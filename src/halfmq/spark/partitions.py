@@ -1,0 +1,81 @@
+"""What one Spark task reads: ranges of queues, packed so that every task has about the same to do. Pure."""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from halfmq.spark.offsets import QueueName, queue_number, queue_order
+
+#: A task costs Spark some 10 ms whatever it reads; fewer messages than this are not worth one of their own.
+MESSAGES_PER_TASK_MIN: Final = 20_000
+
+
+class QueueRange(NamedTuple):
+    """Messages [start, end) of one queue. ``broker`` is empty where there is only one."""
+
+    topic: str
+    topic_id: int
+    broker: str
+    queue: int
+    start: int
+    end: int
+
+
+class Ranges(InputPartition):
+    """What one task reads, in this order. ``store`` is whose messages were planned; another one is data loss."""
+
+    def __init__(self, store: str, ranges: tuple[QueueRange, ...]) -> None:
+        super().__init__(None)
+        self.store = store
+        self.ranges = ranges
+
+    def __repr__(self) -> str:
+        return f"Ranges({', '.join(f'{r.topic}/{r.queue}[{r.start}:{r.end}]' for r in self.ranges)})"
+
+
+def ranges_between(
+    starts: Mapping[QueueName, int], ends: Mapping[QueueName, int], topics: Mapping[str, int]
+) -> list[QueueRange]:
+    """The ranges of all queues that have something between, in the order of their names."""
+    return [
+        QueueRange(
+            queue[0],
+            topics.get(queue[0], 0),
+            queue[1].rpartition(":")[0],
+            queue_number(queue[1]),
+            starts[queue],
+            ends[queue],
+        )
+        for queue in sorted(ends, key=queue_order)
+        if starts.get(queue, ends[queue]) < ends[queue]
+    ]
+
+
+def task_count(messages: int, asked: int | None) -> int:
+    """How many tasks ``messages`` are split into: as asked, else one for each core, fewer when there is little to do."""
+    if asked is not None:
+        return max(1, min(asked, messages))
+    return max(1, min(os.cpu_count() or 1, messages // MESSAGES_PER_TASK_MIN))
+
+
+def pack(store: str, ranges: Iterable[QueueRange], tasks: int) -> list[Ranges]:
+    """``ranges`` cut into ``tasks`` runs of (nearly) equal length; a queue may be cut in two. Empty for nothing to read."""
+    waiting = [one for one in ranges if one.end > one.start]
+    total = sum(one.end - one.start for one in waiting)
+    packed: list[Ranges] = []
+    done = 0
+    current: list[QueueRange] = []
+    for one in waiting:
+        start = one.start
+        while start < one.end:
+            goal = total * (len(packed) + 1) // tasks
+            taken = min(one.end - start, goal - done)
+            current.append(one._replace(start=start, end=start + taken))
+            start += taken
+            done += taken
+            if done == goal:
+                packed.append(Ranges(store, tuple(current)))
+                current = []
+    return packed

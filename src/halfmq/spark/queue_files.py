@@ -1,0 +1,114 @@
+"""Queue entries of a store on this machine, read beside the broker without any lock.
+
+Why that is safe: the broker publishes a position only after every entry that became visible below it was written, and
+it never changes such an entry. Entries are read with ``pread``, not mapped, so that a file that is removed or made
+again at the same moment is a missing file or a zero entry, never a signal. The layout is ``store.layout.QUEUE_ENTRY``.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from halfmq.store.consume_queue import file_end
+from halfmq.store.layout import QUEUE_ENTRY_BYTES
+
+ENTRY: Final = np.dtype(
+    [
+        ("offset", ">i8"),
+        ("size", ">i4"),
+        ("tag_hash", ">i4"),
+        ("visible_at", ">i8"),
+        ("store_time_ms", ">i8"),
+        ("half_index", ">i8"),
+        ("key_hash", ">i8"),
+    ]
+)
+_VISIBLE_AT: Final = 16
+
+assert ENTRY.itemsize == QUEUE_ENTRY_BYTES
+
+Entries = npt.NDArray[np.void]
+
+
+class QueueFiles:
+    """The files of one queue. Holds nothing open between calls."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def bounds(self, log_start: int, position: int) -> tuple[int, int]:
+        """(first offset still kept, offset behind the last message visible below ``position``); (0, 0) for an empty queue.
+
+        Raises:
+            FileNotFoundError: a file was removed between listing and opening it: ask again.
+        """
+        bases = self._bases()
+        if not bases:
+            return 0, 0
+        end = self._first_at(bases, position)
+        return min(self._first_at(bases, log_start), end), end
+
+    def read(self, start: int, end: int) -> Entries:
+        """Entries [start, end), which must lie within ``bounds``; they may span files.
+
+        Raises:
+            FileNotFoundError: a file of them is gone (the log was trimmed, or its queues are being made again).
+        """
+        bases = self._bases()
+        parts = []
+        while start < end:
+            base = max((base for base in bases if base <= start), default=None)
+            if base is None or start >= file_end(base):
+                raise FileNotFoundError(f"no file in {self._directory} holds queue offset {start}")
+            stop = min(end, file_end(base))
+            data = self._pread(base, (start - base) * QUEUE_ENTRY_BYTES, (stop - start) * QUEUE_ENTRY_BYTES)
+            parts.append(data)
+            start = stop
+        entries = np.frombuffer(b"".join(parts), dtype=ENTRY)
+        if not (entries["size"] > 0).all():
+            raise FileNotFoundError(f"entries in {self._directory} are being made again")
+        return entries
+
+    def _bases(self) -> list[int]:
+        try:
+            names = os.listdir(self._directory)
+        except FileNotFoundError:
+            return []
+        return sorted(int(name[:20]) for name in names if name.endswith(".q") and name[:20].isdecimal())
+
+    def _pread(self, base: int, at: int, length: int) -> bytes:
+        descriptor = os.open(self._directory / f"{base:020d}.q", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.pread(descriptor, length, at)
+        finally:
+            os.close(descriptor)
+        # A file that is being made may still be short: what is missing reads as zeros, which are no entries.
+        return data.ljust(length, b"\0")
+
+    def _first_at(self, bases: list[int], position: int) -> int:
+        """The first queue offset that is not visible below ``position``."""
+        low, high = 0, len(bases)
+        while low < high:  # files whose first entry lies below
+            middle = (low + high) // 2
+            if self._is_below(bases[middle], 0, position):
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            return bases[0]
+        base = bases[low - 1]
+        first, last = 1, file_end(base) - base
+        while first < last:
+            middle = (first + last) // 2
+            if self._is_below(base, middle, position):
+                first = middle + 1
+            else:
+                last = middle
+        return base + first
+
+    def _is_below(self, base: int, entry: int, position: int) -> bool:
+        visible_at = int.from_bytes(self._pread(base, entry * QUEUE_ENTRY_BYTES + _VISIBLE_AT, 8), "big")
+        return 0 < visible_at < position

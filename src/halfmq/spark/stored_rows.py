@@ -1,0 +1,142 @@
+"""Stored messages, as bytes in a buffer, to one Arrow record batch. Both readers end here.
+
+Nothing is done per message in Python: the fixed fields of all messages are gathered at once, and bodies and properties
+become slices of the buffer. Only the columns that are asked for are built.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from halfmq.model import properties
+from halfmq.model.stored_message import (
+    AT_BODY_LENGTH_V4,
+    AT_BODY_V4,
+    AT_SYS_FLAG,
+    MAGIC_V1,
+    SYS_BORN_HOST_V6,
+    SYS_STORE_HOST_V6,
+)
+from halfmq.spark.bodies import body_column
+from halfmq.spark.byte_slices import Ints, as_bytes, binary_column, gather, string_column
+from halfmq.spark.properties_arrow import PropertyTable
+from halfmq.spark.schema import arrow_schema
+
+#: Rows of one record batch: 4,000 to 64,000 are about equally fast in Spark; smaller ones cost it more calls.
+BATCH_ROWS: Final = 16_384
+#: Stored bytes of one record batch, unless one message alone is larger. Bounds the memory of a task.
+BATCH_BYTES: Final = 32 << 20
+
+#: An IPv6 host takes 20 bytes where an IPv4 host takes 8.
+_V6_MORE: Final = 12
+_MAGIC_V1_LAST: Final = MAGIC_V1 & 0xFF
+_MAGIC_LAST_AT: Final = 7
+
+_FROM_PROPERTIES: Final = frozenset({"key", "tag", "keys", "message_id", "transaction_id", "properties"})
+
+
+class StoredRows(NamedTuple):
+    """Some messages of one queue. ``starts`` and ``sizes`` are those of the stored messages in ``buffer``.
+
+    ``store_times_ms``: when each became visible. ``transactional``: whether it was a half message.
+    """
+
+    buffer: pa.Buffer
+    starts: Ints
+    sizes: Ints
+    queue_offsets: Ints
+    store_times_ms: Ints
+    transactional: npt.NDArray[np.bool_]
+    topic: str
+    broker: str
+    queue: int
+
+
+def record_batch(rows: StoredRows, columns: Sequence[str], bad: Callable[[int, str], None]) -> pa.RecordBatch:
+    """The rows as Spark takes them. ``bad(queue offset, why)`` hears of bodies that cannot be unpacked; see ``body_column``."""
+    builder = _Columns(rows, bad, any(name in _FROM_PROPERTIES for name in columns))
+    return pa.RecordBatch.from_arrays([builder.column(name) for name in columns], schema=arrow_schema(columns))
+
+
+class _Columns:
+    def __init__(self, rows: StoredRows, bad: Callable[[int, str], None], with_properties: bool) -> None:
+        self._rows = rows
+        self._bad = bad
+        self._data = as_bytes(rows.buffer)
+        self._sys_flags = gather(self._data, rows.starts + AT_SYS_FLAG, ">i4").astype(np.int32)
+        hosts = _V6_MORE * (
+            ((self._sys_flags & SYS_BORN_HOST_V6) != 0).astype(np.int64)
+            + ((self._sys_flags & SYS_STORE_HOST_V6) != 0).astype(np.int64)
+        )
+        self._body_starts: Ints = rows.starts + AT_BODY_V4 + hosts
+        self._body_lengths: Ints = gather(self._data, rows.starts + AT_BODY_LENGTH_V4 + hosts, ">i4").astype(np.int64)
+        self._properties = self._property_table() if with_properties else None
+
+    def _property_table(self) -> PropertyTable:
+        rows = self._rows
+        topic_at = self._body_starts + self._body_lengths
+        version_1 = self._data[rows.starts + _MAGIC_LAST_AT] == _MAGIC_V1_LAST
+        topic_bytes = self._data[topic_at].astype(np.int64)
+        starts = topic_at + 1 + topic_bytes + 2
+        if not version_1.all():
+            long = np.flatnonzero(~version_1)
+            starts[long] = topic_at[long] + 2 + gather(self._data, topic_at[long], ">u2") + 2
+        return PropertyTable(binary_column(rows.buffer, starts, rows.starts + rows.sizes - starts))
+
+    def column(self, name: str) -> pa.Array:
+        rows = self._rows
+        count = len(rows.starts)
+        match name:
+            case "value":
+                return body_column(rows.buffer, self._body_starts, self._body_lengths, self._sys_flags, self._bad_row)
+            case "topic":
+                return pa.repeat(pa.scalar(rows.topic, pa.string()), count)
+            case "broker":
+                return pa.repeat(pa.scalar(rows.broker or None, pa.string()), count)
+            case "queue":
+                return pa.repeat(pa.scalar(rows.queue, pa.int32()), count)
+            case "offset":
+                return pa.array(rows.queue_offsets, pa.int64())
+            case "timestamp":
+                return pa.array(rows.store_times_ms * 1_000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+        assert self._properties is not None
+        match name:
+            case "key":
+                return self._properties.first_token(properties.KEYS)
+            case "tag":
+                return self._properties.text(properties.TAGS)
+            case "keys":
+                return self._properties.text(properties.KEYS)
+            case "message_id":
+                return self._properties.text(properties.UNIQ_KEY)
+            case "transaction_id":
+                return self._transaction_ids(self._properties)
+            case _:
+                return self._properties.maps()
+
+    def _transaction_ids(self, table: PropertyTable) -> pa.StringArray:
+        """The id of several halves where there is one, else the message's own, if it was a half at all."""
+        starts, lengths, there = table.find(properties.HMQ_TX_ID)
+        own_starts, own_lengths, own = table.find(properties.UNIQ_KEY)
+        alone = ~there & own
+        starts[alone], lengths[alone] = own_starts[alone], own_lengths[alone]
+        return string_column(table.binary(starts, lengths, (there | own) & self._rows.transactional))
+
+    def _bad_row(self, row: int, why: str) -> None:
+        self._bad(int(self._rows.queue_offsets[row]), why)
+
+
+def cut_points(sizes: Ints) -> list[int]:
+    """Where to cut rows of these sizes into batches: ascending row numbers, the last one is their count."""
+    points = []
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        fit = int(np.searchsorted(ends, before + BATCH_BYTES, side="right"))
+        start = min(max(fit, start + 1), start + BATCH_ROWS, len(sizes))
+        points.append(start)
+    return points

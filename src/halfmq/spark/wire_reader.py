@@ -1,0 +1,327 @@
+"""The wire path: a broker, or an Apache RocketMQ cluster, read with pulls.
+
+A halfmq broker answers HMQ_POSITION with the ends of all queues at one position, so a plan never tears a transaction. A
+stock cluster does not know that command: there each queue's end is asked for by itself, one after the other, and a
+transaction of several messages may lie on both sides of a plan (in a stock cluster a transaction has one message).
+
+Blocking sockets, since a Spark task has nothing else to do. A request that is lost with its connection is sent again
+on a new one; reading twice does no harm, and a range ends where the plan says.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from halfmq import limits
+from halfmq.errors import NotAuthorized, ProtocolError, RequestFailed
+from halfmq.model.stored_message import (
+    AT_QUEUE_OFFSET,
+    AT_STORE_TIME_V4,
+    AT_SYS_FLAG,
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_BORN_HOST_V6,
+    SYS_COMMITTED,
+    SYS_TRANSACTION_MASK,
+)
+from halfmq.spark.byte_slices import Ints, as_bytes, gather
+from halfmq.spark.connection import Address, Connection
+from halfmq.spark.offsets import NO_POSITION, STOCK_STORE, Cut, QueueName
+from halfmq.spark.options import Options
+from halfmq.spark.partitions import QueueRange, Ranges
+from halfmq.spark.patience import Away, Patience
+from halfmq.spark.stored_rows import BATCH_BYTES, BATCH_ROWS, StoredRows
+from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
+from halfmq.wire.remoting.header import Request
+from halfmq.wire.remoting.position import HMQ_POSITION, decode_answer, request_ext
+from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
+from halfmq.wire.remoting.route import MASTER_ID, READ, Route, decode_route
+
+#: A record batch is made of several pulls when they are small: a quarter of the direct path's bound, to start early.
+_BATCH_BYTES: Final = BATCH_BYTES // 4
+_V6_MORE: Final = 12
+_MESSAGE_MIN: Final = 88
+#: Refusals that pass: the broker is busy, starting or draining.
+_PASSING: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+    }
+)
+
+
+class WireReader:
+    """Reads from the brokers behind ``options.servers``."""
+
+    def __init__(self, options: Options, patience: Patience) -> None:
+        self._servers = options.servers
+        self._topics = options.topics
+        self._group = options.group
+        self._patience = patience
+        self._connections: dict[Address, Connection] = {}
+        #: Brokers of a cluster by name, as the last route said.
+        self._brokers: dict[str, Address] = {}
+        #: The server of ``servers`` that answered last.
+        self._server = 0
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # --- planning
+
+    def cut(self) -> Cut:
+        """What every subscribed queue holds now.
+
+        Raises:
+            ConnectError: nobody answered within ``brokerTimeout``.
+            RequestFailed: somebody refused for a reason that waiting does not change.
+        """
+        return self._patience.until(self._try_cut, f"brokers of {self._name()}")
+
+    def _try_cut(self) -> Cut:
+        answer = self._ask_servers(HMQ_POSITION, request_ext(self._topics))
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return self._stock_cut()
+        _succeeded(answer, "HMQ_POSITION")
+        at = decode_answer(answer.ext, answer.body)
+        queues = {
+            (topic, str(number)): bounds
+            for topic, found in at.topics.items()
+            for number, bounds in enumerate(found.queues)
+        }
+        return Cut(
+            at.store, at.epoch, at.position, queues, {topic: found.topic_id for topic, found in at.topics.items()}
+        )
+
+    def _stock_cut(self) -> Cut:
+        cluster = ""
+        queues: dict[QueueName, tuple[int, int]] = {}
+        topics = {}
+        for topic in self._topics:
+            route = self._route(topic)
+            if route is None:
+                continue
+            topics[topic] = 0
+            masters = _masters(route)
+            for data in route.queues:
+                if not data.permission & READ or data.broker_name not in masters:
+                    continue
+                cluster, address = masters[data.broker_name]
+                for number in range(data.read_queues):
+                    fields = {"topic": topic, "queueId": number}
+                    first = self._offset(address, RequestCode.GET_MIN_OFFSET, fields)
+                    end = self._offset(address, RequestCode.GET_MAX_OFFSET, fields)
+                    queues[topic, f"{data.broker_name}:{number}"] = (min(first, end), end)
+        return Cut(f"{STOCK_STORE}{cluster}", 0, NO_POSITION, queues, topics)
+
+    def _offset(self, address: Address, code: RequestCode, fields: dict[str, object]) -> int:
+        answer = self._ask(address, code, fields)
+        _succeeded(answer, code.name)
+        return read_reply(answer, OffsetReply).offset
+
+    def _route(self, topic: str) -> Route | None:
+        """Who serves the topic; None where it does not exist."""
+        answer = self._ask_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": True})
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        _succeeded(answer, f"the route of topic {topic}")
+        return decode_route(answer.body)
+
+    # --- reading
+
+    def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
+        """The messages of ``ranges``. ``lost`` hears of what is gone; where it returns, reading goes on behind the gap."""
+        if ranges.store.startswith(STOCK_STORE) or self._is_store(ranges.store, lost):
+            for one in ranges.ranges:
+                yield from self._read_range(one, lost)
+
+    def _is_store(self, planned: str, lost: Callable[[str], None]) -> bool:
+        """Whether the broker that answers now has the store that was planned: queue offsets of another one mean nothing."""
+
+        def attempt() -> str:
+            answer = self._ask_servers(HMQ_POSITION, request_ext(()))
+            _succeeded(answer, "HMQ_POSITION")
+            return decode_answer(answer.ext, answer.body).store
+
+        store = self._patience.until(attempt, f"brokers of {self._name()}")
+        if store != planned:
+            lost(f"this is store {store}, planned was store {planned}")
+        return store == planned
+
+    def _read_range(self, one: QueueRange, lost: Callable[[str], None]) -> Iterator[StoredRows]:
+        parts: list[bytes] = []
+        size = 0
+        rows = 0
+        at = one.start
+        while at < one.end:
+            body, after = self._pull(one, at, lost)
+            if body:
+                parts.append(body)
+                size += len(body)
+                rows += after - at
+            at = after
+            if parts and (size >= _BATCH_BYTES or rows >= BATCH_ROWS or at >= one.end):
+                found = pulled_rows(b"".join(parts), one)
+                if len(found.starts):
+                    yield found
+                parts, size, rows = [], 0, 0
+
+    def _pull(self, one: QueueRange, at: int, lost: Callable[[str], None]) -> tuple[bytes, int]:
+        """(stored messages from ``at`` on, where to go on). The last ones may lie behind the range."""
+        fields = {
+            "consumerGroup": self._group,
+            "topic": one.topic,
+            "queueId": one.queue,
+            "queueOffset": at,
+            "maxMsgNums": min(one.end - at, limits.PULL_MESSAGES_MAX),
+            "maxMsgBytes": limits.PULL_BYTES_MAX,
+            "sysFlag": int(PullFlag.SUBSCRIPTION),
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 0,
+            "subscription": "*",
+            "subVersion": 0,
+            "expressionType": "TAG",
+        }
+        what = f"queue {one.queue} of topic {one.topic}"
+
+        def attempt() -> tuple[bytes, int]:
+            answer = self._ask(self._address(one), RequestCode.PULL_MESSAGE, fields)
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                lost(f"topic {one.topic} is gone")
+                return b"", one.end
+            if answer.code == ResponseCode.PULL_NOT_FOUND:
+                raise Away(f"offset {at} was planned and is not there")
+            if answer.code not in (0, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED):
+                _succeeded(answer, f"a pull from {what}")
+            after = read_reply(answer, PulledReply).next_begin_offset
+            if answer.code == 0:
+                if after <= at:
+                    raise ProtocolError(f"a pull from {what} at {at} goes on at {after}")
+                return answer.body, after
+            if after <= at:
+                raise Away(f"the broker goes on at {after}, behind it {at} was planned")
+            lost(f"messages {at} to {min(after, one.end) - 1} of {what} are past retention")
+            return b"", min(after, one.end)
+
+        return self._patience.until(attempt, what)
+
+    def _address(self, one: QueueRange) -> Address:
+        """A halfmq broker takes pulls where it takes everything else; in a cluster the route says where, at each attempt."""
+        if not one.broker:
+            return self._servers[self._server]
+        known = self._brokers.get(one.broker)
+        if known is not None and known in self._connections:
+            return known
+        route = self._route(one.topic)
+        masters = {} if route is None else _masters(route)
+        if one.broker not in masters:
+            raise Away(f"broker {one.broker} is in no route")
+        self._brokers[one.broker] = masters[one.broker][1]
+        return self._brokers[one.broker]
+
+    # --- requests
+
+    def _ask_servers(self, code: int, fields: dict[str, object] | dict[str, str]) -> Request[dict[str, str]]:
+        """Ask the server that answered last, then the others."""
+        reasons = []
+        for _ in self._servers:
+            try:
+                return self._ask(self._servers[self._server], code, fields)
+            except Away as reason:
+                reasons.append(str(reason))
+                self._server = (self._server + 1) % len(self._servers)
+        raise Away("; ".join(reasons))
+
+    def _ask(self, address: Address, code: int, fields: dict[str, object] | dict[str, str]) -> Request[dict[str, str]]:
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = Connection.open(address)
+        try:
+            return connection.ask(code, fields)
+        except (Away, ProtocolError):
+            del self._connections[address]
+            connection.close()
+            raise
+
+    def _name(self) -> str:
+        return "rocketmq://" + ";".join(f"{host}:{port}" for host, port in self._servers)
+
+
+def _masters(route: Route) -> dict[str, tuple[str, Address]]:
+    """Broker name -> (cluster, address of its master)."""
+    masters = {}
+    for broker in route.brokers:
+        host, _, port = broker.addresses.get(MASTER_ID, "").rpartition(":")
+        if host and port.isdecimal():
+            masters[broker.broker_name] = (broker.cluster, (host.strip("[]"), int(port)))
+    return masters
+
+
+def _succeeded(answer: Request[dict[str, str]], what: str) -> None:
+    """Nothing, for code 0.
+
+    Raises:
+        Away: a refusal that passes.
+        NotAuthorized, RequestFailed: one that does not.
+    """
+    if answer.code == ResponseCode.SUCCESS:
+        return
+    text = f"{what} was refused with code {answer.code}: {answer.remark or 'no reason given'}"
+    if answer.code in _PASSING:
+        raise Away(text)
+    if answer.code == ResponseCode.NO_PERMISSION:
+        raise NotAuthorized(text, response_code=answer.code)
+    raise RequestFailed(text, response_code=answer.code)
+
+
+def pulled_rows(data: bytes, one: QueueRange) -> StoredRows:
+    """The messages of one or more pull answers, as far as they lie in the range.
+
+    Raises:
+        ProtocolError: these are no whole stored messages.
+    """
+    starts, sizes = _walk(data)
+    buffer = pa.py_buffer(data)
+    content = as_bytes(buffer)
+    offsets: Ints = gather(content, starts + AT_QUEUE_OFFSET, ">i8").astype(np.int64)
+    inside = (offsets >= one.start) & (offsets < one.end)
+    if not inside.all():
+        starts, sizes, offsets = starts[inside], sizes[inside], offsets[inside]
+    flags = gather(content, starts + AT_SYS_FLAG, ">i4").astype(np.int32)
+    v6 = _V6_MORE * ((flags & SYS_BORN_HOST_V6) != 0).astype(np.int64)
+    return StoredRows(
+        buffer=buffer,
+        starts=starts,
+        sizes=sizes,
+        queue_offsets=offsets,
+        store_times_ms=gather(content, starts + AT_STORE_TIME_V4 + v6, ">i8").astype(np.int64),
+        transactional=(flags & SYS_TRANSACTION_MASK) == SYS_COMMITTED,
+        topic=one.topic,
+        broker=one.broker,
+        queue=one.queue,
+    )
+
+
+def _walk(data: bytes) -> tuple[Ints, Ints]:
+    """(starts, sizes) of the stored messages that lie one behind another."""
+    starts = []
+    at = 0
+    end = len(data)
+    while at + _MESSAGE_MIN <= end:
+        size = int.from_bytes(data[at : at + 4], "big")
+        magic = int.from_bytes(data[at + 4 : at + 8], "big")
+        if size < _MESSAGE_MIN or magic not in (MAGIC_V1, MAGIC_V2):
+            break
+        starts.append(at)
+        at += size
+    if at != end:
+        raise ProtocolError(f"a pull answer of {end} bytes is no run of stored messages: it breaks at {at}")
+    places = np.array(starts, dtype=np.int64)
+    return places, np.diff(np.append(places, end))
