@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from halfmq.errors import InvariantViolated
-from halfmq.runtime.disk import Disk
+from halfmq.runtime.disk import Disk, File
 from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES, QUEUE_FILE_ENTRIES
-from halfmq.store.open_files import OpenFiles
+from halfmq.store.open_files import FileKey, OpenFiles
 
 _VISIBLE_AT: Final = 16
 _STORE_TIME_AT: Final = 24
@@ -39,9 +39,21 @@ class QueueEntry(NamedTuple):
 
 
 class Queue:
-    """One queue. ``add`` on the hot path touches ``end``, ``staged`` and ``staged_from`` directly."""
+    """One queue. The fields of the tail file save the hot path a search."""
 
-    __slots__ = ("bases", "directory", "end", "known", "min", "queue_id", "staged", "topic_id")
+    __slots__ = (
+        "bases",
+        "directory",
+        "end",
+        "known",
+        "min",
+        "queue_id",
+        "staged",
+        "tail_base",
+        "tail_end",
+        "tail_key",
+        "topic_id",
+    )
 
     def __init__(self, topic_id: int, queue_id: int, directory: Path) -> None:
         self.topic_id = topic_id
@@ -57,6 +69,10 @@ class Queue:
         self.known = False
         #: Encoded entries below ``end`` that are not in the file yet.
         self.staged: list[bytes] = []
+        #: The file that was written last: its first offset, the first one behind it, its key.
+        self.tail_base = 0
+        self.tail_end = 0
+        self.tail_key: FileKey = (topic_id, queue_id, -1)
 
     def path(self, base: int) -> Path:
         return self.directory / f"{base:020d}.q"
@@ -67,6 +83,16 @@ class Queue:
             if base <= queue_offset:
                 return base if queue_offset < file_end(base) else None
         return None
+
+    def turn_to(self, queue_offset: int) -> None:
+        """Make the file that holds ``queue_offset`` the tail; a new one begins there if none does."""
+        base = self.base_of(queue_offset)
+        if base is None:
+            base = queue_offset
+            self.bases = sorted([*self.bases, base])
+        self.tail_base = base
+        self.tail_end = file_end(base)
+        self.tail_key = (self.topic_id, self.queue_id, base)
 
 
 def file_end(base: int) -> int:
@@ -120,13 +146,7 @@ class ConsumeQueues:
 
     # --- writing
 
-    def add(
-        self,
-        topic_id: int,
-        queue_id: int,
-        queue_offset: int,
-        entry: bytes,
-    ) -> None:
+    def add(self, topic_id: int, queue_id: int, queue_offset: int, entry: bytes) -> None:
         """Stage one encoded entry; ``flush`` writes it.
 
         Raises:
@@ -137,50 +157,44 @@ class ConsumeQueues:
             queue = self._new(topic_id, queue_id)
         if queue_offset != queue.end:
             self._start_at(queue, queue_offset)
-        staged = queue.staged
-        if not staged:
-            self._touched.append(queue)
-        staged.append(entry)
         queue.end = queue_offset + 1
+        staged = queue.staged
+        if staged:
+            staged.append(entry)
+        else:
+            queue.staged = [entry]
+            self._touched.append(queue)
 
     def flush(self) -> None:
         """Write what was staged: one write per queue, two where a file ends in between."""
         files = self._files
+        opened = files.files
+        dirty = files.dirty
         for queue in self._touched:
             staged = queue.staged
             start = queue.end - len(staged)
-            bases = queue.bases
-            if not bases or start >= file_end(bases[-1]):
-                base = start
-                bases.append(base)
-            else:
-                found = queue.base_of(start)
-                assert found is not None, (queue.topic_id, queue.queue_id, start, bases)
-                base = found
-            room = file_end(base) - start
-            if len(staged) > room:
+            if queue.end > queue.tail_end or start < queue.tail_base:
                 self._write_across_files(queue, start)
             else:
-                key = (queue.topic_id, queue.queue_id, base)
-                file = files.files.get(key) or files.create(key, queue.path(base), file_bytes(base))
-                files.write(file, (start - base) * QUEUE_ENTRY_BYTES, staged)
+                file = opened.get(queue.tail_key) or self._create_tail(queue)
+                file.write((start - queue.tail_base) * QUEUE_ENTRY_BYTES, staged)
+                dirty[file] = None
             queue.staged = []
             queue.known = True
         self._touched.clear()
 
     def _write_across_files(self, queue: Queue, start: int) -> None:
-        data = b"".join(queue.staged)
-        while data:
-            base = queue.base_of(start)
-            if base is None:
-                base = start
-                queue.bases.append(base)
-            take = min(file_end(base) - start, len(data) // QUEUE_ENTRY_BYTES)
-            key = (queue.topic_id, queue.queue_id, base)
-            file = self._files.create(key, queue.path(base), file_bytes(base))
-            self._files.write(file, (start - base) * QUEUE_ENTRY_BYTES, [data[: take * QUEUE_ENTRY_BYTES]])
-            data = data[take * QUEUE_ENTRY_BYTES :]
-            start += take
+        staged = queue.staged
+        while staged:
+            queue.turn_to(start)
+            room = queue.tail_end - start
+            at = (start - queue.tail_base) * QUEUE_ENTRY_BYTES
+            self._files.write(self._create_tail(queue), at, staged[:room])
+            staged = staged[room:]
+            start += room
+
+    def _create_tail(self, queue: Queue) -> File:
+        return self._files.create(queue.tail_key, queue.path(queue.tail_base), file_bytes(queue.tail_base))
 
     def _new(self, topic_id: int, queue_id: int) -> Queue:
         queue = Queue(topic_id, queue_id, self._directory / str(topic_id) / str(queue_id))
@@ -265,6 +279,8 @@ class ConsumeQueues:
 
     def _drop_file(self, queue: Queue, base: int) -> None:
         queue.bases.remove(base)
+        if base == queue.tail_base:
+            queue.tail_base = queue.tail_end = 0
         self._files.remove((queue.topic_id, queue.queue_id, base), queue.path(base))
 
     # --- reading; everything staged must be flushed

@@ -76,6 +76,6 @@ SNAPSHOT: Final = struct.Struct(">4sI16sIIq")
 SNAPSHOT_MAGIC: Final = b"HMQS"
 SNAPSHOT_CHUNK: Final = struct.Struct(">II")
 
-assert QUEUE_ENTRY.size == QUEUE_ENTRY_BYTES  # noqa: S101
-assert TRANSACTION_ROW.size == TRANSACTION_ROW_BYTES, TRANSACTION_ROW.size  # noqa: S101
-assert BATCH_HEADER.size == 64, BATCH_HEADER.size  # noqa: S101
+assert QUEUE_ENTRY.size == QUEUE_ENTRY_BYTES
+assert TRANSACTION_ROW.size == TRANSACTION_ROW_BYTES, TRANSACTION_ROW.size
+assert BATCH_HEADER.size == 64, BATCH_HEADER.size

@@ -22,15 +22,15 @@ FileKey = tuple[int, int, int]
 class OpenFiles:
     """Files by key. ``get`` is for the hot path: one dictionary look-up on a hit."""
 
-    __slots__ = ("_dirty", "_dirty_directories", "_disk", "_lock", "_open_max", "files")
+    __slots__ = ("_dirty_directories", "_disk", "_lock", "_open_max", "dirty", "files")
 
     def __init__(self, disk: Disk, open_max: int = OPEN_FILES_MAX) -> None:
         self._disk = disk
         self._open_max = open_max
         #: In the order of opening; the first is closed when there are too many.
         self.files: dict[FileKey, File] = {}
-        #: A key for each file with writes that no ``sync`` has covered.
-        self._dirty: dict[File, None] = {}
+        #: A key for each file with writes that no ``sync`` has covered; set after the write, as in ``write``.
+        self.dirty: dict[File, None] = {}
         self._dirty_directories: dict[Path, None] = {}
         self._lock = threading.Lock()
 
@@ -53,13 +53,13 @@ class OpenFiles:
         file = self._remember(key, self._disk.open(path, create=True))
         if file.size() < length:
             file.truncate(length)
-            self._dirty[file] = None
+            self.dirty[file] = None
         return file
 
     def write(self, file: File, at: int, parts: list[bytes]) -> None:
         """Write, and remember that ``sync`` must cover it. Marked after the write: a sync in between does not count."""
         file.write(at, parts)
-        self._dirty[file] = None
+        self.dirty[file] = None
 
     def directory_changed(self, directory: Path) -> None:
         self._dirty_directories[directory] = None
@@ -70,10 +70,10 @@ class OpenFiles:
         Raises:
             OSError: nothing is known about what was written; the caller must not write a checkpoint, and poisons.
         """
-        for file in list(self._dirty):
+        for file in list(self.dirty):
             with self._lock:
-                if file in self._dirty:
-                    del self._dirty[file]
+                if file in self.dirty:
+                    del self.dirty[file]
                     file.sync()
         for directory in list(self._dirty_directories):
             self._dirty_directories.pop(directory, None)
@@ -97,8 +97,8 @@ class OpenFiles:
             first = next(iter(self.files))
             with self._lock:
                 oldest = self.files.pop(first)
-                if oldest in self._dirty:
-                    del self._dirty[oldest]
+                if oldest in self.dirty:
+                    del self.dirty[oldest]
                     oldest.sync()
                 oldest.close()
         self.files[key] = file
@@ -109,7 +109,7 @@ class OpenFiles:
         if file is None:
             return
         with self._lock:
-            self._dirty.pop(file, None)
+            self.dirty.pop(file, None)
             file.close()
 
     def _make_directories(self, directory: Path) -> None:

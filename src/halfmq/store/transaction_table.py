@@ -295,7 +295,8 @@ class TransactionTable:
             key = (-1, -1, base)
             file = self._files.files.get(key) or self._files.create(key, self._path(base), _FILE_BYTES)
             data = b"".join([pages[number] for number in numbers[start:stop]])
-            self._files.write(file, first % _FILE_PAGES * _PAGE_BYTES, [data])
+            file.write(first % _FILE_PAGES * _PAGE_BYTES, [data])
+            self._files.dirty[file] = None
             start = stop
         while len(pages) > _PAGES_MAX:
             del pages[next(iter(pages))]

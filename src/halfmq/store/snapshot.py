@@ -1,0 +1,131 @@
+"""Durable state at one position of the log, as chunks that only ``core`` can read.
+
+    header: magic, version, store, epoch, log offset | length, CRC, chunk | ... | length 0, CRC of all before it
+
+Written to a temporary file, synced, renamed, and the directory synced, in that order: a name must never lead to bytes
+that are not there. A snapshot only accelerates a start, so one that cannot be read is a reason to redo more of the
+log, never a reason to refuse.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+from uuid import UUID
+from zlib import crc32
+
+from halfmq.errors import InvariantViolated
+from halfmq.runtime.disk import Disk
+from halfmq.store.layout import FORMAT_VERSION, SNAPSHOT, SNAPSHOT_CHUNK, SNAPSHOT_MAGIC
+from halfmq.store.two_slots import Missing, Unreadable
+
+_SUFFIX: Final = ".snap"
+#: Bytes gathered before they are written.
+_WRITE_BYTES: Final = 1 << 20
+
+
+class WholeSnapshot(NamedTuple):
+    """A snapshot whose every byte was checked."""
+
+    path: Path
+    epoch: int
+    position: int
+    #: Of the whole file, as the checkpoint names it.
+    crc: int
+    chunks: tuple[bytes, ...]
+
+
+def snapshot_path(directory: Path, position: int) -> Path:
+    return directory / f"{position:020d}{_SUFFIX}"
+
+
+def write_snapshot(disk: Disk, directory: Path, store: UUID, epoch: int, position: int, chunks: Iterable[bytes]) -> int:
+    """Write the snapshot of ``position``; durable with its name when this returns. Returns its CRC for the checkpoint.
+
+    Raises:
+        OSError: no snapshot was made; a temporary file may be left and is overwritten next time.
+    """
+    disk.make_directories(directory)
+    path = snapshot_path(directory, position)
+    temporary = path.with_suffix(".new")
+    file = disk.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        crc = 0
+        at = 0
+        waiting: list[bytes] = []
+        size = 0
+        for part in _parts(store, epoch, position, chunks):
+            crc = crc32(part, crc)
+            waiting.append(part)
+            size += len(part)
+            if size >= _WRITE_BYTES:
+                at += file.write(at, waiting)
+                waiting, size = [], 0
+        end = SNAPSHOT_CHUNK.pack(0, crc)
+        file.write(at, [*waiting, end])
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_directory(directory)
+    return crc32(end, crc)
+
+
+def read_snapshot(disk: Disk, directory: Path, store: UUID, position: int) -> WholeSnapshot | Missing | Unreadable:
+    """The snapshot of ``position``, checked to its last byte before any of it is handed out."""
+    path = snapshot_path(directory, position)
+    if not disk.exists(path):
+        return Missing()
+    file = disk.open(path, writable=False)
+    try:
+        data = file.read(0, 1 << 62 if file.size() == 0 else file.size())
+    finally:
+        file.close()
+    if len(data) < SNAPSHOT.size + SNAPSHOT_CHUNK.size:
+        return Unreadable(f"{path} is cut short")
+    magic, version, uuid, epoch, _, own_position = SNAPSHOT.unpack_from(data)
+    if magic != SNAPSHOT_MAGIC or version != FORMAT_VERSION:
+        return Unreadable(f"{path} does not begin as a snapshot of version {FORMAT_VERSION}")
+    if uuid != store.bytes or own_position != position:
+        return Unreadable(f"{path} says store {UUID(bytes=uuid)} and log offset {own_position}")
+    chunks: list[bytes] = []
+    at = SNAPSHOT.size
+    while at + SNAPSHOT_CHUNK.size <= len(data):
+        length, crc = SNAPSHOT_CHUNK.unpack_from(data, at)
+        if length == 0:
+            if at + SNAPSHOT_CHUNK.size != len(data) or crc != crc32(memoryview(data)[:at]):
+                return Unreadable(f"{path}: the checksum of the file is wrong")
+            return WholeSnapshot(path, epoch, position, crc32(data), tuple(chunks))
+        at += SNAPSHOT_CHUNK.size
+        chunk = data[at : at + length]
+        if len(chunk) != length or crc32(chunk) != crc:
+            return Unreadable(f"{path}: the chunk at byte {at} is damaged")
+        chunks.append(chunk)
+        at += length
+    return Unreadable(f"{path} has no end")
+
+
+def list_snapshots(disk: Disk, directory: Path) -> list[int]:
+    """Log offsets of the snapshots that are there, ascending."""
+    return sorted(
+        int(name.removesuffix(_SUFFIX))
+        for name in disk.list(directory)
+        if name.endswith(_SUFFIX) and name.removesuffix(_SUFFIX).isdigit()
+    )
+
+
+def remove_snapshots(disk: Disk, directory: Path, keep: Iterable[int]) -> None:
+    """Remove all but those at ``keep``: the positions that the checkpoint's slots name. Temporary files go too."""
+    kept = {snapshot_path(directory, position).name for position in keep}
+    for name in disk.list(directory):
+        if name not in kept:
+            disk.remove(directory / name)
+
+
+def _parts(store: UUID, epoch: int, position: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    yield SNAPSHOT.pack(SNAPSHOT_MAGIC, FORMAT_VERSION, store.bytes, epoch, 0, position)
+    for chunk in chunks:
+        if not chunk:
+            raise InvariantViolated("a snapshot chunk is empty; a length of 0 is the end of the file")
+        yield SNAPSHOT_CHUNK.pack(len(chunk), crc32(chunk))
+        yield chunk
