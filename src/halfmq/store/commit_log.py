@@ -16,7 +16,6 @@ Threads: ``append`` and ``roll`` on the writer's; ``sync`` and ``prepare_next`` 
 
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned
 from halfmq.model.records import BATCH_HEADER_BYTES, Base, Record
@@ -25,25 +24,23 @@ from halfmq.model.stored_message import decode as decode_message
 from halfmq.runtime.disk import Disk
 from halfmq.store.batch_codec import encode_batch
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND, Pieces, split_message
-from halfmq.store.segment import Segment, create_segment
+from halfmq.store.segment import Segment, SegmentFiles, create_segment
 
 
 class CommitLog:
     def __init__(
         self,
         disk: Disk,
-        directory: Path,
-        segment_bytes: int,
+        files: SegmentFiles,
         *,
         epoch: int,
-        segments: dict[int, Segment] | None = None,
         end: int = 0,
         synced_position: int = 0,
         reserve_bytes: int = 0,
         sync_new_names: bool = True,
     ) -> None:
-        """``segments`` by start; those that lie whole behind ``end`` are zero and become the next ones."""
-        self.segment_bytes = segment_bytes
+        """Segments among ``files`` that lie whole behind ``end`` are zero and of full size; they are used next."""
+        self.segment_bytes = files.segment_bytes
         self.epoch = epoch
         self.end = end
         self.synced_position = synced_position
@@ -52,14 +49,11 @@ class CommitLog:
         #: No room for the next segment, or less than the reserve is free beside it.
         self.space_low = False
         self._disk = disk
-        self._directory = directory
+        self._files = files
+        self._opened = files.opened
+        self._directory = files.directory
         self._reserve_bytes = reserve_bytes
         self._sync_new_names = sync_new_names
-        #: By number (start // segment_bytes). Holds the prepared next segment too.
-        self._segments: dict[int, Segment] = {
-            start // segment_bytes: segment for start, segment in (segments or {}).items()
-        }
-        self._views: dict[int, memoryview] = {number: segment.view for number, segment in self._segments.items()}
         self._sync_lock = threading.Lock()
         self._prepare_lock = threading.Lock()
 
@@ -90,7 +84,7 @@ class CommitLog:
         if place + len(data) > self.segment_bytes:
             raise InvariantViolated(f"a batch of {len(data)} bytes at {start} does not fit its segment")
         try:
-            self._segments[number].write(place, data)
+            self._segment(number).write(place, data)
         except OSError as error:
             self.failure = error
             raise self._poisoned() from error
@@ -120,7 +114,7 @@ class CommitLog:
     @property
     def next_is_ready(self) -> bool:
         """The segment that the next roll goes to is there."""
-        return self._next_start() // self.segment_bytes in self._segments
+        return self._next_start() // self.segment_bytes in self._files
 
     def ensure_room_for_roll(self) -> None:
         """See to it that a roll can follow.
@@ -162,9 +156,8 @@ class CommitLog:
         except OSError as error:
             self.failure = error
             raise self._poisoned() from error
-        number = start // self.segment_bytes
-        self._views[number] = segment.view
-        self._segments[number] = segment
+        self._files.add(segment)
+        self._files.close_old(self.synced_position)
 
     # --- durable ---------------------------------------------------------------------------------------------
 
@@ -188,7 +181,7 @@ class CommitLog:
 
     def _sync_range(self, start: int, position: int) -> None:
         for number in range(start // self.segment_bytes, (position - 1) // self.segment_bytes + 1):
-            segment = self._segments[number]
+            segment = self._segment(number)
             if segment.name_synced:
                 segment.file.sync()
             else:
@@ -203,9 +196,10 @@ class CommitLog:
             LookupError: it lies before the log's start, or no message does there.
         """
         number, place = divmod(offset, self.segment_bytes)
-        view = self._views.get(number)
-        if view is None or offset >= self.end:
+        segment = self._opened.get(number) or self._files.get(number)
+        if segment is None or not 0 <= offset < self.end:
             raise LookupError(f"no record at log offset {offset}: the log does not reach there")
+        view = segment.view
         message_at = MESSAGE_AT_BY_KIND[view[place]]
         if not message_at:
             raise LookupError(f"no message at log offset {offset}")
@@ -214,7 +208,13 @@ class CommitLog:
     def kind_at(self, offset: int) -> int:
         """Kind of the record at ``offset``."""
         number, place = divmod(offset, self.segment_bytes)
-        return self._views[number][place]
+        return self._segment(number).view[place]
+
+    def _segment(self, number: int) -> Segment:
+        segment = self._opened.get(number) or self._files.get(number)
+        if segment is None:
+            raise LookupError(f"{self._files.path(number)} is not there")
+        return segment
 
     def read_message(self, offset: int) -> tuple[int, StoredMessage]:
         """(kind, message) of the record at ``offset``.
@@ -243,11 +243,7 @@ class CommitLog:
     @property
     def start(self) -> int:
         """First offset of the oldest segment."""
-        return min(self._segments, default=0) * self.segment_bytes
-
-    def segments(self) -> list[Segment]:
-        """Open segments, oldest first, the prepared next one included."""
-        return [self._segments[number] for number in sorted(self._segments)]
+        return min(self._files.numbers(), default=0) * self.segment_bytes
 
     # --- end -------------------------------------------------------------------------------------------------
 
@@ -257,20 +253,14 @@ class CommitLog:
         Oldest first, and each name's removal is durable before the next one's: a crash must not leave a gap.
         """
         gone = []
-        for number in sorted(self._segments):
+        for number in self._files.numbers():
             start = number * self.segment_bytes
             if start + self.segment_bytes > min(log_start, self.synced_position):
                 break
-            segment = self._segments.pop(number)
-            self._views.pop(number)
-            self._disk.remove(segment.path)
+            self._files.remove(number)
             self._disk.sync_directory(self._directory)
-            segment.close()
             gone.append(start)
         return gone
 
     def close(self) -> None:
-        for segment in self._segments.values():
-            segment.close()
-        self._segments.clear()
-        self._views.clear()
+        self._files.close()

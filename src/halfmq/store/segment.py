@@ -20,6 +20,8 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 #: Bytes looked at in one piece when a segment is searched for something other than zeros.
 _CHUNK: Final = 1 << 20
 _ZEROS: Final = bytes(_CHUNK)
+#: Segments kept open and mapped.
+OPEN_SEGMENTS_MAX: Final = 128
 
 
 def segment_name(start: int) -> str:
@@ -47,7 +49,7 @@ def segment_starts(names: list[str], directory: Path, segment_bytes: int) -> lis
 
 
 class Segment:
-    """An open segment. ``view`` sees what is written later; it stays readable after ``close`` while somebody holds it."""
+    """An open segment. ``view`` sees what is written later, and stays readable after ``close`` while somebody holds it."""
 
     __slots__ = ("file", "name_synced", "path", "start", "view")
 
@@ -91,12 +93,6 @@ class Segment:
         self.file.close()
 
 
-def open_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: int) -> Segment:
-    """A segment that is there. One whose preallocation was cut short by a crash is shorter; nothing is changed here."""
-    file = disk.open(log_directory / segment_name(start))
-    return Segment(file, start, name_synced=False)
-
-
 def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: int, *, sync: bool) -> Segment:
     """A new segment, zero-filled, its space claimed; with ``sync``, its name survives power loss.
 
@@ -121,3 +117,66 @@ def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: i
             hint="free some space there, or shorten retention; verdicts go on while the current segment lasts",
         ) from error
     return segment
+
+
+class SegmentFiles:
+    """The segments of a log by number (start // segment size), opened when needed.
+
+    A mapped file takes two descriptors, and a process has about a thousand; so segments that are behind the last sync
+    are closed again when too many are open. ``opened`` is for the hot path: one dictionary look-up on a hit.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, segment_bytes: int) -> None:
+        """
+        Raises:
+            StoreDamaged: a segment's name that is no multiple of the segment size.
+        """
+        self.directory = directory
+        self.segment_bytes = segment_bytes
+        self.opened: dict[int, Segment] = {}
+        self._disk = disk
+        starts = segment_starts(disk.list(directory), directory, segment_bytes)
+        self._numbers = {start // segment_bytes for start in starts}
+
+    def numbers(self) -> list[int]:
+        """All that are there, oldest first."""
+        return sorted(self._numbers)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._numbers
+
+    def path(self, number: int) -> Path:
+        return self.directory / segment_name(number * self.segment_bytes)
+
+    def get(self, number: int) -> Segment | None:
+        """The segment, opened; None when there is none. One whose preallocation a crash cut short is shorter."""
+        segment = self.opened.get(number)
+        if segment is None and number in self._numbers:
+            file = self._disk.open(self.path(number))
+            segment = self.opened[number] = Segment(file, number * self.segment_bytes, name_synced=False)
+        return segment
+
+    def add(self, segment: Segment) -> None:
+        number = segment.start // self.segment_bytes
+        self.opened[number] = segment
+        self._numbers.add(number)
+
+    def close_old(self, below: int) -> None:
+        """Close what is open too much, of the segments that end at or before log offset ``below``."""
+        surplus = len(self.opened) - OPEN_SEGMENTS_MAX
+        for number in list(self.opened)[: max(0, surplus)]:
+            if (number + 1) * self.segment_bytes <= below:
+                self.opened.pop(number).close()
+
+    def remove(self, number: int) -> None:
+        """Unlink it; durable after a sync of the directory. Views that somebody holds stay readable."""
+        self._numbers.discard(number)
+        segment = self.opened.pop(number, None)
+        if segment is not None:
+            segment.close()
+        self._disk.remove(self.path(number))
+
+    def close(self) -> None:
+        for segment in self.opened.values():
+            segment.close()
+        self.opened.clear()

@@ -1,0 +1,229 @@
+"""Reading the log from some batch on, and what the end of it means.
+
+    Batch            a whole batch: header, checksum and bodies are right, and it stands where the log goes on
+    EndOfLog         only zeros from here on, and nothing says that more was durable
+    TornTail         damage from here on, and nothing at or behind it was ever answered: recovery may cut it
+    CorruptInterior  damage, or an end, before a position that was once durable: refuse
+
+How the last two are told apart: every batch names the highest position that was known durable when it was written. So on
+damage the rest of the log is searched for whole batches (magic on an 8-byte boundary, its own offset, checksum, bodies),
+also in later segments. If any of them, any before the damage, or a checkpoint, names a position behind the damage, then
+this place was once safe on the disk, and what is wrong now is not a crash. Else everything from the damage on is torn
+tail, **whole batches included**: a disk may keep a later write and lose an earlier one, and nothing there was answered.
+
+Weak spot: a body that holds a batch header with its own log offset and a right checksum would count as a batch in such
+a search. It can only make recovery refuse, never cut.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from halfmq.model.records import BATCH_ALIGNMENT
+from halfmq.store.batch_codec import Header, NotABatch, examine, previous_end_of
+from halfmq.store.layout import BATCH_MAGIC
+from halfmq.store.segment import Segment, SegmentFiles
+
+_BACKWARD_CHUNK: Final = 1 << 20
+
+
+class Batch(NamedTuple):
+    """A whole batch, at ``view[place:]``."""
+
+    header: Header
+    view: memoryview
+    place: int
+
+
+class EndOfLog(NamedTuple):
+    at: int
+    #: Highest epoch seen since the scan began; 0 when there was no batch.
+    epoch: int
+
+
+class TornTail(NamedTuple):
+    #: The log ends here once everything behind is zero.
+    cut_at: int
+    #: Highest epoch seen, in what is cut too: epochs never go back.
+    epoch: int
+    #: What is wrong at ``cut_at``, for people.
+    why: str
+    #: Whole batches behind it that are cut with it.
+    whole_batches: int
+
+
+class CorruptInterior(NamedTuple):
+    #: Where the damage is.
+    at: int
+    file: Path
+    why: str
+    #: The log was durable up to here.
+    durable_position: int
+
+
+Scanned = Batch | EndOfLog | TornTail | CorruptInterior
+
+
+class _Behind(NamedTuple):
+    """What lies behind a place where no batch begins."""
+
+    blank: bool
+    durable_position: int
+    epoch: int
+    whole_batches: int
+
+
+class LogScan:
+    """The segments of a log, to be read. Changes nothing."""
+
+    def __init__(self, files: SegmentFiles) -> None:
+        self._files = files
+        self._segment_bytes = files.segment_bytes
+
+    def from_batch(self, start: int, durable_position: int) -> Iterator[Scanned]:
+        """Whole batches from ``start`` (a batch boundary) on, then exactly one of the other three.
+
+        ``durable_position``: the highest one that a checkpoint names; 0 when none does.
+        """
+        durable = durable_position
+        epoch = 0
+        position = start
+        while True:
+            found = self._batch_after(position, first=position == start)
+            if isinstance(found, NotABatch):
+                yield self._end(position, durable, epoch, found.why)
+                return
+            header = found.header
+            if header.epoch < epoch:
+                why = f"the batch at {header.offset} is of epoch {header.epoch}, the one before of {epoch}"
+                yield self._end(position, durable, epoch, why)
+                return
+            durable = max(durable, header.durable_position)
+            epoch = header.epoch
+            if header.offset % self._segment_bytes == 0:
+                self._files.close_old(header.offset)
+            yield found
+            position = header.end
+
+    def batch_ends_at(self, position: int) -> bool:
+        """Whether a whole batch ends at ``position``: a checkpoint there belongs to this log."""
+        if position == 0:
+            return True
+        number = (position - 1) // self._segment_bytes
+        segment = self._files.get(number)
+        if segment is None:
+            return False
+        base = number * self._segment_bytes
+        end = position - base
+        chunk_end = end
+        while chunk_end > 0:  # the last batch is small, so the first piece mostly has it
+            chunk_start = max(0, chunk_end - _BACKWARD_CHUNK)
+            chunk = bytes(segment.view[chunk_start:chunk_end])
+            at = len(chunk)
+            while (at := chunk.rfind(BATCH_MAGIC, 0, at)) >= 0:
+                place = chunk_start + at
+                if place % BATCH_ALIGNMENT == 0:
+                    header = examine(segment.view, place, base + place, end - place)
+                    if isinstance(header, Header) and header.length == end - place:
+                        return True
+            chunk_end = chunk_start
+        return False
+
+    def first_batch_has_base(self, start: int) -> bool:
+        """Whether the segment at ``start`` opens with a whole batch that begins with a base record."""
+        return isinstance(self._opening_batch(start, None), Batch)
+
+    def is_blank(self, number: int) -> bool:
+        """Whether the segment holds nothing but zeros."""
+        segment = self._files.get(number)
+        return segment is None or segment.nonzero_from(0) is None
+
+    def _batch_after(self, position: int, *, first: bool) -> Batch | NotABatch:
+        """The batch with which the log goes on at ``position``: there, or at the beginning of the next segment."""
+        number, place = divmod(position, self._segment_bytes)
+        if place == 0:
+            return self._opening_batch(position, None if first else position)
+        segment = self._files.get(number)
+        here = NotABatch("the segment is missing")
+        if segment is not None:
+            found = examine(segment.view, place, position, self._segment_bytes - place)
+            if isinstance(found, Header):
+                return Batch(found, segment.view, place)
+            here = found
+        opening = self._opening_batch((number + 1) * self._segment_bytes, position)
+        return opening if isinstance(opening, Batch) else here
+
+    def _opening_batch(self, start: int, previous_end: int | None) -> Batch | NotABatch:
+        """The first batch of the segment at ``start``, whose base must say ``previous_end`` (None: whatever it says)."""
+        segment = self._files.get(start // self._segment_bytes)
+        if segment is None:
+            return NotABatch("the segment is missing")
+        header = examine(segment.view, 0, start, self._segment_bytes)
+        if isinstance(header, NotABatch):
+            return header
+        stated = previous_end_of(segment.view, 0)
+        if stated is None:
+            return NotABatch("the first batch of the segment has no base record")
+        if previous_end is not None and stated != previous_end:
+            return NotABatch(f"the base of the segment says the log before it ended at {stated}, not {previous_end}")
+        return Batch(header, segment.view, 0)
+
+    def _end(self, position: int, durable: int, epoch: int, why: str) -> EndOfLog | TornTail | CorruptInterior:
+        behind = self._behind(position)
+        durable = max(durable, behind.durable_position)
+        if position < durable:
+            return self._corrupt(position, durable, why)
+        if behind.blank:
+            return EndOfLog(position, epoch)
+        at, _, what = self._damage(position, why)
+        return TornTail(position, max(epoch, behind.epoch), f"at {at}: {what}", behind.whole_batches)
+
+    def _corrupt(self, position: int, durable: int, why: str) -> CorruptInterior:
+        at, number, what = self._damage(position, why)
+        return CorruptInterior(at, self._files.path(number), what, durable)
+
+    def _damage(self, position: int, why: str) -> tuple[int, int, str]:
+        """(where, in which segment, what): the log ends at ``position`` in zeros where a later segment is the damaged one."""
+        number, place = divmod(position, self._segment_bytes)
+        later = [other for other in self._files.numbers() if other > number and not self.is_blank(other)]
+        segment = self._files.get(number)
+        if segment is None:
+            return position, number, "the segment is missing"
+        if segment.nonzero_from(place) is not None or place == 0:
+            return position, number, why
+        if not later:
+            return position, number, "the log ends in zeros here"
+        start = (number + 1) * self._segment_bytes
+        opening = self._opening_batch(start, position)
+        return start, number + 1, opening.why if isinstance(opening, NotABatch) else why
+
+    def _behind(self, position: int) -> _Behind:
+        """What whole batches lie behind ``position``, and whether there is anything but zeros."""
+        number, place = divmod(position, self._segment_bytes)
+        blank, durable, epoch, count = True, 0, 0, 0
+        for other in self._files.numbers():
+            segment = self._files.get(other) if other >= number else None
+            if segment is None:
+                continue
+            start = place if other == number else 0
+            blank = blank and segment.nonzero_from(start) is None
+            for header in self._whole_batches(segment, start):
+                durable = max(durable, header.durable_position)
+                epoch = max(epoch, header.epoch)
+                count += 1
+        return _Behind(blank, durable, epoch, count)
+
+    def _whole_batches(self, segment: Segment, start: int) -> Iterator[Header]:
+        """Whole batches at or behind place ``start``, found by their magic."""
+        beyond = start
+        for chunk_start, chunk_end in segment.data_ranges(start):
+            chunk = bytes(segment.view[chunk_start:chunk_end])
+            at = -1
+            while (at := chunk.find(BATCH_MAGIC, at + 1)) >= 0:
+                place = chunk_start + at
+                if place % BATCH_ALIGNMENT or place < beyond:
+                    continue
+                header = examine(segment.view, place, segment.start + place, self._segment_bytes - place)
+                if isinstance(header, Header):
+                    yield header
+                    beyond = place + header.length

@@ -1,0 +1,205 @@
+"""A start: find out what is on the disk, choose the case, and later cut what was never answered.
+
+``find_out`` reads and changes nothing. It checks every byte of the log behind the snapshot, so that a store that must be
+refused is refused before anything is touched, and the redo behind it can trust what it reads.
+
+``settle`` makes the recovered log the durable log, before the first append:
+
+    cut        everything from a torn tail on becomes zero, later segment files go, and both are synced: a new batch must
+               not stand before old ones that a later start could take for its continuation
+    rewrite    what lies behind the last position known durable is written once more, as it is, then synced. After a
+               failed fsync the kernel may hold pages for clean that never reached the disk; a plain sync would skip them
+
+A crash in ``settle`` leaves the same torn tail, or less of it, and the next start does it again.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from halfmq.errors import StoreDamaged
+from halfmq.runtime.disk import Disk
+from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
+from halfmq.store.recovery_cases import Act, Case, Checkpoint, Evidence, Front, Log, Tail, case_of
+from halfmq.store.segment import SegmentFiles
+
+
+class CheckpointFound(NamedTuple):
+    """One readable checkpoint slot. ``usable``: the snapshot that it names is there and whole."""
+
+    position: int
+    epoch: int
+    usable: bool
+
+
+class Recovery(NamedTuple):
+    """What a start found, and what it will do."""
+
+    case: Case
+    #: First offset of the oldest segment.
+    log_start: int
+    #: The redo starts here; it is the position of the snapshot, if one is used.
+    redo_from: int
+    #: The log ends here; what is behind it is cut.
+    end: int
+    #: Known durable before this start.
+    durable_position: int
+    #: Highest epoch found anywhere.
+    epoch: int
+    #: One sentence for the log and for `store verify`.
+    says: str
+
+
+def find_out(files: SegmentFiles, checkpoints: Sequence[CheckpointFound]) -> Recovery:
+    """Look at everything, change nothing.
+
+    Raises:
+        StoreDamaged: with file, place and remedy, when the case says to refuse.
+    """
+    durable = max((checkpoint.position for checkpoint in checkpoints), default=0)
+    epoch = max((checkpoint.epoch for checkpoint in checkpoints), default=0)
+    numbers = files.numbers()
+    if not numbers:
+        return _decided(
+            files, Evidence(Log.EMPTY, _newest(checkpoints, 0)[0], Front.BLANK, Tail.END), None, durable, epoch
+        )
+    scan = LogScan(files)
+    oldest = numbers[0] * files.segment_bytes
+    state, position = _newest(checkpoints, oldest)
+    redo_from = position if state is Checkpoint.USABLE else oldest
+    missing = _missing_below(files, numbers[0], redo_from)
+    if missing is not None:
+        evidence = Evidence(Log.GAP, state, Front.BASE, Tail.CORRUPT)
+        return _decided(files, evidence, CorruptInterior(*missing, durable), durable, epoch)
+    if state is Checkpoint.USABLE and not scan.batch_ends_at(redo_from):
+        at = files.path(max(0, redo_from - 1) // files.segment_bytes)
+        damage = CorruptInterior(redo_from, at, "no whole batch ends where the checkpoint was taken", durable)
+        evidence = Evidence(Log.WHOLE, Checkpoint.PAST_END, Front.BASE, Tail.CORRUPT)
+        return _decided(files, evidence, damage, durable, epoch)
+    front = _front(scan, state, oldest)
+    last: EndOfLog | TornTail | CorruptInterior | None = None
+    for scanned in scan.from_batch(redo_from, durable):
+        if isinstance(scanned, Batch):
+            durable = max(durable, scanned.header.durable_position)
+        else:
+            last = scanned
+    assert last is not None
+    tail = {EndOfLog: Tail.END, TornTail: Tail.TORN, CorruptInterior: Tail.CORRUPT}[type(last)]
+    return _decided(files, Evidence(Log.WHOLE, state, front, tail), last, durable, epoch, redo_from)
+
+
+def _newest(checkpoints: Sequence[CheckpointFound], oldest: int) -> tuple[Checkpoint, int]:
+    """What the checkpoints are good for, and the position of the newest one that can be used."""
+    if not checkpoints:
+        return Checkpoint.NONE, 0
+    usable = [checkpoint.position for checkpoint in checkpoints if checkpoint.usable]
+    if not usable:
+        return Checkpoint.UNREADABLE, 0
+    position = max(usable)
+    return (Checkpoint.USABLE, position) if position >= oldest else (Checkpoint.BEFORE_START, 0)
+
+
+def _front(scan: LogScan, state: Checkpoint, oldest: int) -> Front:
+    if state is Checkpoint.USABLE or scan.first_batch_has_base(oldest):
+        return Front.BASE
+    return Front.BLANK if oldest == 0 else Front.NO_BASE
+
+
+def _missing_below(files: SegmentFiles, first: int, redo_from: int) -> tuple[int, Path, str] | None:
+    """The first segment before the redo that is missing or too short: (place, file, why)."""
+    for number in range(first, -(-redo_from // files.segment_bytes)):
+        segment = files.get(number)
+        files.close_old(number * files.segment_bytes)
+        if segment is None:
+            return number * files.segment_bytes, files.path(number), "the segment is missing"
+        if len(segment.view) != files.segment_bytes:
+            why = f"the segment has {len(segment.view)} bytes instead of {files.segment_bytes}"
+            return number * files.segment_bytes, files.path(number), why
+    return None
+
+
+def _decided(
+    files: SegmentFiles,
+    evidence: Evidence,
+    last: EndOfLog | TornTail | CorruptInterior | None,
+    durable: int,
+    epoch: int,
+    redo_from: int = 0,
+) -> Recovery:
+    case = case_of(evidence)
+    if case.act is Act.REFUSE:
+        raise _refusal(files.directory, case, evidence, last, durable)
+    numbers = files.numbers()
+    log_start = numbers[0] * files.segment_bytes if numbers else 0
+    says = f"case {case.letter}: {case.says}"
+    match last:
+        case EndOfLog(at, seen):
+            return Recovery(case, log_start, redo_from, at, durable, max(epoch, seen), says)
+        case TornTail(cut_at, seen, why, whole):
+            says += f"; cutting at {cut_at} ({why}), {whole} whole batches behind it were never answered"
+            return Recovery(case, log_start, redo_from, cut_at, durable, max(epoch, seen), says)
+        case _:
+            return Recovery(case, 0, 0, 0, 0, epoch, says)
+
+
+def _refusal(
+    directory: Path, case: Case, evidence: Evidence, last: EndOfLog | TornTail | CorruptInterior | None, durable: int
+) -> StoreDamaged:
+    remedy = "nothing was changed; restore the named file from a backup, or start with a new directory"
+    text = f"the log in {directory} is damaged (case {case.letter}: {case.says})"
+    match last:
+        case CorruptInterior(at, file, why, position):
+            text += f": {file} at log offset {at}: {why}; the log was durable up to {position}"
+        case EndOfLog(at, _) | TornTail(at, _, _, _):
+            text += f": the log's first segment should begin at {at}"
+        case _:
+            text += f": {evidence.checkpoint.value} says the log was durable up to {durable}"
+    return StoreDamaged(text, hint=remedy)
+
+
+def settle(disk: Disk, files: SegmentFiles, recovery: Recovery, *, rewrite: bool) -> None:
+    """Make the disk agree with ``recovery``: see above. The caller then syncs the log up to its end.
+
+    Raises:
+        OSError: the disk failed; nothing may be appended.
+    """
+    scan = LogScan(files)
+    here = recovery.end // files.segment_bytes
+    for number in reversed(files.numbers()):
+        segment = files.get(number)
+        whole = segment is not None and len(segment.view) == files.segment_bytes
+        if number > here or (number == here and recovery.end % files.segment_bytes == 0):
+            if not whole or not scan.is_blank(number):
+                files.remove(number)
+        elif number == here:
+            _zero_from(files, number, recovery.end % files.segment_bytes, whole=whole)
+    if files.numbers():
+        disk.sync_directory(files.directory)
+    if rewrite:
+        _write_again(files, max(recovery.durable_position, recovery.redo_from), recovery.end)
+
+
+def _zero_from(files: SegmentFiles, number: int, place: int, *, whole: bool) -> None:
+    segment = files.get(number)
+    assert segment is not None
+    if not whole:  # its allocation did not survive; the batches in it did
+        segment.file.allocate(files.segment_bytes)
+        segment.view = segment.file.view()
+    changed = not whole
+    for start, end in segment.data_ranges(place):
+        if any(segment.view[start:end]):
+            segment.file.write(start, [bytes(end - start)])
+            changed = True
+    if changed:
+        segment.file.sync()
+
+
+def _write_again(files: SegmentFiles, start: int, end: int) -> None:
+    for number in range(start // files.segment_bytes, -(-end // files.segment_bytes)):
+        segment = files.get(number)
+        assert segment is not None
+        stop = min(files.segment_bytes, end - segment.start)
+        for place, range_end in segment.data_ranges(max(0, start - segment.start)):
+            if place >= stop:
+                break
+            segment.file.write(place, [bytes(segment.view[place : min(range_end, stop)])])

@@ -1,0 +1,137 @@
+"""What a start may find on the disk, as a table of lettered cases. Exactly one matches; each says what to do.
+
+Four things are found out, without changing anything:
+
+    log         are the segment files there, without a gap from the oldest to where the redo starts?
+    checkpoint  the newest one whose snapshot can be read, or why there is none
+    front       when the redo must start at the oldest segment: does that begin with a base record?
+    tail        how the scan from there ended (``log_scan``)
+
+The letters appear in log lines, in `docs/recovery.md` and in the tests, which go through all combinations.
+"""
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+
+class Log(Enum):
+    EMPTY = "no segment files"
+    WHOLE = "segment files without a gap up to the redo"
+    GAP = "a segment file is missing"
+
+
+class Checkpoint(Enum):
+    NONE = "no checkpoint"
+    USABLE = "a checkpoint with its snapshot"
+    UNREADABLE = "a checkpoint whose snapshot is missing or damaged"
+    BEFORE_START = "a checkpoint older than the oldest segment"
+    PAST_END = "a checkpoint at a position where no batch ends"
+
+
+class Front(Enum):
+    BASE = "the oldest segment begins with a base"
+    BLANK = "the first segment of all has no whole batch at its beginning"
+    NO_BASE = "the oldest segment of a trimmed log does not begin with a base"
+
+
+class Tail(Enum):
+    END = "the log ends in zeros"
+    TORN = "torn tail"
+    CORRUPT = "damage below a durable position"
+
+
+class Act(Enum):
+    START_EMPTY = "start with an empty log"
+    REDO_FROM_SNAPSHOT = "load the snapshot, redo the log behind it"
+    REDO_FROM_BASE = "redo the whole log from the base of its oldest segment; derived files are made again"
+    REFUSE = "change nothing and say why"
+
+
+class Evidence(NamedTuple):
+    """``front`` counts only where no checkpoint is usable."""
+
+    log: Log
+    checkpoint: Checkpoint
+    front: Front
+    tail: Tail
+
+
+class Case(NamedTuple):
+    """``cut``: everything from the torn tail on is made zero before the first append."""
+
+    letter: str
+    log: frozenset[Log]
+    checkpoint: frozenset[Checkpoint]
+    front: frozenset[Front]
+    tail: frozenset[Tail]
+    act: Act
+    cut: bool
+    says: str
+
+    def matches(self, evidence: Evidence) -> bool:
+        return (
+            evidence.log in self.log
+            and evidence.checkpoint in self.checkpoint
+            and evidence.front in self.front
+            and evidence.tail in self.tail
+        )
+
+
+_ANY_FRONT: Final = frozenset(Front)
+_ANY_TAIL: Final = frozenset(Tail)
+_ANY_CHECKPOINT: Final = frozenset(Checkpoint)
+_WHOLE: Final = frozenset({Log.WHOLE})
+_NONE: Final = frozenset({Checkpoint.NONE})
+_USABLE: Final = frozenset({Checkpoint.USABLE})
+_UNREADABLE: Final = frozenset({Checkpoint.UNREADABLE})
+_BEFORE_START: Final = frozenset({Checkpoint.BEFORE_START})
+#: The redo starts at the oldest segment.
+_FROM_START: Final = _NONE | _UNREADABLE | _BEFORE_START
+_BASE: Final = frozenset({Front.BASE})
+_BLANK: Final = frozenset({Front.BLANK})
+_END: Final = frozenset({Tail.END})
+_TORN: Final = frozenset({Tail.TORN})
+_CORRUPT: Final = frozenset({Tail.CORRUPT})
+
+CASES: Final = (
+    Case("A", frozenset({Log.EMPTY}), _NONE, _ANY_FRONT, _ANY_TAIL, Act.START_EMPTY, False,
+         "first start"),
+    Case("B", frozenset({Log.EMPTY}), _ANY_CHECKPOINT - _NONE, _ANY_FRONT, _ANY_TAIL, Act.REFUSE, False,
+         "the segment files are gone, a checkpoint is left"),
+    Case("C", frozenset({Log.GAP}), _ANY_CHECKPOINT, _ANY_FRONT, _ANY_TAIL, Act.REFUSE, False,
+         "a segment is missing in the middle"),
+    Case("D", _WHOLE, frozenset({Checkpoint.PAST_END}), _ANY_FRONT, _ANY_TAIL, Act.REFUSE, False,
+         "the checkpoint is newer than the log"),
+    Case("E", _WHOLE, _FROM_START, frozenset({Front.NO_BASE}), _ANY_TAIL, Act.REFUSE, False,
+         "the oldest segment does not begin with a base, and no snapshot can stand in"),
+    Case("F", _WHOLE, _USABLE, _ANY_FRONT, _CORRUPT, Act.REFUSE, False,
+         "damage behind the snapshot, below a durable position"),
+    Case("G", _WHOLE, _FROM_START, _BASE | _BLANK, _CORRUPT, Act.REFUSE, False,
+         "damage below a durable position"),
+    Case("H", _WHOLE, _USABLE, _ANY_FRONT, _END, Act.REDO_FROM_SNAPSHOT, False,
+         "clean end, snapshot"),
+    Case("I", _WHOLE, _USABLE, _ANY_FRONT, _TORN, Act.REDO_FROM_SNAPSHOT, True,
+         "torn tail, snapshot"),
+    Case("J", _WHOLE, _FROM_START, _BLANK, _END, Act.START_EMPTY, False,
+         "a crash before the first batch"),
+    Case("K", _WHOLE, _FROM_START, _BLANK, _TORN, Act.START_EMPTY, True,
+         "a crash in the first batch"),
+    Case("L", _WHOLE, _NONE, _BASE, _END, Act.REDO_FROM_BASE, False,
+         "clean end, no checkpoint"),
+    Case("M", _WHOLE, _NONE, _BASE, _TORN, Act.REDO_FROM_BASE, True,
+         "torn tail, no checkpoint"),
+    Case("N", _WHOLE, _UNREADABLE, _BASE, _END, Act.REDO_FROM_BASE, False,
+         "clean end, the snapshot is missing or unreadable"),
+    Case("O", _WHOLE, _UNREADABLE, _BASE, _TORN, Act.REDO_FROM_BASE, True,
+         "torn tail, the snapshot is missing or unreadable"),
+    Case("P", _WHOLE, _BEFORE_START, _BASE, _END, Act.REDO_FROM_BASE, False,
+         "clean end, the snapshot is older than the log's start"),
+    Case("Q", _WHOLE, _BEFORE_START, _BASE, _TORN, Act.REDO_FROM_BASE, True,
+         "torn tail, the snapshot is older than the log's start"),
+)  # fmt: skip
+
+
+def case_of(evidence: Evidence) -> Case:
+    """The one case that matches."""
+    (case,) = [case for case in CASES if case.matches(evidence)]
+    return case
