@@ -9,7 +9,6 @@ one before may still serve. A checkpoint only accelerates; the log alone is enou
 
 from pathlib import Path
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from halfmq.runtime.disk import Disk
 from halfmq.store.layout import CHECKPOINT, CHECKPOINT_MAGIC, CHECKPOINT_SLOT_BYTES, FORMAT_VERSION
@@ -32,7 +31,7 @@ class Present(NamedTuple):
     slots: tuple[Slot, ...]
 
 
-def read_checkpoint(disk: Disk, path: Path, store: UUID) -> Missing | Present | Unreadable:
+def read_checkpoint(disk: Disk, path: Path, store: bytes) -> Missing | Present | Unreadable:
     """What the checkpoint file says.
 
     Missing: no checkpoint was ever written. Unreadable: one was, and no slot can be believed, or it is another store's.
@@ -56,8 +55,8 @@ def read_checkpoint(disk: Disk, path: Path, store: UUID) -> Missing | Present | 
             case (_, version, sequence, uuid, epoch, _, position, snapshot_crc):
                 if version != FORMAT_VERSION:
                     wrong = f"the slot has version {version}, this program reads {FORMAT_VERSION}"
-                elif uuid != store.bytes:
-                    wrong = f"the slot is of the store {UUID(bytes=uuid)}"
+                elif uuid != store:
+                    wrong = f"the slot is of the store {uuid.hex()}"
                 else:
                     slots.append(Slot(sequence, epoch, position, snapshot_crc))
     if slots:
@@ -65,7 +64,7 @@ def read_checkpoint(disk: Disk, path: Path, store: UUID) -> Missing | Present | 
     return Unreadable(f"{path}: {wrong}") if wrong else Missing()
 
 
-def write_checkpoint(disk: Disk, path: Path, store: UUID, slot: Slot) -> None:
+def write_checkpoint(disk: Disk, path: Path, store: bytes, slot: Slot) -> None:
     """Write ``slot`` into the place that its sequence gives, and sync. The other slot is not touched.
 
     The caller has synced the snapshot with its name, and the derived files. ``slot.sequence`` is one more than the
@@ -83,7 +82,7 @@ def write_checkpoint(disk: Disk, path: Path, store: UUID, slot: Slot) -> None:
             CHECKPOINT_MAGIC,
             FORMAT_VERSION,
             slot.sequence,
-            store.bytes,
+            store,
             slot.epoch,
             0,
             slot.position,

@@ -22,10 +22,11 @@ FileKey = tuple[int, int, int]
 class OpenFiles:
     """Files by key. ``get`` is for the hot path: one dictionary look-up on a hit."""
 
-    __slots__ = ("_dirty_directories", "_disk", "_lock", "_open_max", "dirty", "files")
+    __slots__ = ("_dirty_directories", "_disk", "_lock", "_open_max", "_writable", "dirty", "files")
 
-    def __init__(self, disk: Disk, open_max: int = OPEN_FILES_MAX) -> None:
+    def __init__(self, disk: Disk, open_max: int = OPEN_FILES_MAX, *, writable: bool = True) -> None:
         self._disk = disk
+        self._writable = writable
         self._open_max = open_max
         #: In the order of opening; the first is closed when there are too many.
         self.files: dict[FileKey, File] = {}
@@ -37,7 +38,7 @@ class OpenFiles:
     def get(self, key: FileKey, path: Path) -> File:
         """The open file; opened when it is not. Raises FileNotFoundError when there is none."""
         file = self.files.get(key)
-        return file if file is not None else self._remember(key, self._disk.open(path))
+        return file if file is not None else self._remember(key, self._disk.open(path, writable=self._writable))
 
     def create(self, key: FileKey, path: Path, length: int) -> File:
         """The file, ``length`` bytes long at least and made with its directories when missing. New bytes are zero.

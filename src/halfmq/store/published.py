@@ -9,7 +9,6 @@ State REBUILDING says that derived files are being made again: nothing may be re
 
 from pathlib import Path
 from typing import Final, NamedTuple
-from uuid import UUID
 from zlib import crc32
 
 from halfmq.runtime.disk import Disk, File
@@ -33,7 +32,8 @@ class Published(NamedTuple):
     """One publication. Position and log start are log offsets, the time is broker time, ms."""
 
     sequence: int
-    store: UUID
+    #: 16 bytes, as in ``store.json``.
+    store: bytes
     epoch: int
     rebuilding: bool
     position: int
@@ -44,14 +44,14 @@ class Published(NamedTuple):
 class PublishedPage:
     """The broker's side. One small write per publication, into the slot that was not written last."""
 
-    def __init__(self, file: File, store: UUID, epoch: int, sequence: int) -> None:
+    def __init__(self, file: File, store: bytes, epoch: int, sequence: int) -> None:
         self._file = file
-        self._store = store.bytes
+        self._store = store
         self._epoch = epoch
         self._sequence = sequence
 
     @classmethod
-    def open(cls, disk: Disk, path: Path, store: UUID, epoch: int) -> "PublishedPage":
+    def open(cls, disk: Disk, path: Path, store: bytes, epoch: int) -> "PublishedPage":
         """The page, made when missing; what it said before stands until the first ``publish``."""
         file = disk.open(path, create=True)
         if file.size() < _SLOTS * PUBLISHED_SLOT_BYTES:
@@ -126,7 +126,7 @@ def _newest(file: File) -> Published | Missing | Unreadable:
                     wrong = f"the page has version {version}, this program reads {FORMAT_VERSION}"
                 elif best is None or sequence > best.sequence:
                     rebuilding = state == PUBLISHED_REBUILDING
-                    best = Published(sequence, UUID(bytes=uuid), epoch, rebuilding, position, log_start, time_ms)
+                    best = Published(sequence, uuid, epoch, rebuilding, position, log_start, time_ms)
     if best is not None:
         return best
     return Unreadable(f"{file.path}: {wrong}") if wrong else Missing()

@@ -10,7 +10,6 @@ log, never a reason to refuse.
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
-from uuid import UUID
 from zlib import crc32
 
 from halfmq.errors import InvariantViolated
@@ -38,7 +37,9 @@ def snapshot_path(directory: Path, position: int) -> Path:
     return directory / f"{position:020d}{_SUFFIX}"
 
 
-def write_snapshot(disk: Disk, directory: Path, store: UUID, epoch: int, position: int, chunks: Iterable[bytes]) -> int:
+def write_snapshot(
+    disk: Disk, directory: Path, store: bytes, epoch: int, position: int, chunks: Iterable[bytes]
+) -> int:
     """Write the snapshot of ``position``; durable with its name when this returns. Returns its CRC for the checkpoint.
 
     Raises:
@@ -71,7 +72,7 @@ def write_snapshot(disk: Disk, directory: Path, store: UUID, epoch: int, positio
     return crc32(end, crc)
 
 
-def read_snapshot(disk: Disk, directory: Path, store: UUID, position: int) -> WholeSnapshot | Missing | Unreadable:
+def read_snapshot(disk: Disk, directory: Path, store: bytes, position: int) -> WholeSnapshot | Missing | Unreadable:
     """The snapshot of ``position``, checked to its last byte before any of it is handed out."""
     path = snapshot_path(directory, position)
     if not disk.exists(path):
@@ -86,8 +87,8 @@ def read_snapshot(disk: Disk, directory: Path, store: UUID, position: int) -> Wh
     magic, version, uuid, epoch, _, own_position = SNAPSHOT.unpack_from(data)
     if magic != SNAPSHOT_MAGIC or version != FORMAT_VERSION:
         return Unreadable(f"{path} does not begin as a snapshot of version {FORMAT_VERSION}")
-    if uuid != store.bytes or own_position != position:
-        return Unreadable(f"{path} says store {UUID(bytes=uuid)} and log offset {own_position}")
+    if uuid != store or own_position != position:
+        return Unreadable(f"{path} says store {uuid.hex()} and log offset {own_position}")
     chunks: list[bytes] = []
     at = SNAPSHOT.size
     while at + SNAPSHOT_CHUNK.size <= len(data):
@@ -122,8 +123,8 @@ def remove_snapshots(disk: Disk, directory: Path, keep: Iterable[int]) -> None:
             disk.remove(directory / name)
 
 
-def _parts(store: UUID, epoch: int, position: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    yield SNAPSHOT.pack(SNAPSHOT_MAGIC, FORMAT_VERSION, store.bytes, epoch, 0, position)
+def _parts(store: bytes, epoch: int, position: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    yield SNAPSHOT.pack(SNAPSHOT_MAGIC, FORMAT_VERSION, store, epoch, 0, position)
     for chunk in chunks:
         if not chunk:
             raise InvariantViolated("a snapshot chunk is empty; a length of 0 is the end of the file")

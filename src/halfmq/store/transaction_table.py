@@ -8,7 +8,7 @@ Rows change in pages of 32 that are kept in memory for a while, since a commit m
 ROLLED_BACK for ever. Recovery writes the rows again from the log and from the undecided transactions of the snapshot.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
@@ -402,3 +402,27 @@ class TransactionTable:
 
     def _path(self, base: int) -> Path:
         return self._directory / f"{base:020d}.tx"
+
+
+def table_views(disk: Disk, directory: Path) -> Iterator[tuple[int, memoryview]]:
+    """(first half index, its rows) of each file, for readers by column: see ``ROW_FIELDS``. Rows of state 0 are empty.
+
+    A broker may be writing. A row that is read while it is settled may be of either state, as the log was a moment ago.
+    """
+    for base in list_bases(disk, directory, ".tx"):
+        file = disk.open(directory / f"{base:020d}.tx", writable=False)
+        try:
+            yield base, memoryview(file.read(0, _FILE_BYTES))
+        finally:
+            file.close()
+
+
+def iter_rows(disk: Disk, directory: Path) -> Iterator[tuple[int, TransactionRow]]:
+    """(half index, row) of every half that the table knows."""
+    for base, view in table_views(disk, directory):
+        for number, fields in enumerate(
+            TRANSACTION_ROW.iter_unpack(view[: len(view) // TRANSACTION_ROW_BYTES * TRANSACTION_ROW_BYTES])
+        ):
+            row = TransactionRow._make(fields)
+            if row.state != ROW_EMPTY:
+                yield base + number, row
