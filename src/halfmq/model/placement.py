@@ -33,7 +33,7 @@ def fits(end: int, batch_open: bool, record_bytes: int, segment_bytes: int) -> b
     A segment that is exactly full has no room: its last byte belongs to it, ``end`` already to the next.
     """
     place = end % segment_bytes
-    if place == 0 and end > 0 and not batch_open:
+    if place == 0 and end > 0:  # exactly full, also in an open batch: its header lies before
         return False
     needed = record_bytes if batch_open else BATCH_HEADER_BYTES + record_bytes
     return aligned(place + needed) <= segment_bytes
