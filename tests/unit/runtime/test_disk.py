@@ -1,0 +1,213 @@
+"""One behaviour suite for the Disk port, run by the real disk and by the faulty one, so that the two cannot drift."""
+
+import errno
+import gc
+from pathlib import Path
+
+import pytest
+
+from halfmq.runtime.disk import Disk, RealDisk
+from halfmq.testing.faulty_disk import FaultyDisk
+
+
+@pytest.fixture(params=["real", "faulty"])
+def disk(request: pytest.FixtureRequest) -> Disk:
+    return RealDisk() if request.param == "real" else FaultyDisk()
+
+
+@pytest.fixture
+def home(disk: Disk, tmp_path: Path) -> Path:
+    directory = tmp_path / "store"
+    disk.make_directories(directory)
+    return directory
+
+
+def test_what_was_written_is_read(disk: Disk, home: Path) -> None:
+    file = disk.open(home / "a", create=True)
+    assert file.write(3, [b"abc", b"", b"defg"]) == 7
+    assert file.size() == 10
+    assert file.read(0, 100) == b"\0\0\0abcdefg"
+    assert file.read(5, 2) == b"cd"
+    assert file.read(10, 5) == b""
+
+
+def test_a_write_may_overlap_what_is_there(disk: Disk, home: Path) -> None:
+    file = disk.open(home / "a", create=True)
+    file.write(0, [b"abcdef"])
+    file.write(2, [b"XY"])
+    assert file.read(0, 10) == b"abXYef"
+
+
+def test_a_second_opener_sees_the_writes(disk: Disk, home: Path) -> None:
+    disk.open(home / "a", create=True).write(0, [b"abc"])
+    assert disk.open(home / "a", writable=False).read(0, 3) == b"abc"
+
+
+def test_a_file_that_is_not_there_is_not_found(disk: Disk, home: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk.open(home / "a")
+    with pytest.raises(FileNotFoundError):
+        disk.open(home / "no directory" / "a", create=True)
+    assert not disk.exists(home / "a")
+
+
+def test_a_file_opened_for_reading_takes_no_writes(disk: Disk, home: Path) -> None:
+    disk.open(home / "a", create=True)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        disk.open(home / "a", writable=False).write(0, [b"x"])
+
+
+def test_opening_with_create_keeps_what_is_there(disk: Disk, home: Path) -> None:
+    disk.open(home / "a", create=True).write(0, [b"abc"])
+    assert disk.open(home / "a", create=True).size() == 3
+
+
+def test_allocate_makes_zeros_and_never_shrinks(disk: Disk, home: Path) -> None:
+    file = disk.open(home / "a", create=True)
+    file.write(0, [b"abc"])
+    file.allocate(8192)
+    assert file.size() == 8192
+    assert file.read(0, 8192) == b"abc" + bytes(8189)
+    file.allocate(100)
+    assert file.size() == 8192
+
+
+def test_truncate_shortens_and_lengthens_with_zeros(disk: Disk, home: Path) -> None:
+    file = disk.open(home / "a", create=True)
+    file.write(0, [b"abcdef"])
+    file.truncate(2)
+    assert file.read(0, 10) == b"ab"
+    file.truncate(4)
+    assert file.read(0, 10) == b"ab\0\0"
+
+
+def test_a_view_sees_later_writes(disk: Disk, home: Path) -> None:
+    file = disk.open(home / "a", create=True)
+    file.allocate(4096)
+    view = file.view()
+    assert len(view) == 4096
+    file.write(10, [b"abc"])
+    assert bytes(view[10:13]) == b"abc"
+    disk.open(home / "a").write(20, [b"other"])
+    assert bytes(view[20:25]) == b"other"
+
+
+def test_a_view_cannot_be_written_to(disk: Disk, home: Path) -> None:
+    file = disk.open(home / "a", create=True)
+    file.allocate(4096)
+    with pytest.raises(TypeError):
+        file.view()[0] = 1
+
+
+def test_a_view_taken_before_the_file_grew_still_sees_writes_to_its_part(disk: Disk, home: Path) -> None:
+    file = disk.open(home / "a", create=True)
+    file.allocate(4096)
+    before = file.view()
+    file.allocate(8192)
+    file.write(4094, [b"abcd"])
+    assert bytes(before[4094:]) == b"ab"
+    assert len(file.view()) == 8192
+    assert bytes(file.view()[4094:4098]) == b"abcd"
+
+
+def test_a_view_outlives_the_file(disk: Disk, home: Path) -> None:
+    file = disk.open(home / "a", create=True)
+    file.write(0, [b"abc"])
+    view = file.view()
+    file.close()
+    disk.remove(home / "a")
+    gc.collect()
+    assert bytes(view) == b"abc"
+
+
+def test_an_empty_file_has_an_empty_view(disk: Disk, home: Path) -> None:
+    assert bytes(disk.open(home / "a", create=True).view()) == b""
+
+
+def test_next_data_skips_only_zeros(disk: Disk, home: Path) -> None:
+    file = disk.open(home / "a", create=True)
+    file.allocate(1 << 20)
+    file.write(700_000, [b"x"])
+    at = file.next_data(0)
+    assert 0 <= at <= 700_000
+    assert file.next_data(700_000) == 700_000
+    content = file.read(0, 1 << 20)
+    after = file.next_data(700_001)
+    assert after >= 700_001
+    assert not any(content[700_001:after])
+
+
+def test_a_closed_file_is_not_used_again(disk: Disk, home: Path) -> None:
+    file = disk.open(home / "a", create=True)
+    file.close()
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.write(0, [b"x"])
+
+
+def test_rename_replaces(disk: Disk, home: Path) -> None:
+    disk.open(home / "old", create=True).write(0, [b"old"])
+    file = disk.open(home / "new", create=True)
+    file.write(0, [b"new"])
+    disk.rename(home / "new", home / "old")
+    disk.sync_directory(home)
+    assert disk.list(home) == ["old"]
+    assert disk.open(home / "old").read(0, 9) == b"new"
+    file.write(0, [b"NEW"])
+    assert disk.open(home / "old").read(0, 9) == b"NEW"
+
+
+def test_remove_takes_the_name_and_leaves_open_files(disk: Disk, home: Path) -> None:
+    file = disk.open(home / "a", create=True)
+    file.write(0, [b"abc"])
+    disk.remove(home / "a")
+    assert not disk.exists(home / "a")
+    assert file.read(0, 3) == b"abc"
+    with pytest.raises(FileNotFoundError):
+        disk.remove(home / "a")
+    with pytest.raises(FileNotFoundError):
+        disk.rename(home / "a", home / "b")
+
+
+def test_list_is_sorted_and_empty_for_what_is_not_there(disk: Disk, home: Path) -> None:
+    for name in "bca":
+        disk.open(home / name, create=True)
+    disk.make_directories(home / "d" / "e")
+    assert disk.list(home) == ["a", "b", "c", "d"]
+    assert disk.list(home / "d") == ["e"]
+    assert disk.list(home / "nothing") == []
+
+
+def test_making_directories_twice_is_harmless(disk: Disk, home: Path) -> None:
+    disk.make_directories(home / "x" / "y")
+    disk.make_directories(home / "x" / "y")
+    assert disk.exists(home / "x" / "y")
+    disk.sync_directory(home / "x")
+    with pytest.raises(FileNotFoundError):
+        disk.sync_directory(home / "z")
+
+
+def test_a_lock_is_held_by_one_until_it_is_dropped(disk: Disk, home: Path) -> None:
+    held = disk.lock(home / "lock")
+    assert held is not None
+    assert disk.lock(home / "lock") is None
+    del held
+    gc.collect()
+    assert disk.lock(home / "lock") is not None
+
+
+def test_free_bytes_is_a_number(disk: Disk, home: Path) -> None:
+    assert disk.free_bytes(home) > 0
+
+
+def test_sync_returns(disk: Disk, home: Path) -> None:
+    file = disk.open(home / "a", create=True)
+    file.write(0, [b"abc"])
+    file.sync()
+    assert file.read(0, 3) == b"abc"
+
+
+def test_errors_carry_the_number_of_the_system(disk: Disk, home: Path) -> None:
+    with pytest.raises(OSError, match="No such file") as caught:
+        disk.open(home / "a")
+    assert caught.value.errno == errno.ENOENT
