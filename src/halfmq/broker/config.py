@@ -1,7 +1,6 @@
 """What an operator can set, with defaults that need no thought. Where values come from (flags, tests) is the caller's business."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -10,6 +9,7 @@ from halfmq import limits
 from halfmq.errors import UsageError
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 from halfmq.model.settings import BrokerSettings
+from halfmq.store.store import Durability
 
 #: Precedent: RocketMQ ``listenPort`` and the name server's ``listenPort``.
 BROKER_PORT: Final = 10_911
@@ -20,13 +20,6 @@ DRAIN_MS: Final = 300
 #: Precedent: RocketMQ ``fileReservedTime`` = 72 hours.
 RETENTION_MS: Final = 72 * 3_600_000
 RETENTION_CHECK_MS: Final = 10_000
-
-
-class Durability(StrEnum):
-    """When an answer may leave: ``memory`` after the write (promises nothing across power loss), ``fsync`` after the sync."""
-
-    MEMORY = "memory"
-    FSYNC = "fsync"
 
 
 @dataclass(frozen=True, slots=True)

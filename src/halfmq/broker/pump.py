@@ -30,10 +30,10 @@ from halfmq.core.commands import Command
 from halfmq.core.decide import decide, next_deadline_ms, size_bound
 from halfmq.core.decision import Effect, Refused, Reply, Why
 from halfmq.core.session import Published, apply_session
-from halfmq.core.state import State
+from halfmq.core.state import State, next_offset
 from halfmq.errors import HalfmqError, InvariantViolated, StoreFull
 from halfmq.model.placement import fits, next_segment_start
-from halfmq.model.records import Record
+from halfmq.model.records import EpochStarted, Record, payload_of, payload_record_size
 
 log = logging.getLogger("halfmq.pump")
 
@@ -66,6 +66,8 @@ class Log(Protocol):
     def durable_position(self) -> int: ...
 
     def append(self, records: Sequence[Record], broker_time_ms: int) -> int: ...
+
+    def reserve_roll(self) -> None: ...
 
     def request_sync(self, position: int) -> None: ...
 
@@ -139,6 +141,33 @@ class Pump:
     def idle(self) -> bool:
         """Nothing is waiting to be decided, written or released."""
         return not self._pending and not self._held
+
+    def begin_epoch(self, epoch: int, wall_ms: int) -> None:
+        """Write the first batch of this run: that it began, behind a base record where a segment begins.
+
+        Nothing is answered before it is durable, since everything else stands behind it.
+
+        Raises:
+            StoreFull: no room; nothing was written.
+            StorePoisoned: the disk failed.
+        """
+        state = self.state
+        now_ms = self._time.now_ms()
+        payload = payload_of(epoch, wall_ms)
+        size = payload_record_size(payload)
+        if not state.loaded or not fits(state.log_end, False, size, self._segment_bytes):
+            self._roll(now_ms)
+        else:
+            self._open(state.log_end, now_ms)
+        record = EpochStarted(next_offset(state), size, epoch, wall_ms, payload)
+        apply(state, record)
+        self._records.append(record)
+        self._close()
+        written, self._written = self._written, []
+        self._held.append(_Turn(state.log_end, written, [], []))
+        self._store.request_sync(state.log_end)
+        self._on_deadline(next_deadline_ms(state))
+        self._release()
 
     # --- one turn --------------------------------------------------------------------------------------------
 
@@ -232,8 +261,13 @@ class Pump:
         self._written.append(WrittenBatch(end, self._batch_time_ms, records))
 
     def _roll(self, now_ms: int) -> None:
-        """Go on in the next segment, behind its base record, which stays in the open batch."""
+        """Go on in the next segment, behind its base record, which stays in the open batch.
+
+        Raises:
+            StoreFull: no room for another segment; the log stands where it stood.
+        """
         self._close()
+        self._store.reserve_roll()
         previous_end = self.state.log_end
         full = previous_end % self._segment_bytes == 0
         self._open(previous_end if full else next_segment_start(previous_end, self._segment_bytes), now_ms)

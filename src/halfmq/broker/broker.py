@@ -1,0 +1,276 @@
+"""The composition root: one broker on one directory, made of parts that know as little of each other as they can.
+
+    Store -> redo -> State -> Pump -> handlers of commands -> Gateway -> two listening ports
+
+Clock, disk, entropy, loop, sync thread and maintenance thread come from outside, so that the same broker runs as a
+process and inside a simulation.
+"""
+
+import asyncio
+import logging
+import time as stopwatch
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from halfmq.broker.back_check import BackCheck
+from halfmq.broker.clients import Clients
+from halfmq.broker.config import BrokerConfig, packed_host
+from halfmq.broker.groups import GroupsOnUse
+from halfmq.broker.lookups import Lookups
+from halfmq.broker.maintenance import Maintenance
+from halfmq.broker.name_service import NameService
+from halfmq.broker.offload import Offload, ThreadOffload
+from halfmq.broker.pull_service import PullService
+from halfmq.broker.pump import Failed, Pump
+from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.sends import Sends
+from halfmq.broker.stored import StoredMessages
+from halfmq.broker.timers import BrokerTime, DeadlineTimer
+from halfmq.core.apply import apply, close_batch, open_batch
+from halfmq.core.commands import Tick
+from halfmq.core.decision import Done, Effect, Reply, SendCheck, WakeQueue
+from halfmq.core.snapshot import load_rows
+from halfmq.core.state import State
+from halfmq.errors import HalfmqError, PortTaken, StorePoisoned
+from halfmq.model.settings import BrokerSettings
+from halfmq.runtime.clock import Clock
+from halfmq.runtime.disk import Disk
+from halfmq.runtime.entropy import Entropy
+from halfmq.store.group_flush import Job, Syncer
+from halfmq.store.store import Store
+
+log = logging.getLogger("halfmq.broker")
+
+
+class Ports(NamedTuple):
+    broker: int
+    names: int
+
+
+class Broker:
+    """``await start()``, then it serves until ``drain()`` or until ``failed`` is done; ``close()`` in every case."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        clock: Clock,
+        entropy: Entropy,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        make_syncer: Callable[[Job], Syncer] | None = None,
+        offload: Offload | None = None,
+    ) -> None:
+        """``make_syncer`` and ``offload``: who syncs and who does slow work; threads of their own by default."""
+        self.config = config
+        #: Done, with the reason, when the broker had to stop by itself: the disk failed, or we have a bug.
+        self.failed: asyncio.Future[BaseException] = loop.create_future()
+        self._disk = disk
+        self._clock = clock
+        self._entropy = entropy
+        self._loop = loop
+        self._make_syncer = make_syncer
+        self._offload: Offload = offload if offload is not None else ThreadOffload(loop)
+        self._servers: list[asyncio.AbstractServer] = []
+        self._store: Store | None = None
+        self._gateway: Gateway
+        self._pump: Pump
+        self._pulls: PullService
+        self._checks: BackCheck
+        self._maintenance: Maintenance | None = None
+        self._timer: DeadlineTimer
+
+    # --- start -----------------------------------------------------------------------------------------------
+
+    async def start(self) -> Ports:
+        """Bind, recover, serve. Returns the ports.
+
+        Raises:
+            PortTaken, StoreInUse, StoreDamaged, StoreFull, WrongVersion, OSError: nothing serves; ``close``.
+        """
+        began = stopwatch.perf_counter()
+        self._gateway = Gateway(self._loop, lambda: self._pump.backlog)
+        ports = await self._bind()
+        settings = replace(
+            self.config.settings,
+            store_host=packed_host(self.config.advertised(), ports.broker),
+            segment_bytes=self.config.segment_bytes,
+        )
+        options = {} if self._make_syncer is None else {"make_syncer": self._make_syncer}
+        self._store = Store.open(
+            self._disk,
+            self.config.data,
+            entropy=self._entropy,
+            segment_bytes=self.config.segment_bytes,
+            durability=self.config.durability,
+            reserve_bytes=self.config.disk_reserve_bytes,
+            **options,
+        )
+        settings = replace(settings, segment_bytes=self._store.segment_bytes)
+        state, redone = recover(self._store, settings)
+        self._compose(state, self._store, f"{self.config.advertised()}:{ports.broker}")
+        self._pump.begin_epoch(self._store.epoch, self._clock.wall_ms())
+        for server in self._servers:
+            await server.start_serving()
+        self._gateway.start()
+        assert self._maintenance is not None
+        self._maintenance.start()
+        log.info(
+            "store %s: %s; %d batches redone, %d undecided, log %d to %d, %.3f s",
+            self.config.data, self._store.recovery.says, redone, count_undecided(state), state.log_start, state.log_end,
+            stopwatch.perf_counter() - began,
+        )  # fmt: skip
+        log.info("broker listens on %s:%d (durability %s)", self.config.host, ports.broker, self.config.durability.value)
+        log.info("name service listens on %s:%d", self.config.host, ports.names)
+        return ports
+
+    async def _bind(self) -> Ports:
+        found = []
+        for what, port in (("broker", self.config.port), ("name service", self.config.name_port)):
+            try:
+                server = await self._loop.create_server(
+                    self._gateway.protocol, self.config.host, port, start_serving=False, backlog=1024
+                )
+            except OSError as error:
+                raise PortTaken(
+                    f"the {what} cannot listen on {self.config.host}:{port}: {error.strerror or error}",
+                    hint="stop the other process, or choose --port and --name-port (0: any free one)",
+                ) from error
+            self._servers.append(server)
+            found.append(server.sockets[0].getsockname()[1])
+        return Ports(*found)
+
+    def _compose(self, state: State, store: Store, address: str) -> None:
+        time = BrokerTime(self._clock, state.batch_time_ms)
+        self._timer = DeadlineTimer(self._loop, time, self._tick)
+        gateway = self._gateway
+        pump = self._pump = Pump(
+            state,
+            store,
+            self._loop,
+            time,
+            segment_bytes=store.segment_bytes,
+            on_effect=self._on_effect,
+            on_released=gateway.flush,
+            on_deadline=self._timer.arm,
+            on_fatal=self._fatal,
+        )
+        store.on_durable = lambda position: self._from_sync_thread(pump.durable)
+        store.on_failed = lambda error: self._from_sync_thread(lambda: pump.sync_failed(error))
+        settings = state.settings
+        stored = StoredMessages(state, store)
+        groups = GroupsOnUse(pump)
+        Sends(gateway, pump, stored, store_host=settings.store_host, durability=self.config.durability.value)
+        self._pulls = PullService(gateway, pump, store, self._loop, groups)
+        self._checks = BackCheck(
+            gateway, pump, stored, store_host=settings.store_host, broker_name=settings.broker_name
+        )
+        Lookups(gateway, pump, store, stored)
+        NameService(gateway, pump, settings, address)
+        self._clients = Clients(gateway, pump, groups, time, broker_name=settings.broker_name)
+        gateway.on_closed = self._connection_closed
+        self._maintenance = Maintenance(self.config, pump, store, self._loop, self._offload, time, self._fatal)
+
+    def _from_sync_thread(self, call: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            log.debug("the loop is closed; a sync came too late to matter")
+
+    # --- while it serves -------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self._pump.submit(Tick(), self._ticked)
+
+    def _ticked(self, context: None, reply: Reply | Failed) -> None:
+        if isinstance(reply, Done) and reply.again:
+            self._tick()
+
+    def _on_effect(self, effect: Effect) -> None:
+        kind = type(effect)
+        if kind is WakeQueue:
+            self._pulls.wake(effect)  # type: ignore[arg-type]  # ``kind`` is its type
+        elif kind is SendCheck:
+            self._checks.send(effect)  # type: ignore[arg-type]
+
+    def _connection_closed(self, number: int) -> None:
+        self._pulls.connection_closed(number)
+        self._clients.connection_closed(number)
+
+    def _fatal(self, error: BaseException) -> None:
+        """Nothing more may be answered: cut every connection, so that clients see an unknown outcome, and stop."""
+        if self.failed.done():
+            return
+        log.critical("stopping: %s", error)
+        for server in self._servers:
+            server.close()
+        self._gateway.close(abort=True)
+        if not isinstance(error, HalfmqError):
+            error = StorePoisoned(f"the broker had to stop: {type(error).__name__}: {error}", hint="restart to recover")
+        self.failed.set_result(error)
+
+    # --- end -------------------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Take no more connections, send away who knows how to go, finish what was accepted, write a checkpoint, stop."""
+        self._gateway.draining = True
+        for server in self._servers:
+            server.close()
+        self._pulls.release_all()
+        await self._sleep(self.config.drain_ms / 1000)
+        await self._settle()
+        self._pump.submit(Tick(drain=True), self._ticked)
+        await self._settle()
+        self._gateway.close(abort=False)
+        assert self._maintenance is not None
+        self._maintenance.stop()
+        written = self._loop.create_future()
+        self._maintenance.checkpoint(lambda: written.done() or written.set_result(None))
+        await self._first(written)
+
+    async def _settle(self) -> None:
+        """Wait until the pump has nothing to decide, write or release."""
+        while not self._pump.idle and self._pump.failed is None:
+            await self._sleep(0.005)
+
+    async def _sleep(self, seconds: float) -> None:
+        passed = self._loop.create_future()
+        self._loop.call_later(seconds, passed.set_result, None)
+        await passed
+
+    async def _first(self, future: "asyncio.Future[None]") -> None:
+        await asyncio.wait((future, self.failed), return_when=asyncio.FIRST_COMPLETED)
+
+    def close(self) -> None:
+        """Let go of ports, threads and the store's lock. What was written stays written."""
+        for server in self._servers:
+            server.close()
+        if self._maintenance is not None:
+            self._maintenance.stop()
+            self._timer.stop()
+        self._gateway.close(abort=True)
+        self._offload.close()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:
+    """(state at the log's end, batches redone): the newest snapshot, then the log behind it, through ``apply``."""
+    chunks = store.snapshot_chunks()
+    state = State(settings) if chunks is None else load_rows(settings, chunks)
+    redone = 0
+    for batch in store.redo():
+        open_batch(state, batch.offset, batch.broker_time_ms)
+        for record in batch.records:
+            apply(state, record)
+        close_batch(state)
+        redone += 1
+    state.published = state.log_end
+    store.finish_recovery()
+    return state, redone
+
+
+def count_undecided(state: State) -> int:
+    return sum(len(group.undecided) for group in state.producer_groups.values())

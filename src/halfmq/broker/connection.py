@@ -1,0 +1,135 @@
+"""One connection of a client: bytes in, frames out, and when to stop reading.
+
+Answers are collected and leave in one ``transport.write`` for each read or release, since a write costs more than a
+frame. A peer that does not read its answers is not read from either (the transport says when), and so is everybody
+while too many answers wait for the disk: what bounds memory is that nobody may send more than we can answer.
+"""
+
+import asyncio
+from ipaddress import ip_address
+from typing import Final, Protocol, cast
+
+from halfmq.wire.remoting.frame import BrokenFrame, FrameSplitter
+
+_UNKNOWN_HOST: Final = b"\x00" * 8
+
+
+class Frames(Protocol):
+    """What a connection asks of the gateway that made it."""
+
+    #: Grows with each look for idle connections; a read stamps the connection with it.
+    generation: int
+
+    def opened(self, connection: "Connection") -> None: ...
+
+    def frame(self, connection: "Connection", frame: bytes) -> None:
+        """Handle one frame; answers go to ``connection.send``. Never raises."""
+        ...
+
+    def overloaded(self, connection: "Connection") -> bool:
+        """Whether to stop reading from this connection until the gateway calls ``resume``."""
+        ...
+
+    def broken(self, connection: "Connection", error: BrokenFrame) -> None: ...
+
+    def dirty(self, connection: "Connection") -> None:
+        """``connection`` has answers for the next ``flush``."""
+        ...
+
+    def flush(self) -> None:
+        """Write the answers of every connection that has some."""
+        ...
+
+    def closed(self, connection: "Connection", error: BaseException | None) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """``number`` names it in commands and is never used twice in one run."""
+
+    __slots__ = ("_full", "_gateway", "_held", "_out", "_splitter", "born_host", "generation", "is_open", "number", "peer", "transport")
+
+    def __init__(self, gateway: Frames, number: int) -> None:
+        self.number = number
+        self.is_open = False
+        #: IP and int32 port of the peer, packed, as messages store it.
+        self.born_host = _UNKNOWN_HOST
+        self.peer = "?"
+        self.generation = gateway.generation
+        self.transport: asyncio.Transport
+        self._gateway = gateway
+        self._splitter = FrameSplitter()
+        self._out: list[bytes] = []
+        #: Reading is stopped: the peer does not take its answers; the gateway said so.
+        self._full = False
+        self._held = False
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.is_open = True
+        self.born_host, self.peer = _peer(transport.get_extra_info("peername"))
+        self._gateway.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        gateway = self._gateway
+        self.generation = gateway.generation
+        try:
+            for frame in self._splitter.feed(data):
+                gateway.frame(self, frame)
+        except BrokenFrame as error:
+            for frame in error.frames:
+                gateway.frame(self, frame)
+            gateway.broken(self, error)
+        gateway.flush()
+        if gateway.overloaded(self):
+            self._held = True
+            self.transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        self._full = True
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._read_again()
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self.is_open = False
+        self._out.clear()
+        self._gateway.closed(self, error)
+
+    # --- for the gateway
+
+    def send(self, frame: bytes) -> None:
+        """Queue a frame; it leaves at the end of this read or release. Nothing happens when the peer is gone."""
+        out = self._out
+        if not out:
+            if not self.is_open:
+                return
+            self._gateway.dirty(self)
+        out.append(frame)
+
+    def flush(self) -> None:
+        out = self._out
+        if out and self.is_open:
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+        out.clear()
+
+    def resume(self) -> None:
+        self._held = False
+        self._read_again()
+
+    def _read_again(self) -> None:
+        if self.is_open and not self._full and not self._held and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+
+def _peer(name: object) -> tuple[bytes, str]:
+    """(packed host, text) of a transport's peer; zeros where it has no IP address (a Unix socket)."""
+    if isinstance(name, tuple) and len(name) >= 2:
+        try:
+            return ip_address(name[0]).packed + int(name[1]).to_bytes(4, "big"), f"{name[0]}:{name[1]}"
+        except ValueError:
+            pass
+    return _UNKNOWN_HOST, str(name or "?")

@@ -1,0 +1,34 @@
+"""Consumer groups and their ``%RETRY%`` topics, made when they are first named (34, 11)."""
+
+from collections.abc import Callable
+
+from halfmq.broker.pump import Failed, Pump
+from halfmq.broker.refusals import refusal
+from halfmq.core.commands import EnsureGroup
+from halfmq.core.decision import Done, Reply
+from halfmq.wire.remoting.codes import ResponseCode
+
+#: Called with None when the group is there, else with the code and text of the refusal.
+Then = Callable[[tuple[int, str] | None], None]
+
+
+class GroupsOnUse:
+    def __init__(self, pump: Pump) -> None:
+        self._pump = pump
+
+    def ensure(self, group: str, then: Then) -> None:
+        """Call ``then`` once ``group`` durably exists, at once if it does."""
+        if group in self._pump.state.groups:
+            then(None)
+        else:
+            self._pump.submit(EnsureGroup(group), self._ensured, (group, then))
+
+    def _ensured(self, context: tuple[str, Then], reply: Reply | Failed) -> None:
+        group, then = context
+        if isinstance(reply, Done) and group in self._pump.state.groups:
+            then(None)
+        elif isinstance(reply, Done):
+            then((ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist"))
+        else:
+            code, text, _ = refusal(reply)
+            then((code, text))

@@ -1,0 +1,164 @@
+"""Where queues begin and end, and single messages: 12, 14, 15, 29 to 33, and our HMQ_POSITION.
+
+Everything is read below the published position. Consumer offsets (14) are session state, which promises nothing, so they
+are answered at once.
+"""
+
+from typing import Any, Final, Protocol
+
+from halfmq.broker.connection import Connection
+from halfmq.broker.pump import Failed, Pump
+from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.stored import StoredMessages
+from halfmq.core.commands import CommitOffset
+from halfmq.core.decision import Reply
+from halfmq.core.state import State
+from halfmq.store.consume_queue import QueueEntry
+from halfmq.wire.remoting.codes import RequestCode, ResponseCode
+from halfmq.wire.remoting.header import Request
+from halfmq.wire.remoting.position import HMQ_POSITION, PositionAnswer, TopicBounds, asked_topics, encode_answer
+
+#: A queue none of whose messages was ever trimmed counts as young while the log from its first message on is not longer
+#: than this. A new group starts a young queue at its beginning, as with RocketMQ, where "young" means that the first
+#: message is still in memory (``checkInDiskByConsumeOffset``, 40% of the machine's).
+YOUNG_QUEUE_BYTES: Final = 1 << 30
+#: Precedent: RocketMQ ``defaultQueryMaxNum``.
+QUERY_MESSAGES_MAX: Final = 32
+_UNIQUE_KEY_MESSAGES_MAX: Final = 32
+
+
+class LookupReads(Protocol):
+    """What is asked of the store."""
+
+    @property
+    def uuid(self) -> str: ...
+
+    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]: ...
+
+    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]: ...
+
+    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool) -> int: ...
+
+
+class Lookups:
+    def __init__(self, gateway: Gateway, pump: Pump, store: LookupReads, stored: StoredMessages) -> None:
+        self._gateway = gateway
+        self._pump = pump
+        self._store = store
+        self._stored = stored
+        self._state: State = pump.state
+        gateway.handlers |= {
+            RequestCode.QUERY_MESSAGE: self.query,
+            RequestCode.QUERY_CONSUMER_OFFSET: self.consumer_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.commit_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.view,
+            HMQ_POSITION: self.position,
+        }
+
+    # --- consumer offsets
+
+    def consumer_offset(self, connection: Connection, request: Request[Any]) -> None:
+        """14. "No offset" is 22 and nothing else: newer clients take any other refusal as "try again later"."""
+        fields = request.ext
+        topic = self._state.topics_by_name.get(fields.topic)
+        found: int | None = None
+        if topic is not None:
+            queue = (topic.topic_id, fields.queue_id)
+            for offsets in (self._state.fresh_offsets, self._state.offsets):
+                found = offsets.get(fields.consumer_group, {}).get(queue)
+                if found is not None:
+                    break
+            else:
+                if fields.set_zero_if_not_found is not False and self._is_young(*queue):
+                    found = 0
+        if found is None:
+            self._gateway.answer(
+                connection, request, ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
+            )
+        else:
+            self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": found})
+
+    def _is_young(self, topic_id: int, queue_id: int) -> bool:
+        low, high = self._store.bounds(topic_id, queue_id)
+        if low > 0 or high == 0:
+            return False
+        first = self._store.read_queue(topic_id, queue_id, 0, 1)
+        return bool(first) and self._state.published - first[0].offset <= YOUNG_QUEUE_BYTES
+
+    def commit_offset(self, connection: Connection, request: Request[Any]) -> None:
+        """15; one-way from stock clients."""
+        fields = request.ext
+        command = CommitOffset(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset)
+        self._pump.submit(command, self._committed, (connection, request))
+
+    def _committed(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
+        # An unknown group or topic has no offset to keep; 4.x brokers say success as well.
+        self._gateway.answer(*context, ResponseCode.SUCCESS)
+
+    # --- queues
+
+    def _queue(self, fields: Any) -> tuple[int, int] | None:
+        topic = self._state.topics_by_name.get(fields.topic)
+        return None if topic is None else (topic.topic_id, fields.queue_id)
+
+    def max_offset(self, connection: Connection, request: Request[Any]) -> None:
+        queue = self._queue(request.ext)
+        offset = self._store.bounds(*queue)[1] if queue else 0
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": offset})
+
+    def min_offset(self, connection: Connection, request: Request[Any]) -> None:
+        queue = self._queue(request.ext)
+        offset = self._store.bounds(*queue)[0] if queue else 0
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": offset})
+
+    def search(self, connection: Connection, request: Request[Any]) -> None:
+        fields = request.ext
+        queue = self._queue(fields)
+        upper = fields.boundary_type.upper() == "UPPER"
+        offset = self._store.search_by_time(*queue, fields.timestamp, upper=upper) if queue else 0
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": offset})
+
+    def earliest(self, connection: Connection, request: Request[Any]) -> None:
+        queue = self._queue(request.ext)
+        first = self._store.read_queue(*queue, self._store.bounds(*queue)[0], 1) if queue else []
+        time_ms = first[0].store_time_ms if first else -1
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"timestamp": time_ms})
+
+    def position(self, connection: Connection, request: Request[Any]) -> None:
+        """All queues of some topics at one published position: no transaction is torn by reading up to it."""
+        topics = {}
+        for name in asked_topics(request.ext):
+            topic = self._state.topics_by_name.get(name)
+            if topic is not None:
+                bounds = tuple(self._store.bounds(topic.topic_id, queue) for queue in range(len(topic.ends)))
+                topics[name] = TopicBounds(topic.topic_id, bounds)
+        answer = PositionAnswer(self._store.uuid, self._state.epoch, self._state.published, topics)
+        ext, body = encode_answer(answer)
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext, body)
+
+    # --- messages
+
+    def view(self, connection: Connection, request: Request[Any]) -> None:
+        found = self._stored.visible_bytes(request.ext.offset)
+        if found is None:
+            self._gateway.answer(
+                connection, request, ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {request.ext.offset}"
+            )
+        else:
+            self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=found)
+
+    def query(self, connection: Connection, request: Request[Any]) -> None:
+        fields = request.ext
+        wanted = _UNIQUE_KEY_MESSAGES_MAX if fields.unique else min(max(fields.max_num, 1), QUERY_MESSAGES_MAX)
+        found = self._stored.by_key(fields.topic, fields.key, wanted, fields.begin_timestamp, fields.end_timestamp)
+        if not found:
+            self._gateway.answer(
+                connection, request, ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"
+            )
+            return
+        ext = {"indexLastUpdateTimestamp": self._state.batch_time_ms, "indexLastUpdatePhyoffset": self._state.published}
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext, b"".join(found))

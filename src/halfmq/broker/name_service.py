@@ -1,0 +1,130 @@
+"""The name service, and the administration of topics and groups: 105, 106, 206; 17, 215, 216, 200.
+
+One broker is the whole cluster, so a route names this broker. Topics that clients expect to find although nobody made
+them: TBW102 (the template; without its route the first send to a new topic fails, and a consumer never registers) and
+``%RETRY%`` of a group that exists.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from halfmq import limits
+from halfmq.broker.connection import Connection
+from halfmq.broker.pump import Failed, Pump
+from halfmq.broker.refusals import refusal
+from halfmq.broker.remoting_gateway import Gateway
+from halfmq.core.commands import DeleteTopic, EnsureTopic, SetGroup, SetTopic
+from halfmq.core.decision import Done, Reply
+from halfmq.core.state import RETRY_PREFIX, State
+from halfmq.model.settings import BrokerSettings
+from halfmq.wire.remoting import java_json
+from halfmq.wire.remoting.codes import RequestCode, ResponseCode
+from halfmq.wire.remoting.header import Request
+from halfmq.wire.remoting.route import MASTER_ID, BrokerData, QueueData, Route, encode_cluster_info, encode_route
+
+#: RocketMQ's template topic: inheritable, readable, writable.
+TEMPLATE: Final = "TBW102"
+_TEMPLATE_PERMISSION: Final = 7
+_RETRY_QUEUES: Final = 1
+
+
+class _GroupBody(msgspec.Struct, rename="camel"):
+    """``SubscriptionGroupConfig``, as far as it is read."""
+
+    group_name: str
+    retry_max_times: int = limits.RETRY_TIMES_MAX
+    retry_queue_nums: int = _RETRY_QUEUES
+    consume_enable: bool = True
+
+
+class NameService:
+    def __init__(self, gateway: Gateway, pump: Pump, settings: BrokerSettings, address: str) -> None:
+        """``address``: ``host:port`` that clients are told to connect to."""
+        self._gateway = gateway
+        self._pump = pump
+        self._state: State = pump.state
+        self._settings = settings
+        self._broker = BrokerData(settings.cluster, settings.broker_name, {MASTER_ID: address})
+        gateway.handlers |= {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.set_topic,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.forget_topic,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.set_group,
+        }
+
+    # --- routes
+
+    def route(self, connection: Connection, request: Request[Any]) -> None:
+        name = request.ext.topic
+        if self._queues_of(name) is None and self._is_retry_of_known_group(name):
+            self._pump.submit(EnsureTopic(name, _RETRY_QUEUES), self._route, (connection, request))
+        else:
+            self._route((connection, request), Done())
+
+    def _route(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
+        connection, request = context
+        queues = self._queues_of(request.ext.topic)
+        if queues is None:
+            text = f"No topic route info in name server for the topic: {request.ext.topic}"
+            self._gateway.answer(connection, request, ResponseCode.TOPIC_NOT_EXIST, text)
+            return
+        body = encode_route(
+            Route((self._broker,), (queues,)), request.version, standard_json=request.ext.accept_standard_json_only
+        )
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=body)
+
+    def _queues_of(self, name: str) -> QueueData | None:
+        topic = self._state.topics_by_name.get(name)
+        if topic is not None:
+            return QueueData(self._settings.broker_name, topic.read_queues, topic.write_queues, topic.permission)
+        if name == TEMPLATE and self._settings.auto_create_topics:
+            queues = self._settings.default_topic_queues
+            return QueueData(self._settings.broker_name, queues, queues, _TEMPLATE_PERMISSION)
+        return None
+
+    def _is_retry_of_known_group(self, name: str) -> bool:
+        return name.startswith(RETRY_PREFIX) and name[len(RETRY_PREFIX) :] in self._state.groups
+
+    def cluster(self, connection: Connection, request: Request[Any]) -> None:
+        body = encode_cluster_info((self._broker,), request.version)
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=body)
+
+    def topics(self, connection: Connection, request: Request[Any]) -> None:
+        names = [*self._state.topics_by_name]
+        if self._settings.auto_create_topics and TEMPLATE not in names:
+            names.append(TEMPLATE)
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=java_json.dumps({"topicList": names}))
+
+    # --- administration
+
+    def set_topic(self, connection: Connection, request: Request[Any]) -> None:
+        fields = request.ext
+        command = SetTopic(fields.topic, fields.read_queue_nums, fields.write_queue_nums, fields.perm)
+        self._pump.submit(command, self._done, (connection, request))
+
+    def delete_topic(self, connection: Connection, request: Request[Any]) -> None:
+        self._pump.submit(DeleteTopic(request.ext.topic), self._done, (connection, request))
+
+    def forget_topic(self, connection: Connection, request: Request[Any]) -> None:
+        """216: the route goes with the topic (215), so there is nothing of its own to forget."""
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS)
+
+    def set_group(self, connection: Connection, request: Request[Any]) -> None:
+        try:
+            group = msgspec.json.decode(request.body, type=_GroupBody, strict=False)
+        except (msgspec.MsgspecError, ValueError) as error:
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, f"the group's settings: {error}")
+            return
+        command = SetGroup(group.group_name, group.retry_max_times, group.retry_queue_nums, group.consume_enable)
+        self._pump.submit(command, self._done, (connection, request))
+
+    def _done(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
+        if isinstance(reply, Done):
+            self._gateway.answer(*context, ResponseCode.SUCCESS)
+        else:
+            code, text, ext = refusal(reply)
+            self._gateway.answer(*context, code, text, ext)

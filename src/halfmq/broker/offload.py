@@ -1,0 +1,54 @@
+"""Work that must not hold up the loop (encoding a snapshot, looking at free space), on one long-lived thread.
+
+A port, so that a simulation runs the same work at a moment of its choice on its only thread.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+#: Called on the loop with what the work returned, or the exception that it raised.
+Done = Callable[[Any], None]
+
+
+class Offload(Protocol):
+    def run(self, work: Callable[[], object], done: Done) -> None:
+        """Do ``work`` off the loop, one after another in the order asked for; then call ``done`` on the loop."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was asked for, then stop. ``done`` may not be called any more."""
+        ...
+
+
+class ThreadOffload:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._asked: SimpleQueue[tuple[Callable[[], object], Done] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def run(self, work: Callable[[], object], done: Done) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="halfmq-maintenance", daemon=True)
+            self._thread.start()
+        self._asked.put((work, done))
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._asked.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _serve(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            work, done = asked
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - whoever asked judges it
+                result = error
+            try:
+                self._loop.call_soon_threadsafe(done, result)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits any more

@@ -1,0 +1,97 @@
+"""The broker as a process: loop, signals, log lines, exit code. ``halfmq serve`` is this and its flags.
+
+Exit codes: 0 after a drain; 1 when it could not start or had to stop, with one line that says why and what to do.
+"""
+
+import asyncio
+import errno
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from halfmq.broker.broker import Broker
+from halfmq.broker.config import BrokerConfig
+from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreFull
+from halfmq.runtime.clock import SystemClock
+from halfmq.runtime.disk import RealDisk
+from halfmq.runtime.entropy import SystemEntropy
+
+log = logging.getLogger("halfmq.serve")
+
+#: Objects allocated before a young collection; nothing on the hot path makes cycles, so collections find nothing.
+_GC_THRESHOLDS = (100_000, 50, 100)
+
+
+def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool = False) -> int:
+    """Serve until SIGTERM or SIGINT, then drain. Returns the exit code."""
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_serve(config.checked(), ports_file))
+    except (HalfmqError, OSError) as error:
+        log.debug("stopped by", exc_info=error)
+        print(f"halfmq: {_explained(error, config)}", file=sys.stderr)  # noqa: T201 - the one line for people
+        return 1
+
+
+def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.Loop
+
+
+async def _serve(config: BrokerConfig, ports_file: Path | None) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    broker = Broker(config, RealDisk(), SystemClock(), SystemEntropy(), loop)
+    try:
+        ports = await broker.start()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        if ports_file is not None:
+            _write_ports(ports_file, ports.broker, ports.names)
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait((stopping, broker.failed), return_when=asyncio.FIRST_COMPLETED)
+        if broker.failed.done():
+            raise broker.failed.result()
+        log.info("draining")
+        await broker.drain()
+    finally:
+        broker.close()
+    log.info("stopped")
+    return 0
+
+
+def _write_ports(path: Path, broker: int, names: int) -> None:
+    """Whole or not at all: whoever waits for the file reads it as soon as it is there."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps({"broker": broker, "names": names}))
+    temporary.replace(path)
+
+
+def _explained(error: HalfmqError | OSError, config: BrokerConfig) -> HalfmqError:
+    """``error`` as one of ours, with what to do."""
+    if isinstance(error, HalfmqError):
+        return error
+    if error.errno == errno.ENOSPC:
+        return StoreFull(f"the disk of {config.data} is full", hint="free space, then start again; nothing is lost")
+    if error.errno == errno.EADDRINUSE:
+        return PortTaken(str(error), hint="stop the other process, or choose --port and --name-port (0: any free one)")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return EnvironmentFailed(f"{config.data} is not writable: {error}", hint="choose another --data, or fix its owner")
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return EnvironmentFailed(f"{config.data} is not a directory", hint="choose another --data")
+    return EnvironmentFailed(str(error))

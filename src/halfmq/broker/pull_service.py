@@ -1,0 +1,320 @@
+"""Pulls (11, 361): messages of one queue from an offset on, or a place to wait for them.
+
+    checks in RocketMQ's order: group, topic, queue, subscription -> one look -> found, skipped, moved, or nothing new
+    nothing new and the client may wait -> parked -> looked at again when the queue gets messages, or when time is up
+
+A look reads entries below the published position only, so nothing leaves here that a crash can take back, and a
+transaction that is published is visible in all its queues. Tags are filtered by their hash in the entry; the client
+compares the strings. The answer is one bytearray, patched where what is stored differs from what consumers see.
+
+A parked pull lives at most 25 s, under the 30 s after which a Java client closes its connection, and not longer than its
+connection.
+"""
+
+import asyncio
+import struct
+from typing import Any, Final, NamedTuple, Protocol
+
+from halfmq import limits
+from halfmq.broker.connection import Connection
+from halfmq.broker.groups import GroupsOnUse
+from halfmq.broker.pump import Failed, Pump
+from halfmq.broker.remoting_gateway import Gateway
+from halfmq.core.commands import CommitOffset
+from halfmq.core.decision import Reply, WakeQueue
+from halfmq.core.state import State, Topic
+from halfmq.model.ids import java_string_hash
+from halfmq.model.stored_message import AT_PHYSICAL_OFFSET
+from halfmq.store.consume_queue import QueueEntry
+from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
+from halfmq.wire.remoting.header import Request, encode_pull_response_head
+from halfmq.wire.remoting.heartbeat import EVERYTHING, tags_of
+from halfmq.wire.remoting.message_codec import patch_committed, patch_released
+
+#: Topics that only the broker reads: halves and verdicts are not messages. RocketMQ's names.
+SYSTEM_TOPICS: Final = frozenset({"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
+_READ: Final = 4
+#: What RocketMQ sends at most from memory, for a client that asks for its 32 messages or fewer.
+_STOCK_MESSAGES: Final = 32
+_STOCK_BYTES: Final = 262_144
+#: Parked pulls of one connection; more are answered at once with "nothing new".
+PARKED_MAX: Final = 4_096
+_INT64: Final = struct.Struct(">q")
+_COMMIT: Final = int(PullFlag.COMMIT_OFFSET)
+_SUSPEND: Final = int(PullFlag.SUSPEND)
+_SUBSCRIPTION: Final = int(PullFlag.SUBSCRIPTION)
+
+#: Hashes of the wanted tags; None: everything.
+Tags = frozenset[int] | None
+
+
+class QueueReads(Protocol):
+    """What is asked of the store."""
+
+    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]: ...
+
+    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]: ...
+
+    def stored_view(self, offset: int) -> memoryview: ...
+
+
+class Found(NamedTuple):
+    """What one look came to. ``code`` 0 found, 19 nothing new, 20 nothing that matches, 21 another offset."""
+
+    code: int
+    remark: str
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    body: bytearray
+
+
+class Parked(NamedTuple):
+    connection: Connection
+    request: Request[Any]
+    topic: Topic
+    tags: Tags
+    timer: asyncio.TimerHandle
+
+
+class PullService:
+    def __init__(
+        self,
+        gateway: Gateway,
+        pump: Pump,
+        store: QueueReads,
+        loop: asyncio.AbstractEventLoop,
+        groups: GroupsOnUse,
+    ) -> None:
+        self._gateway = gateway
+        self._pump = pump
+        self._store = store
+        self._loop = loop
+        self._groups = groups
+        self._state: State = pump.state
+        #: (topic id, queue id) -> key -> parked pull; queues without any are absent.
+        self._parked: dict[tuple[int, int], dict[int, Parked]] = {}
+        #: Connection number -> where its parked pulls are. Same pulls as in ``_parked``.
+        self._of_connection: dict[int, dict[int, tuple[int, int]]] = {}
+        self._next_key = 0
+        gateway.handlers |= {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+
+    @property
+    def parked(self) -> int:
+        return sum(map(len, self._parked.values()))
+
+    # --- a pull arrives
+
+    def pull(self, connection: Connection, request: Request[Any]) -> None:
+        fields = request.ext
+        if fields.consumer_group not in self._state.groups:
+            self._groups.ensure(
+                fields.consumer_group,
+                lambda refused: self._refuse(connection, request, *refused) if refused else self.pull(connection, request),
+            )
+            return
+        refused = self._refusal(fields)
+        if refused is not None:
+            self._refuse(connection, request, *refused)
+            return
+        tags = self._tags(connection, fields)
+        if isinstance(tags, tuple):
+            self._refuse(connection, request, *tags)
+            return
+        if fields.sys_flag & _COMMIT:
+            self._pump.submit(
+                CommitOffset(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset), _nothing
+            )
+        topic = self._state.topics_by_name[fields.topic]
+        found = self._look(topic, fields, tags)
+        if found.code == ResponseCode.PULL_NOT_FOUND and self._may_park(connection, fields):
+            self._park(connection, request, topic, tags)
+        else:
+            self._answer(connection, request, found)
+
+    def _refusal(self, fields: Any) -> tuple[int, str] | None:
+        """Why this pull may not be served; RocketMQ's order and codes."""
+        if not self._state.groups[fields.consumer_group].consume_enabled:
+            return ResponseCode.NO_PERMISSION, f"group {fields.consumer_group} may not consume"
+        if fields.topic in SYSTEM_TOPICS:
+            return ResponseCode.NO_PERMISSION, f"{fields.topic} is the broker's own and may not be consumed"
+        topic = self._state.topics_by_name.get(fields.topic)
+        if topic is None:
+            return ResponseCode.TOPIC_NOT_EXIST, f"topic {fields.topic} does not exist, apply first please!"
+        if not topic.permission & _READ:
+            return ResponseCode.NO_PERMISSION, f"topic {fields.topic} may not be read"
+        if not 0 <= fields.queue_id < topic.read_queues:
+            return ResponseCode.INVALID_PARAMETER, (
+                f"queue {fields.queue_id} of topic {fields.topic} does not exist; it has {topic.read_queues}"
+            )
+        return None
+
+    def _tags(self, connection: Connection, fields: Any) -> Tags | tuple[int, str]:
+        """The wanted tags, from the pull or from the group's heartbeat; (code, text) where neither says."""
+        if fields.sys_flag & _SUBSCRIPTION:
+            expression, expression_type = fields.subscription, fields.expression_type
+        else:
+            session = self._state.consumers.get(fields.consumer_group)
+            if session is None or not session.members:
+                return ResponseCode.SUBSCRIPTION_NOT_EXIST, f"no consumer of group {fields.consumer_group} is registered"
+            known = session.subscriptions.get(fields.topic)
+            if known is None:
+                return ResponseCode.SUBSCRIPTION_NOT_EXIST, (
+                    f"group {fields.consumer_group} is not subscribed to {fields.topic}"
+                )
+            if known.version < fields.sub_version:
+                return ResponseCode.SUBSCRIPTION_NOT_LATEST, (
+                    f"the subscription of {fields.consumer_group} to {fields.topic} is newer than its heartbeat"
+                )
+            expression, expression_type = known.expression, known.expression_type
+        if (expression_type or "TAG") != "TAG":
+            return ResponseCode.SYSTEM_ERROR, f"the broker does not filter by {expression_type}; use tags"
+        if not expression or expression == EVERYTHING:
+            return None
+        return frozenset(map(java_string_hash, tags_of(expression))) or None
+
+    # --- one look
+
+    def _look(self, topic: Topic, fields: Any, tags: Tags) -> Found:
+        start = fields.queue_offset
+        low, high = self._store.bounds(topic.topic_id, fields.queue_id)
+        if high == 0:
+            if start == 0:
+                return _nothing_new(0, low, high)
+            return Found(21, "OFFSET_MOVED", 0, low, high, bytearray())
+        if start < low:
+            return Found(21, "OFFSET_TOO_SMALL", low, low, high, bytearray())
+        if start == high:
+            return _nothing_new(high, low, high)
+        if start > high:
+            return Found(21, "OFFSET_OVERFLOW_BADLY", high, low, high, bytearray())
+        count = min(max(fields.max_msg_nums, 1), limits.PULL_MESSAGES_MAX)
+        bytes_max = _STOCK_BYTES if count <= _STOCK_MESSAGES else limits.PULL_BYTES_MAX
+        if fields.max_msg_bytes > 0:
+            bytes_max = min(fields.max_msg_bytes, limits.PULL_BYTES_MAX)
+        entries = self._store.read_queue(
+            topic.topic_id, fields.queue_id, start, count if tags is None else limits.PULL_SCAN_MAX
+        )
+        body, next_offset = self._collect(entries, start, tags, count, bytes_max)
+        if body:
+            return Found(0, "FOUND", next_offset, low, high, body)
+        if next_offset > start:
+            return Found(20, "NO_MATCHED_MESSAGE", next_offset, low, high, body)
+        return _nothing_new(start, low, high)
+
+    def _collect(
+        self, entries: list[QueueEntry], start: int, tags: Tags, count: int, bytes_max: int
+    ) -> tuple[bytearray, int]:
+        """(messages as they leave, the offset behind the last entry that was looked at). The first always fits."""
+        body = bytearray()
+        at = 0
+        queue_offset = start
+        for offset, message_bytes, tag_hash, _, store_time_ms, half_index, _ in entries:
+            if tags is None or tag_hash in tags:
+                if at and at + message_bytes > bytes_max:
+                    break
+                try:
+                    body += self._store.stored_view(offset)
+                except LookupError:  # trimmed since: gone, as in RocketMQ's MESSAGE_WAS_REMOVING
+                    queue_offset += 1
+                    continue
+                if half_index != -1:
+                    _patch(body, at, offset, queue_offset, store_time_ms, half_index)
+                at = len(body)
+                count -= 1
+            queue_offset += 1
+            if not count:
+                break
+        return body, queue_offset
+
+    def _answer(self, connection: Connection, request: Request[Any], found: Found) -> None:
+        if not request.flag & 2:
+            body = found.body
+            head = encode_pull_response_head(
+                request, found.code, found.remark, found.next_offset, found.min_offset, found.max_offset, len(body)
+            )
+            connection.send(head)
+            if body:
+                connection.send(body)
+
+    def _refuse(self, connection: Connection, request: Request[Any], code: int, remark: str) -> None:
+        self._gateway.answer(connection, request, code, remark)
+
+    # --- parked
+
+    def _may_park(self, connection: Connection, fields: Any) -> bool:
+        return bool(
+            fields.sys_flag & _SUSPEND
+            and fields.suspend_timeout_millis > 0
+            and not self._gateway.draining
+            and len(self._of_connection.get(connection.number, ())) < PARKED_MAX
+        )
+
+    def _park(self, connection: Connection, request: Request[Any], topic: Topic, tags: Tags) -> None:
+        queue = (topic.topic_id, request.ext.queue_id)
+        self._next_key += 1
+        key = self._next_key
+        wait_ms = min(request.ext.suspend_timeout_millis, limits.PULL_SUSPEND_MAX_MS)
+        timer = self._loop.call_later(wait_ms / 1000, self._time_is_up, queue, key)
+        self._parked.setdefault(queue, {})[key] = Parked(connection, request, topic, tags, timer)
+        self._of_connection.setdefault(connection.number, {})[key] = queue
+
+    def _unpark(self, queue: tuple[int, int], key: int) -> Parked | None:
+        there = self._parked.get(queue)
+        parked = there.pop(key, None) if there is not None else None
+        if parked is None or there is None:
+            return None
+        if not there:
+            del self._parked[queue]
+        parked.timer.cancel()
+        mine = self._of_connection.get(parked.connection.number)
+        if mine is not None:
+            mine.pop(key, None)
+            if not mine:
+                del self._of_connection[parked.connection.number]
+        return parked
+
+    def wake(self, effect: WakeQueue) -> None:
+        """Messages became visible in this queue: its parked pulls look again; who finds nothing new stays parked."""
+        there = self._parked.get((effect.topic_id, effect.queue_id))
+        if not there:
+            return
+        for key in list(there):
+            parked = there[key]
+            found = self._look(parked.topic, parked.request.ext, parked.tags)
+            if found.code != ResponseCode.PULL_NOT_FOUND:
+                self._unpark((effect.topic_id, effect.queue_id), key)
+                self._answer(parked.connection, parked.request, found)
+
+    def _time_is_up(self, queue: tuple[int, int], key: int) -> None:
+        parked = self._unpark(queue, key)
+        if parked is not None:
+            self._answer(parked.connection, parked.request, self._look(parked.topic, parked.request.ext, parked.tags))
+            self._gateway.flush()
+
+    def connection_closed(self, number: int) -> None:
+        for key, queue in list(self._of_connection.get(number, {}).items()):
+            self._unpark(queue, key)
+
+    def release_all(self) -> None:
+        """Answer every parked pull now: the broker drains, or a topic is gone."""
+        for queue, there in list(self._parked.items()):
+            for key in list(there):
+                self._time_is_up(queue, key)
+
+
+def _patch(body: bytearray, at: int, offset: int, queue_offset: int, store_time_ms: int, half_index: int) -> None:
+    """What consumers see of a half or a delayed message: its place, the time it became visible, where it lies now."""
+    _INT64.pack_into(body, at + AT_PHYSICAL_OFFSET, offset)
+    if half_index >= 0:
+        patch_committed(body, at, queue_offset, store_time_ms, offset)
+    else:
+        patch_released(body, at, queue_offset, store_time_ms)
+
+
+def _nothing_new(offset: int, low: int, high: int) -> Found:
+    return Found(19, "PULL_NOT_FOUND", offset, low, high, bytearray())
+
+
+def _nothing(context: None, reply: Reply | Failed) -> None:
+    """Nobody waits for this reply."""

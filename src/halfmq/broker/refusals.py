@@ -1,0 +1,38 @@
+"""Which number and words a refusal has on the wire. One table, so that all commands agree.
+
+What decides each number is what stock clients do with it: the Java producer sends again after 1, 2, 14, 16 and 17, and
+gives up after others. Never 10, 11 or 12: they mean "stored, but", and a Java transaction producer that gets one for a
+half rolls back without asking its listener.
+"""
+
+from typing import Final
+
+from halfmq.broker.pump import Failed
+from halfmq.core.decision import Reply, Refused, Why
+from halfmq.wire.remoting.codes import EXT_POSITION, EXT_VERDICT, ResponseCode
+
+CODES: Final[dict[Why, ResponseCode]] = {
+    Why.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    Why.INVALID_PARAMETER: ResponseCode.INVALID_PARAMETER,
+    Why.TOPIC_NOT_EXIST: ResponseCode.TOPIC_NOT_EXIST,
+    Why.GROUP_NOT_EXIST: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    Why.NO_PERMISSION: ResponseCode.NO_PERMISSION,
+    Why.STORE_FULL: ResponseCode.SERVICE_NOT_AVAILABLE,
+    Why.LIMIT_REACHED: ResponseCode.SYSTEM_BUSY,
+    # What RocketMQ says where 33, 36 and 37 find no message: "Find prepared transaction message failed" and the like.
+    Why.NOT_FOUND: ResponseCode.SYSTEM_ERROR,
+    Why.WRONG_GROUP: ResponseCode.SYSTEM_ERROR,
+    Why.WRONG_OFFSETS: ResponseCode.SYSTEM_ERROR,
+    # Not in the Java producer's retry set, so the local transaction does not run.
+    Why.ALREADY_SETTLED: ResponseCode.ILLEGAL_OPERATION,
+    Why.VERDICT_CONFLICT: ResponseCode.ILLEGAL_OPERATION,
+    Why.INCOMPLETE: ResponseCode.ILLEGAL_OPERATION,
+}
+
+
+def refusal(reply: Reply | Failed) -> tuple[int, str, dict[str, object]]:
+    """(code, remark, ext) for a reply that is no success."""
+    if isinstance(reply, Refused):
+        ext: dict[str, object] = {EXT_VERDICT: reply.standing, EXT_POSITION: reply.position} if reply.standing else {}
+        return CODES[reply.why], reply.text, ext
+    return ResponseCode.SYSTEM_ERROR, reply.text if isinstance(reply, Failed) else f"unexpected {type(reply).__name__}", {}

@@ -1,0 +1,201 @@
+"""What producers ask: 10, 310 and 320 (send), 37 (end a transaction), and 36, which sends a message back to be retried.
+
+The hot path of the broker. A send or a verdict becomes one tuple for the pump; its answer is formatted bytes when the
+pump lets it go. Nothing is decided here: whether a send is a half message, a repetition or too much, core says.
+"""
+
+from typing import Any, Final
+
+from halfmq.broker.connection import Connection
+from halfmq.broker.pump import Failed, Pump
+from halfmq.broker.refusals import refusal
+from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.stored import StoredMessages
+from halfmq.core.commands import EndTransaction, SendBack, SendBatch, SendMessage, SettledRow, Wanted
+from halfmq.core.decision import Noted, Reply, Sent, SentBatch, Settled
+from halfmq.model.ids import is_transaction_id
+from halfmq.wire.remoting.codes import (
+    EXT_DURABILITY,
+    EXT_POSITION,
+    EXT_REPEATED,
+    EXT_TX_ID,
+    EXT_VERDICT,
+    RequestCode,
+    ResponseCode,
+)
+from halfmq.wire.remoting.header import Request, encode_empty_response, encode_send_response
+from halfmq.wire.remoting.message_codec import split_batch
+
+_new: Final = tuple.__new__
+_WANTED: Final = {0: Wanted.UNKNOWN, 8: Wanted.COMMIT, 12: Wanted.ROLLBACK}
+
+#: What an answer needs of its request.
+Context = tuple[Connection, Request[Any]]
+
+
+class Sends:
+    def __init__(
+        self, gateway: Gateway, pump: Pump, stored: StoredMessages, *, store_host: bytes, durability: str
+    ) -> None:
+        self._gateway = gateway
+        self._pump = pump
+        self._stored = stored
+        self._durability = durability
+        #: An offset message id is this and the log offset in 16 hex digits (``model.ids.offset_message_id``).
+        self._id_prefix = store_host.hex().upper()
+        gateway.handlers |= {
+            RequestCode.SEND_MESSAGE: self.send,
+            RequestCode.SEND_MESSAGE_V2: self.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.send_batch,
+            RequestCode.END_TRANSACTION: self.end,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back,
+        }
+
+    # --- 10, 310
+
+    def send(self, connection: Connection, request: Request[Any]) -> None:
+        fields = request.ext
+        command = _new(
+            SendMessage,
+            (
+                connection.number,
+                fields.group,
+                fields.topic,
+                fields.default_queues,
+                fields.queue_id,
+                fields.sys_flag,
+                fields.born_time_ms,
+                fields.flag,
+                fields.properties.encode(),
+                fields.reconsume_times,
+                fields.max_reconsume_times,
+                request.body,
+                connection.born_host,
+            ),
+        )
+        self._pump.submit(command, self._sent, (connection, request))
+
+    def _sent(self, context: Context, reply: Reply | Failed) -> None:
+        connection, request = context
+        if type(reply) is Sent:
+            if not request.flag & 2:
+                log_offset, queue_id, queue_offset, unique_id = reply
+                if not unique_id.isalnum() and not is_transaction_id(unique_id):
+                    unique_id = ""
+                connection.send(
+                    encode_send_response(
+                        request.opaque,
+                        f"{self._id_prefix}{log_offset:016X}",
+                        queue_id,
+                        queue_offset,
+                        unique_id,
+                        binary=request.binary,
+                    )
+                )
+            return
+        self._refused(context, reply)
+
+    # --- 320
+
+    def send_batch(self, connection: Connection, request: Request[Any]) -> None:
+        fields = request.ext
+        entries = tuple((flag, body, properties) for flag, body, properties in split_batch(request.body))
+        command = SendBatch(
+            connection.number,
+            fields.group,
+            fields.topic,
+            fields.default_queues,
+            fields.queue_id,
+            fields.sys_flag,
+            fields.born_time_ms,
+            connection.born_host,
+            entries,
+        )
+        self._pump.submit(command, self._sent_batch, (connection, request))
+
+    def _sent_batch(self, context: Context, reply: Reply | Failed) -> None:
+        connection, request = context
+        if not isinstance(reply, SentBatch):
+            self._refused(context, reply)
+        elif not request.is_oneway:
+            ids = ",".join(f"{self._id_prefix}{offset:016X}" for offset in reply.log_offsets)
+            connection.send(
+                encode_send_response(request.opaque, ids, reply.queue_id, reply.queue_offset, "", binary=request.binary)
+            )
+
+    # --- 37
+
+    def end(self, connection: Connection, request: Request[Any]) -> None:
+        fields = request.ext
+        wanted = _WANTED.get(fields.commit_or_rollback)
+        if wanted is None:
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
+            return
+        group = fields.producer_group
+        tx_id = fields.tx_id or fields.msg_id or fields.transaction_id
+        half_index = fields.tran_state_table_offset
+        known = self._pump.state.producer_groups.get(group)
+        settled: SettledRow | None = None
+        if known is None or not (tx_id in known.undecided or tx_id in known.settled):
+            settled = self._stored.settled_row(half_index)
+        command = _new(
+            EndTransaction,
+            (
+                connection.number,
+                group,
+                tx_id,
+                half_index,
+                fields.commit_log_offset,
+                wanted,
+                fields.from_transaction_check,
+                request.remark or "",
+                settled,
+            ),
+        )
+        self._pump.submit(command, self._ended, (connection, request))
+
+    def _ended(self, context: Context, reply: Reply | Failed) -> None:
+        connection, request = context
+        if request.flag & 2:
+            return
+        if isinstance(reply, Settled):
+            ext = {
+                EXT_TX_ID: reply.tx_id,
+                EXT_VERDICT: "COMMITTED" if reply.committed else "ROLLED_BACK",
+                EXT_POSITION: reply.position,
+                EXT_DURABILITY: self._durability,
+                EXT_REPEATED: reply.repeated,
+            }
+            self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext)
+        elif isinstance(reply, Noted):
+            # A Java broker leaves a two-way UNKNOWN without an answer; stock clients send it one-way. Who asks is told.
+            connection.send(encode_empty_response(request.opaque, binary=request.binary))
+        else:
+            self._refused(context, reply)
+
+    # --- 36
+
+    def send_back(self, connection: Connection, request: Request[Any]) -> None:
+        fields = request.ext
+        command = SendBack(
+            connection.number,
+            fields.group,
+            fields.offset,
+            fields.delay_level,
+            fields.max_reconsume_times,
+            fields.origin_msg_id,
+            self._stored.visible(fields.offset),
+        )
+        self._pump.submit(command, self._sent_back, (connection, request))
+
+    def _sent_back(self, context: Context, reply: Reply | Failed) -> None:
+        connection, request = context
+        if isinstance(reply, Sent) or not hasattr(reply, "text"):
+            self._gateway.answer(connection, request, ResponseCode.SUCCESS)
+        else:
+            self._refused(context, reply)
+
+    def _refused(self, context: Context, reply: Reply | Failed) -> None:
+        connection, request = context
+        code, remark, ext = refusal(reply)
+        self._gateway.answer(connection, request, code, remark, ext)

@@ -1,0 +1,124 @@
+"""Messages as consumers may see them: read from the mapped log, patched in the copy that leaves.
+
+Only what is visible below the published position is found here: derived files follow the log no further, and a half
+message counts once its row in the transaction table says committed and shown. So 33 and 36 on an undecided half, on a
+rolled-back one or on a delayed message before its time find nothing.
+"""
+
+from typing import Final, Protocol
+
+from halfmq.core.commands import SettledRow
+from halfmq.core.state import State
+from halfmq.model.records import Kind
+from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, StoredMessage, decode
+from halfmq.store.consume_queue import QueueEntry
+from halfmq.store.derive import FoundMessage
+from halfmq.store.layout import ROW_COMMITTED, ROW_ROLLED_BACK
+from halfmq.store.transaction_table import TransactionRow
+from halfmq.wire.remoting.message_codec import patch_committed, patch_released
+
+_HALVES: Final = frozenset({Kind.HALF, Kind.CARRIED_HALF})
+_DELAYED: Final = frozenset({Kind.DELAYED, Kind.CARRIED_DELAYED})
+
+
+class Reads(Protocol):
+    """What is asked of the store. Offsets that it does not have raise LookupError."""
+
+    def stored_view(self, offset: int) -> memoryview: ...
+
+    def kind_at(self, offset: int) -> int: ...
+
+    def transaction_row(self, half_index: int) -> TransactionRow | None: ...
+
+    def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> tuple[int, QueueEntry] | None: ...
+
+    def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]: ...
+
+
+def patched(view: memoryview, offset: int, queue_offset: int, store_time_ms: int, *, half: bool) -> bytearray:
+    """The stored message in ``view`` (of the record at ``offset``) as it leaves, once its place in a queue is known."""
+    copy = bytearray(view)
+    copy[AT_PHYSICAL_OFFSET : AT_PHYSICAL_OFFSET + 8] = offset.to_bytes(8, "big")
+    if half:
+        patch_committed(copy, 0, queue_offset, store_time_ms, offset)
+    else:
+        patch_released(copy, 0, queue_offset, store_time_ms)
+    return copy
+
+
+class StoredMessages:
+    def __init__(self, state: State, store: Reads) -> None:
+        self._state = state
+        self._store = store
+
+    def settled_row(self, half_index: int) -> SettledRow | None:
+        """The verdict that the transaction table has for a half; None when it has none."""
+        row = self._store.transaction_row(half_index)
+        if row is None or row.state not in (ROW_COMMITTED, ROW_ROLLED_BACK):
+            return None
+        return SettledRow(
+            half_index,
+            row.original_offset,
+            row.state == ROW_COMMITTED,
+            row.verdict_position,
+            row.id_hash,
+            row.group_hash,
+        )
+
+    def half_bytes(self, offset: int) -> bytes | None:
+        """The stored half whose record is at ``offset``, undecided or not; None when the log no longer has it."""
+        try:
+            return bytes(self._store.stored_view(offset))
+        except LookupError:
+            return None
+
+    def visible_bytes(self, offset: int) -> bytearray | None:
+        """The message whose record is at ``offset``, as consumers see it; None: there is none that they may see."""
+        if not 0 <= offset < self._state.published:
+            return None
+        try:
+            view = self._store.stored_view(offset)
+            message, physical_offset, _ = decode(view)
+            kind = self._store.kind_at(offset)
+        except (LookupError, ValueError):
+            return None  # a number that somebody made up may point anywhere into the log
+        if physical_offset != offset:
+            return None
+        if kind in _HALVES:
+            row = self._store.transaction_row(message.queue_offset)
+            if row is None or row.state != ROW_COMMITTED or row.queue_offset < 0:
+                return None
+            if offset not in (row.original_offset, row.current_offset):
+                return None
+            return patched(view, offset, row.queue_offset, row.settled_at_ms, half=True)
+        if kind in _DELAYED:
+            topic = self._state.topics_by_name.get(message.topic)
+            found = topic and self._store.find_offset(topic.topic_id, message.queue_id, offset)
+            if not found:
+                return None
+            queue_offset, entry = found
+            return patched(view, offset, queue_offset, entry.store_time_ms, half=entry.half_index >= 0)
+        return bytearray(view)
+
+    def visible(self, offset: int) -> StoredMessage | None:
+        """``visible_bytes``, decoded."""
+        found = self.visible_bytes(offset)
+        return None if found is None else decode(found)[0]
+
+    def by_key(self, topic: str, key: str, messages_max: int, begin_ms: int, end_ms: int) -> list[bytearray]:
+        """Visible messages of ``topic`` with this key or unique id, stored between two times, newest first."""
+        known = self._state.topics_by_name.get(topic)
+        if known is None:
+            return []
+        found = []
+        for one in self._store.find_by_key(known.topic_id, topic, key, messages_max):
+            entry = one.entry
+            if begin_ms <= entry.store_time_ms <= end_ms:
+                view = self._store.stored_view(entry.offset)
+                if entry.half_index == -1:
+                    found.append(bytearray(view))
+                else:
+                    found.append(
+                        patched(view, entry.offset, one.queue_offset, entry.store_time_ms, half=entry.half_index >= 0)
+                    )
+        return found
