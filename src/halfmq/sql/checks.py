@@ -1,0 +1,128 @@
+"""Answers to the broker's checks, out of the marker table: no user code.
+
+A check is answered on a connection of its own, from the engine that the application's sessions use for the marker
+table; that must be the primary, never a replica, which may not have the row yet.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from halfmq import limits
+from halfmq.client.outcome import Outcome
+from halfmq.errors import UsageError
+from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, MarkerTable, wall_ms
+
+#: Transactions that were asked about while young, remembered for the guard of ``min_age``.
+_YOUNG_MAX: Final = 65_536
+
+
+class Asked(Protocol):
+    """What a check needs to know about the transaction. ``halfmq.client``'s ``Transaction`` has it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def prepared_at_ms(self) -> int | None:
+        """When the broker stored the first half, wall clock, ms; None if the check did not say."""
+        ...
+
+
+class AgeGuard:
+    """No tombstone for what is young: its local transaction is probably only slow, and would be made to fail.
+
+    It protects availability, not agreement: a tombstone that comes too early still makes the local commit fail, so the
+    two sides agree in any case. The age is what the broker's time stamp says, or how long ago this process was first
+    asked, whichever is longer: so a clock that is behind cannot keep a transaction undecided for ever.
+    """
+
+    def __init__(
+        self,
+        min_age_ms: int,
+        now_ms: Callable[[], int] = wall_ms,
+        monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+    ) -> None:
+        self._min_age_ms = min_age_ms
+        self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
+        self._first_asked_ms: dict[str, int] = {}
+
+    def is_young(self, asked: Asked) -> bool:
+        prepared_at_ms = asked.prepared_at_ms
+        if prepared_at_ms is not None and self._now_ms() - prepared_at_ms >= self._min_age_ms:
+            self._first_asked_ms.pop(asked.id, None)
+            return False
+        now = self._monotonic_ms()
+        if len(self._first_asked_ms) >= _YOUNG_MAX:
+            # Forgetting makes it younger, which is the safe side.
+            self._first_asked_ms.pop(next(iter(self._first_asked_ms)))
+        return now - self._first_asked_ms.setdefault(asked.id, now) < self._min_age_ms
+
+
+class MarkerChecks:
+    """Answers from one marker table, on the engine behind ``sessions``."""
+
+    def __init__(
+        self,
+        markers: MarkerTable,
+        sessions: Callable[[], Any],
+        *,
+        min_age_ms: int = limits.CHECK_IMMUNITY_MS,
+        lock_wait_ms: int = FENCE_LOCK_WAIT_MS,
+    ) -> None:
+        self._markers = markers
+        self._sessions = sessions
+        self._lock_wait_ms = lock_wait_ms
+        self._guard = AgeGuard(min_age_ms)
+
+    def check_function(self) -> Callable[[Asked], Outcome | Awaitable[Outcome]]:
+        """A plain function for a ``sessionmaker``, a coroutine function for an ``async_sessionmaker``.
+
+        Raises:
+            UsageError: ``sessions`` is neither, or its sessions are not bound to an engine for the marker table.
+        """
+        session = self._sessions()
+        if isinstance(session, AsyncSession):
+            engine = AsyncEngine(self._engine_of(session.sync_session))
+
+            async def check_async(asked: Asked) -> Outcome:
+                return await self._ask_async(engine, asked)
+
+            return check_async
+        if isinstance(session, Session):
+            sync_engine = self._engine_of(session)
+
+            def check(asked: Asked) -> Outcome:
+                return self._ask(sync_engine, asked)
+
+            return check
+        raise UsageError(
+            f"answer_checks needs a sessionmaker or an async_sessionmaker, not {type(session).__name__}",
+            hint="mq.answer_checks(txlog, sessionmaker(engine))",
+        )
+
+    def _engine_of(self, session: Session) -> Engine:
+        bind = session.get_bind(clause=self._markers.table)
+        if not isinstance(bind, Engine):
+            raise UsageError(
+                "the sessions are bound to one connection; a check needs a connection of its own",
+                hint="bind the sessionmaker to an Engine",
+            )
+        return bind
+
+    def _ask(self, engine: Engine, asked: Asked) -> Outcome:
+        young = self._guard.is_young(asked)
+        with engine.connect() as connection:
+            return self._markers.decide(connection, asked.id, may_fence=not young, lock_wait_ms=self._lock_wait_ms)
+
+    async def _ask_async(self, engine: AsyncEngine, asked: Asked) -> Outcome:
+        young = self._guard.is_young(asked)
+        async with engine.connect() as connection:
+            return await connection.run_sync(
+                lambda sync: self._markers.decide(sync, asked.id, may_fence=not young, lock_wait_ms=self._lock_wait_ms)
+            )

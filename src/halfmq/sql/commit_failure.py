@@ -1,0 +1,57 @@
+"""What an exception out of COMMIT means: rolled back for certain, or nobody here can know.
+
+**The rule: rolled back only if it is certain.** Two things make it certain. COMMIT never left for the server: then the
+transaction ends with the connection at the latest. Or the server itself answered COMMIT with an error that, by its
+documentation, means that the transaction was aborted. Everything else (a lost connection, a timeout, a cancelled task,
+an I/O error, an exception of a hook that runs after COMMIT) is unknown: the half messages are left alone and the check
+finds out.
+
+A wrong "unknown" costs seconds. A wrong "rolled back" loses messages of a committed order.
+"""
+
+from enum import Enum
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from halfmq.sql.driver_error import mysql_error_number, sqlite_error_code, sqlstate
+
+#: PostgreSQL aborts the transaction with any ERROR during COMMIT. Left out, so unknown: connection exceptions (08),
+#: resources (53), operator intervention (57: also sent while the commit record may be written), system and internal
+#: errors (58, F0, XX), and 40003, which says itself that completion is unknown.
+_ABORTED_CLASSES: Final = frozenset({"21", "22", "23", "25", "27", "40", "42", "44", "55", "P0"})
+_COMPLETION_UNKNOWN: Final = "40003"
+
+#: SQLite's primary codes after which nothing of the transaction is in the file: BUSY, LOCKED, CONSTRAINT.
+#: Left out on purpose: IOERR and FULL (the commit frame may already stand in the WAL).
+_SQLITE_ABORTED: Final = frozenset({5, 6, 19})
+
+#: MySQL and MariaDB: deadlock, certification failure of a Galera cluster.
+_MYSQL_ABORTED: Final = frozenset({1213, 3101})
+
+
+class CommitFailure(Enum):
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "unknown"
+
+
+def classify_commit_failure(error: BaseException, *, commit_sent: bool) -> CommitFailure:
+    """What became of the local transaction whose commit raised ``error``.
+
+    ``commit_sent``: the COMMIT statement was handed to the driver (before that, flushes and hooks run).
+    """
+    if not commit_sent:
+        return CommitFailure.ROLLED_BACK
+    if isinstance(error, DBAPIError) and not error.connection_invalidated and _server_aborted(error):
+        return CommitFailure.ROLLED_BACK
+    return CommitFailure.UNKNOWN
+
+
+def _server_aborted(error: DBAPIError) -> bool:
+    if (code := sqlite_error_code(error)) is not None:
+        return code & 0xFF in _SQLITE_ABORTED
+    if (state := sqlstate(error)) is not None:
+        return state != _COMPLETION_UNKNOWN and state[:2] in _ABORTED_CLASSES
+    if mysql_error_number(error) in _MYSQL_ABORTED:
+        return True
+    return isinstance(error, IntegrityError)

@@ -1,0 +1,47 @@
+"""What a driver's exception says, without importing any driver: SQLSTATE, SQLite's code, MySQL's number.
+
+SQLAlchemy wraps the driver's exception as ``.orig``; asyncio dialects wrap it once more, so causes are followed.
+"""
+
+from collections.abc import Iterator
+
+from sqlalchemy.exc import DBAPIError
+
+#: Wrappers seen: SQLAlchemy -> asyncpg adapter -> asyncpg. More than this is a loop.
+_DEPTH_MAX = 5
+
+
+def _layers(error: DBAPIError) -> Iterator[BaseException]:
+    layer: BaseException | None = error.orig
+    for _ in range(_DEPTH_MAX):
+        if layer is None:
+            return
+        yield layer
+        layer = layer.__cause__
+
+
+def sqlstate(error: DBAPIError) -> str | None:
+    """The five characters, from psycopg (``sqlstate``), psycopg2 (``pgcode``) or asyncpg; None if there are none."""
+    for layer in _layers(error):
+        for name in ("sqlstate", "pgcode"):
+            value = getattr(layer, name, None)
+            if isinstance(value, str) and len(value) == 5:
+                return value
+    return None
+
+
+def sqlite_error_code(error: DBAPIError) -> int | None:
+    """SQLite's extended result code (``sqlite3.Error.sqlite_errorcode``), or None."""
+    for layer in _layers(error):
+        code = getattr(layer, "sqlite_errorcode", None)
+        if isinstance(code, int):
+            return code
+    return None
+
+
+def mysql_error_number(error: DBAPIError) -> int | None:
+    """The server's error number: the first argument in PyMySQL, mysqlclient, aiomysql and asyncmy; or None."""
+    for layer in _layers(error):
+        if layer.args and isinstance(layer.args[0], int):
+            return layer.args[0]
+    return None

@@ -1,0 +1,150 @@
+"""The inbox: a message's effect in the consumer's own database, exactly once.
+
+The broker delivers at least once. One row ``(group, message key)`` is inserted in the same transaction as the effect;
+a second delivery finds the row and does nothing. Two deliveries at the same time: the second waits for the first one's
+transaction, and is the duplicate if that commits, or the first if it rolls back.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any, Final, Protocol, overload
+
+from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, delete, insert
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from halfmq import limits
+from halfmq.errors import UsageError
+from halfmq.sql.exact_text import exact_text
+
+#: Characters of a key: RocketMQ's unique ids have 32 to 56; keys of an application may be longer.
+KEY_CHARS_MAX: Final = 255
+
+
+class HasMessageId(Protocol):
+    """``halfmq.Message`` has it: the unique id that every copy of the message carries, redeliveries included."""
+
+    @property
+    def message_id(self) -> str: ...
+
+
+KeyOf = Callable[[Any], str]
+
+
+class Inbox:
+    """The table. Declare it beside your own tables, in the database where the effect is written.
+
+    The key is the producer's unique message id, or what ``key`` makes of the message, for example
+    ``key=lambda message: message.keys[0]`` where the producer may send one event as two messages.
+    """
+
+    def __init__(self, metadata: MetaData, table: str = "mq_inbox", *, key: KeyOf | None = None) -> None:
+        self._key = key
+        self.table = Table(
+            table,
+            metadata,
+            Column("consumer_group", exact_text(limits.GROUP_CHARS_MAX), primary_key=True),
+            Column("message_key", exact_text(KEY_CHARS_MAX), primary_key=True),
+            Column("handled_at_ms", BigInteger, nullable=False, index=True),
+            sqlite_with_rowid=False,
+        )
+
+    @overload
+    def once(self, session: Session, message: HasMessageId, *, group: str) -> AbstractContextManager[bool]: ...
+
+    @overload
+    def once(
+        self, session: AsyncSession, message: HasMessageId, *, group: str
+    ) -> AbstractAsyncContextManager[bool]: ...
+
+    def once(
+        self, session: Session | AsyncSession, message: HasMessageId, *, group: str
+    ) -> AbstractContextManager[bool] | AbstractAsyncContextManager[bool]:
+        """A block that yields True the first time, False for a duplicate, and commits ``session`` at its end.
+
+        >>> with inbox.once(session, message, group="billing") as first:
+        ...     if first:
+        ...         session.add(Invoice(...))
+
+        Acknowledge the message **after** the block. An exception rolls both back, the row and the effect: the message
+        comes again and is then the first one.
+
+        Raises:
+            UsageError: inside a savepoint, or the key is empty or too long.
+        """
+        if isinstance(session, AsyncSession):
+            return _once_async(self, session, message, group)
+        return _once(self, session, message, group)
+
+    def claim(self, session: Session, message: HasMessageId, *, group: str) -> bool:
+        """Insert the row in the transaction that is open on ``session``; True the first time. The commit is yours.
+
+        For several messages in one transaction: claim each, write the effects of the first ones, commit, acknowledge
+        all. With an ``AsyncSession``: ``await session.run_sync(lambda s: inbox.claim(s, message, group=...))``.
+        """
+        key = self._key(message) if self._key is not None else message.message_id
+        if not 0 < len(key) <= KEY_CHARS_MAX:
+            raise UsageError(f"the inbox key has {len(key)} characters, 1 to {KEY_CHARS_MAX} are possible")
+        connection = session.connection(bind_arguments={"clause": self.table})
+        row = {"consumer_group": group, "message_key": key, "handled_at_ms": time.time_ns() // 1_000_000}
+        return self._insert_if_absent(connection, row)
+
+    def _insert_if_absent(self, connection: Connection, row: dict[str, object]) -> bool:
+        # RETURNING and not rowcount, which is -1 for ON CONFLICT with psycopg.
+        match connection.dialect.name:
+            case "postgresql":
+                absent = postgresql.insert(self.table).values(row).on_conflict_do_nothing()
+                return connection.execute(absent.returning(self.table.c.message_key)).first() is not None
+            case "sqlite":
+                missing = sqlite.insert(self.table).values(row).on_conflict_do_nothing()
+                return connection.execute(missing.returning(self.table.c.message_key)).first() is not None
+            case _:
+                try:
+                    with connection.begin_nested():
+                        connection.execute(insert(self.table).values(row).inline())
+                except IntegrityError:
+                    return False
+                return True
+
+    def prune(self, session: Session, *, older_than_s: float) -> int:
+        """Delete rows handled more than ``older_than_s`` seconds ago, in ``session``'s transaction. How many.
+
+        A message that comes again after that is handled again: keep rows longer than the broker keeps messages, or
+        at least than a consumer may be down or have its offsets reset. Commit is yours.
+        """
+        before_ms = time.time_ns() // 1_000_000 - round(older_than_s * 1000)
+        connection = session.connection(bind_arguments={"clause": self.table})
+        return connection.execute(delete(self.table).where(self.table.c.handled_at_ms < before_ms)).rowcount
+
+
+def _refuse_savepoint(session: Session) -> None:
+    if session.in_nested_transaction():
+        raise UsageError(
+            "the session is inside a savepoint",
+            hint="Inbox.once commits the whole transaction at its end; use Inbox.claim inside your own",
+        )
+
+
+@contextmanager
+def _once(inbox: Inbox, session: Session, message: HasMessageId, group: str) -> Iterator[bool]:
+    _refuse_savepoint(session)
+    try:
+        yield inbox.claim(session, message, group=group)
+        session.commit()
+    except BaseException:
+        session.rollback()
+        raise
+
+
+@asynccontextmanager
+async def _once_async(inbox: Inbox, session: AsyncSession, message: HasMessageId, group: str) -> AsyncIterator[bool]:
+    _refuse_savepoint(session.sync_session)
+    try:
+        yield await session.run_sync(lambda sync: inbox.claim(sync, message, group=group))
+        await session.commit()
+    except BaseException:
+        await session.rollback()
+        raise

@@ -1,0 +1,221 @@
+"""The local half of a transaction, on a synchronous ``Session``: marker first, then the user's work, flush, COMMIT.
+
+Both blocks (sync and async) drive this one; an ``AsyncSession`` runs it inside ``run_sync``. It knows no broker.
+
+Session events are not used to find out that something committed: ``before_commit`` and ``after_commit`` also fire for
+every savepoint and for empty commits. The block commits itself, and so knows.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session, SessionTransaction
+
+from halfmq.client.outgoing import OutgoingMessage, compose
+from halfmq.errors import UnsupportedCombination, UsageError
+from halfmq.sql.commit_failure import CommitFailure, classify_commit_failure
+from halfmq.sql.marker import MarkerTable
+
+_log = logging.getLogger(__name__)
+
+
+class FailedCommit(NamedTuple):
+    """``error`` came out of COMMIT; ``meaning`` says what the caller may conclude."""
+
+    meaning: CommitFailure
+    error: BaseException
+
+
+class _Collected(NamedTuple):
+    message: OutgoingMessage
+    #: Savepoints that were open when it was collected, innermost first.
+    savepoints: tuple[SessionTransaction, ...]
+
+
+class LocalWork:
+    """One local transaction. Call ``begin``, then ``collect`` any number of times, ``ready``, ``commit``; or ``abandon``."""
+
+    def __init__(self, session: Session, markers: MarkerTable, tx_id: str) -> None:
+        self._session = session
+        self._markers = markers
+        self._tx_id = tx_id
+        self._collected: list[_Collected] = []
+        self._open = False
+        self._transaction: SessionTransaction | None = None
+        self._connection: Connection | None = None
+        self._commit_sent = False
+        self._hears_savepoints = False
+
+    # --- begin ---------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin the session's transaction if none is open, and write the marker before anything else is flushed.
+
+        Raises:
+            UsageError: this session cannot carry a message transaction; nothing was done.
+            SQLAlchemyError: the database refused; rolled back, nothing was sent.
+        """
+        self._refuse_what_cannot_be_atomic()
+        try:
+            # Not session.execute: the connection is asked for by the table, since a routing session may send plain
+            # statements to a replica; and nothing that is pending in the session is flushed before the marker.
+            connection = self._session.connection(bind_arguments={"clause": self._markers.table})
+            _refuse_autocommit(connection)
+            self._connection = connection
+            self._transaction = self._session.get_transaction()
+            self._refuse_other_engines()
+            self._markers.write(connection, self._tx_id)
+        except BaseException:
+            self.abandon()
+            raise
+        self._open = True
+
+    def _refuse_what_cannot_be_atomic(self) -> None:
+        session = self._session
+        if session.in_nested_transaction():
+            raise UsageError(
+                "the session is inside a savepoint",
+                hint="open mq.transaction outside of begin_nested: its end is the end of the whole transaction",
+            )
+        if session.twophase:
+            raise UnsupportedCombination("the session uses two-phase commit", hint="the marker makes it unnecessary")
+        if isinstance(session.get_bind(clause=self._markers.table), Connection):
+            raise UsageError(
+                "the session is bound to a connection, so that its commit may not be the connection's commit",
+                hint="bind the session to an Engine",
+            )
+
+    def _refuse_other_engines(self) -> None:
+        """One database transaction, one marker: rows in a second database would commit on their own."""
+        assert self._connection is not None
+        assert self._transaction is not None
+        others = _engines_of(self._transaction) - {self._connection.engine}
+        if others:
+            raise UsageError(
+                f"the session's transaction also uses {', '.join(sorted(str(one.url) for one in others))}, "
+                f"but the marker {self._markers.table.name} is in {self._connection.engine.url}",
+                hint="the marker must be in the database of the business rows; use one session per database",
+            )
+
+    # --- the user's work -----------------------------------------------------------------------------------------
+
+    def collect(
+        self,
+        topic: str,
+        body: object,
+        *,
+        tag: str | None,
+        key: object,
+        keys: Sequence[object] | str,
+        sharding_key: object,
+        delay: float | timedelta | None,
+        properties: Mapping[str, str] | None,
+    ) -> None:
+        """Check, encode and keep one message. A message collected inside a savepoint goes when the savepoint goes."""
+        if not self._open:
+            raise UsageError("the block has ended; messages are sent with its transaction, not after it")
+        self._refuse_ended_transaction()
+        message = compose(
+            topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
+        )
+        self._collected.append(_Collected(message, self._open_savepoints()))
+
+    def _open_savepoints(self) -> tuple[SessionTransaction, ...]:
+        found = []
+        level = self._session.get_nested_transaction()
+        while level is not None and level.nested:
+            found.append(level)
+            level = level.parent
+        if found and not self._hears_savepoints:
+            event.listen(self._session, "after_soft_rollback", self._on_soft_rollback)
+            self._hears_savepoints = True
+        return tuple(found)
+
+    def _on_soft_rollback(self, _session: Session, ended: SessionTransaction) -> None:
+        self._collected = [one for one in self._collected if ended not in one.savepoints]
+
+    def _refuse_ended_transaction(self) -> None:
+        if self._session.get_transaction() is not self._transaction:
+            raise UsageError(
+                "the session was committed or rolled back inside the block",
+                hint="leave that to mq.transaction; what was committed before is committed without its messages",
+            )
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def ready(self) -> list[OutgoingMessage]:
+        """Flush, and hand over what is to be sent. After this nothing more can be collected.
+
+        Raises: anything the flush raises; nothing was sent. The caller abandons.
+        """
+        self._refuse_ended_transaction()
+        self._session.flush()
+        self._refuse_other_engines()
+        assert self._connection is not None
+        if not self._collected:
+            self._markers.erase(self._connection, self._tx_id)
+        self._open = False
+        return [one.message for one in self._collected]
+
+    def commit(self) -> FailedCommit | None:
+        """COMMIT. None: committed. Otherwise what the failure means; the session is rolled back and usable.
+
+        Raises: only what is not an ``Exception`` (a cancelled task, an interrupt), after the same clean-up; whether
+        it committed is then unknown unless ``commit_was_sent`` is False.
+        """
+        assert self._connection is not None
+        event.listen(self._connection, "commit", self._on_commit_sent)
+        try:
+            self._session.commit()
+        except Exception as error:  # noqa: BLE001 - classified, and raised by the block
+            meaning = classify_commit_failure(error, commit_sent=self._commit_sent)
+            return FailedCommit(meaning, error)
+        finally:
+            event.remove(self._connection, "commit", self._on_commit_sent)
+            self.abandon()
+        if not self._commit_sent:
+            return FailedCommit(
+                CommitFailure.UNKNOWN, UsageError("session.commit() returned without a COMMIT of the marker's database")
+            )
+        return None
+
+    @property
+    def commit_was_sent(self) -> bool:
+        return self._commit_sent
+
+    def _on_commit_sent(self, _connection: Connection) -> None:
+        self._commit_sent = True
+
+    def abandon(self) -> None:
+        """Roll back what is open, and let go of the session. After a commit it only lets go."""
+        self._open = False
+        if self._hears_savepoints:
+            event.remove(self._session, "after_soft_rollback", self._on_soft_rollback)
+            self._hears_savepoints = False
+        try:
+            self._session.rollback()
+        except SQLAlchemyError:
+            # The connection is gone, or a hook failed in the middle of a commit. What matters is told by the exception
+            # that led here; the session must only not keep the connection.
+            _log.warning("rollback after %s failed, closing its connection", self._tx_id, exc_info=True)
+            self._session.invalidate()
+
+
+def _engines_of(transaction: SessionTransaction) -> set[Engine]:
+    # No public name says which connections a session's transaction has; the event ``after_begin`` would miss those
+    # that were there before the block. A test notices if SQLAlchemy changes it.
+    return {entry[0].engine for entry in transaction._connections.values()}
+
+
+def _refuse_autocommit(connection: Connection) -> None:
+    option = connection.get_execution_options().get("isolation_level")
+    default = getattr(connection.dialect, "_on_connect_isolation_level", None)
+    if "AUTOCOMMIT" in (option, default if option is None else None):
+        raise UsageError(
+            "the engine is in AUTOCOMMIT: the marker would be committed before the order",
+            hint="use another isolation level for this session's engine",
+        )

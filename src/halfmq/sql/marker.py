@@ -1,0 +1,176 @@
+"""The marker row of a local transaction, and the fence that makes its absence final.
+
+One row a transaction: ``(tx_id, 'C')`` is written by the local transaction itself and so becomes visible exactly when
+it commits. The check does not merely look: "no row" may mean "not yet". It inserts ``(tx_id, 'R')`` under the same key.
+If that succeeds, no later commit of this transaction is possible, since its own insert now fails on the key and takes
+the business rows with it. So whoever inserts first decides, and the database is the judge.
+
+Nothing here ever updates a row or deletes one of the two kinds before the other can no longer arrive.
+"""
+
+import time
+from collections.abc import Callable, Collection
+from typing import Final
+
+from sqlalchemy import BigInteger, CheckConstraint, Column, Connection, MetaData, String, Table, delete, insert, select
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from halfmq import limits
+from halfmq.client.outcome import Outcome
+from halfmq.errors import UsageError
+from halfmq.sql.exact_text import exact_text
+from halfmq.sql.lock_wait import is_lock_wait, short_transaction
+
+COMMITTED: Final = "C"
+FENCED: Final = "R"
+_OUTCOMES: Final = {COMMITTED: Outcome.COMMIT, FENCED: Outcome.ROLLBACK}
+
+#: How long the fence waits for the local transaction's lock, ms. A local transaction that only commits slowly is
+#: settled within one check; a longer wait would occupy a checker.
+FENCE_LOCK_WAIT_MS: Final = 500
+
+#: Marker rows younger than this are never pruned, seconds: longer than any local transaction may run, and than a
+#: message may be on its way.
+PRUNE_AGE_MIN_S: Final = 3_600.0
+
+#: Rows deleted by one statement, so that no lock is held long.
+PRUNE_ROWS_MAX: Final = 1_000
+
+#: Isolation in which a row is seen as soon as it is committed, and not before. SQLite has only serializable, and
+#: with one writer at a time that sees the same.
+_READ_COMMITTED: Final = frozenset({"postgresql", "mysql", "mariadb", "mssql", "oracle"})
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class MarkerTable:
+    """The table and the three things done to it. Stateless apart from the table's definition."""
+
+    def __init__(self, metadata: MetaData, name: str, now_ms: Callable[[], int] = wall_ms) -> None:
+        self._now_ms = now_ms
+        self.table = Table(
+            name,
+            metadata,
+            Column("tx_id", exact_text(limits.TRANSACTION_ID_CHARS_MAX), primary_key=True),
+            Column("outcome", String(1), nullable=False),
+            Column("written_at_ms", BigInteger, nullable=False, index=True),
+            CheckConstraint("outcome IN ('C', 'R')", name=f"ck_{name}_outcome"),
+            sqlite_with_rowid=False,  # one tree to write instead of two
+        )
+
+    def write(self, connection: Connection, tx_id: str) -> None:
+        """Insert ``(tx_id, 'C')`` in the transaction that is open on ``connection``.
+
+        Raises:
+            IntegrityError: the check has fenced this transaction, or the id was used before. Roll back.
+        """
+        connection.execute(
+            insert(self.table).values(tx_id=tx_id, outcome=COMMITTED, written_at_ms=self._now_ms()).inline()
+        )
+
+    def erase(self, connection: Connection, tx_id: str) -> None:
+        """Take the marker back inside the transaction that wrote it: it turned out to send nothing."""
+        connection.execute(delete(self.table).where(self.table.c.tx_id == tx_id))
+
+    def look(self, connection: Connection, tx_id: str) -> Outcome | None:
+        """What stands in the table: COMMIT, ROLLBACK, or None for no row. Takes no lock and changes nothing."""
+        row = connection.execute(
+            select(self.table.c.tx_id, self.table.c.outcome).where(self.table.c.tx_id == tx_id)
+        ).first()
+        if row is None:
+            return None
+        if row.tx_id != tx_id:
+            raise UsageError(
+                f"table {self.table.name} takes {row.tx_id!r} and {tx_id!r} for the same id",
+                hint="its column tx_id must have a binary collation; create it from this metadata",
+            )
+        return _OUTCOMES[row.outcome]
+
+    def decide(
+        self,
+        connection: Connection,
+        tx_id: str,
+        *,
+        may_fence: bool = True,
+        lock_wait_ms: int = FENCE_LOCK_WAIT_MS,
+    ) -> Outcome:
+        """Decide ``tx_id`` against its own database: COMMIT, ROLLBACK (and then for ever), or UNKNOWN.
+
+        ``connection`` is the caller's to close, and has no transaction open; each step here is a short one of its own.
+        Without ``may_fence`` it only looks. The answer ROLLBACK is given only after the tombstone's own COMMIT has
+        returned.
+
+        UNKNOWN: the local transaction still runs (its marker is locked), another writer has the database, or there is
+        no row and none may be written yet.
+
+        Raises:
+            DBAPIError: anything else, such as a lost connection. Nothing is decided; ask again.
+        """
+        connection = self._reading_committed(connection)
+        try:
+            standing = self._standing(connection, tx_id, lock_wait_ms)
+            if standing is not None:
+                return standing
+            return self._fence(connection, tx_id, lock_wait_ms) if may_fence else Outcome.UNKNOWN
+        except DBAPIError as error:
+            if is_lock_wait(error):
+                return Outcome.UNKNOWN
+            raise
+
+    def _standing(self, connection: Connection, tx_id: str, lock_wait_ms: int) -> Outcome | None:
+        with short_transaction(connection, lock_wait_ms):
+            return self.look(connection, tx_id)
+
+    def _fence(self, connection: Connection, tx_id: str, lock_wait_ms: int) -> Outcome:
+        # A plain INSERT and its IntegrityError: the count of rows is -1 for ON CONFLICT with psycopg, and INSERT IGNORE
+        # hides other errors. Conflicts are rare here, since a look came first.
+        try:
+            with short_transaction(connection, lock_wait_ms):
+                connection.execute(
+                    insert(self.table).values(tx_id=tx_id, outcome=FENCED, written_at_ms=self._now_ms()).inline()
+                )
+        except IntegrityError:
+            # None: what was in the way is gone again, since its transaction rolled back. The next check sees it.
+            return self._standing(connection, tx_id, lock_wait_ms) or Outcome.UNKNOWN
+        return Outcome.ROLLBACK
+
+    @staticmethod
+    def _reading_committed(connection: Connection) -> Connection:
+        if connection.dialect.name in _READ_COMMITTED:
+            return connection.execution_options(isolation_level="READ COMMITTED")
+        return connection
+
+    def prune(self, connection: Connection, *, older_than_s: float, undecided: Collection[str]) -> int:
+        """Delete rows older than ``older_than_s`` seconds whose transactions have a verdict. The number deleted.
+
+        ``undecided``: ids of **all** transactions of this producer group that the broker still asks about. Their rows
+        stay whatever their age: without its row a committed transaction would be answered ROLLBACK. Against a broker
+        that gives up asking (Apache RocketMQ: 15 times, by default after about 15 minutes) this may be empty, if
+        ``older_than_s`` is longer than that.
+
+        Runs in the transaction that is open on ``connection``, at most ``PRUNE_ROWS_MAX`` rows: commit, and call
+        again while it returns that many.
+
+        Raises:
+            UsageError: ``older_than_s`` is below ``PRUNE_AGE_MIN_S``; a tombstone must outlive every local
+                transaction that it may have to stop.
+        """
+        if older_than_s < PRUNE_AGE_MIN_S:
+            raise UsageError(
+                f"older_than_s={older_than_s} is less than {PRUNE_AGE_MIN_S:.0f} seconds",
+                hint="a marker must outlive every local transaction and the broker's questions about it",
+            )
+        before_ms = self._now_ms() - round(older_than_s * 1000)
+        keep = set(undecided)
+        old = connection.scalars(
+            select(self.table.c.tx_id)
+            .where(self.table.c.written_at_ms < before_ms)
+            .order_by(self.table.c.written_at_ms)
+            .limit(PRUNE_ROWS_MAX + len(keep))
+        ).all()
+        gone = [tx_id for tx_id in old if tx_id not in keep][:PRUNE_ROWS_MAX]
+        if gone:
+            connection.execute(delete(self.table).where(self.table.c.tx_id.in_(gone)))
+        return len(gone)

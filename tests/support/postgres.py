@@ -1,0 +1,35 @@
+"""A real PostgreSQL for tests, one server for a session. In CI it must be there; elsewhere a skip says how to get it."""
+
+import os
+import uuid
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from demo.postgres_server import PostgresMissing, PostgresServer
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    try:
+        server.start()
+    except PostgresMissing as error:
+        server.stop()
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must have a PostgreSQL: {error}")
+        pytest.skip(str(error))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
+    """The name of a fresh database."""
+    name = f"t{uuid.uuid4().hex[:12]}"
+    where = {"host": str(postgres_server.directory), "user": "postgres", "dbname": "postgres"}
+    with psycopg.connect(**where, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    yield name
+    with psycopg.connect(**where, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

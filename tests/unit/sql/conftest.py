@@ -1,0 +1,149 @@
+"""Real databases for the tests of ``halfmq.sql``: SQLite files, and a PostgreSQL server that is started once."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from sqlalchemy import Column, Engine, ForeignKey, Integer, MetaData, String, Table, create_engine, event
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+from tests.support.postgres import postgres_database, postgres_server
+from tests.unit.sql.memory_broker import AsyncMemoryClient, MemoryBroker, MemoryClient
+
+from halfmq.sql import TransactionLog
+
+__all__ = ["postgres_database", "postgres_server"]
+
+POSTGRES = pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.postgres])
+
+
+class Shop(NamedTuple):
+    """An application: its tables, its marker, its engine."""
+
+    metadata: MetaData
+    orders: Table
+    #: Its foreign key is checked at COMMIT, not before.
+    lines: Table
+    log: TransactionLog
+    engine: Engine
+
+    def sessions(self) -> sessionmaker[Session]:
+        return sessionmaker(self.engine)
+
+
+def shop_on(engine: Engine) -> Shop:
+    metadata = MetaData()
+    orders = Table("orders", metadata, Column("id", Integer, primary_key=True), Column("note", String(40)))
+    lines = Table(
+        "lines",
+        metadata,
+        Column("id", Integer, primary_key=True),
+        Column("order_id", ForeignKey("orders.id", deferrable=True, initially="DEFERRED")),
+    )
+    log = TransactionLog(metadata, table="mq_tx", min_age_s=0, lock_wait_ms=100)
+    metadata.create_all(engine)
+    return Shop(metadata, orders, lines, log, engine)
+
+
+def with_foreign_keys(engine: Engine) -> Engine:
+    @event.listens_for(engine, "connect")
+    def _on(connection, _record) -> None:  # type: ignore[no-untyped-def]
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.close()
+
+    return engine
+
+
+class Place(NamedTuple):
+    """Where the database of this test is: ``kind`` and what makes URLs for drivers."""
+
+    kind: str
+    sqlite_path: Path
+    socket_directory: Path
+    database: str
+
+    def url(self, driver: str = "") -> str:
+        if self.kind == "sqlite":
+            return f"sqlite{'+' + driver if driver else ''}:///{self.sqlite_path}"
+        return f"postgresql+{driver or 'psycopg'}://postgres@/{self.database}?host={self.socket_directory}"
+
+    def async_drivers(self) -> list[str]:
+        return ["aiosqlite"] if self.kind == "sqlite" else ["psycopg", "asyncpg"]
+
+
+@pytest.fixture(params=["sqlite", POSTGRES])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "sqlite":
+        return Place("sqlite", tmp_path / "shop.db", Path(), "")
+    server = request.getfixturevalue("postgres_server")
+    database = request.getfixturevalue("postgres_database")
+    return Place("postgres", Path(), server.directory, database)
+
+
+@pytest.fixture
+def engine(place: Place) -> Iterator[Engine]:
+    engine = create_engine(place.url())
+    if place.kind == "sqlite":
+        with_foreign_keys(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def shop(engine: Engine) -> Shop:
+    return shop_on(engine)
+
+
+@pytest.fixture
+def broker() -> MemoryBroker:
+    return MemoryBroker()
+
+
+@pytest.fixture
+def client(broker: MemoryBroker) -> MemoryClient:
+    return MemoryClient(broker)
+
+
+@pytest.fixture
+def async_client(broker: MemoryBroker) -> AsyncMemoryClient:
+    return AsyncMemoryClient(broker)
+
+
+@pytest.fixture(
+    params=[
+        "aiosqlite",
+        pytest.param("psycopg", marks=[pytest.mark.slow, pytest.mark.postgres]),
+        pytest.param("asyncpg", marks=[pytest.mark.slow, pytest.mark.postgres]),
+    ]
+)
+async def async_engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    if request.param == "aiosqlite":
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}")
+        with_foreign_keys(engine.sync_engine)
+    else:
+        server = request.getfixturevalue("postgres_server")
+        database = request.getfixturevalue("postgres_database")
+        engine = create_async_engine(f"postgresql+{request.param}://postgres@/{database}?host={server.directory}")
+    yield engine
+    await engine.dispose()
+
+
+class AsyncShop(NamedTuple):
+    shop: Shop
+    engine: AsyncEngine
+    sessions: async_sessionmaker
+
+
+@pytest.fixture
+async def async_shop(async_engine: AsyncEngine) -> AsyncShop:
+    async with async_engine.connect() as connection:
+        shop = await connection.run_sync(lambda sync: shop_on_connection(sync))
+        await connection.commit()
+    return AsyncShop(shop, async_engine, async_sessionmaker(async_engine))
+
+
+def shop_on_connection(connection) -> Shop:  # type: ignore[no-untyped-def]
+    return shop_on(connection)

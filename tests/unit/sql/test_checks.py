@@ -1,0 +1,97 @@
+"""Who is asked, and when a tombstone may be written."""
+
+from inspect import iscoroutinefunction
+from typing import Any
+
+import pytest
+from sqlalchemy import MetaData, create_engine
+from sqlalchemy.orm import Session, sessionmaker
+from tests.unit.sql.conftest import AsyncShop, Shop
+from tests.unit.sql.memory_broker import Asked
+
+from halfmq.client.outcome import Outcome
+from halfmq.errors import UsageError
+from halfmq.sql import TransactionLog
+from halfmq.sql.checks import AgeGuard
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.wall_ms = 1_000_000
+        self.monotonic_ms = 0
+
+    def advance(self, ms: int) -> None:
+        self.wall_ms += ms
+        self.monotonic_ms += ms
+
+
+def guard(clock: Clock) -> AgeGuard:
+    return AgeGuard(6_000, now_ms=lambda: clock.wall_ms, monotonic_ms=lambda: clock.monotonic_ms)
+
+
+def test_young_until_the_broker_says_that_it_is_old() -> None:
+    clock = Clock()
+    ages = guard(clock)
+    asked = Asked("t1", prepared_at_ms=clock.wall_ms)
+    assert ages.is_young(asked)
+    clock.advance(5_999)
+    assert ages.is_young(asked)
+    clock.advance(1)
+    assert not ages.is_young(asked)
+
+
+def test_old_at_once_when_it_was_prepared_long_ago() -> None:
+    clock = Clock()
+    assert not guard(clock).is_young(Asked("t1", prepared_at_ms=clock.wall_ms - 6_000))
+
+
+@pytest.mark.parametrize("prepared_at_ms", [None, 10_000_000_000])
+def test_clock_that_is_behind_delays_but_does_not_block(prepared_at_ms: int | None) -> None:
+    clock = Clock()
+    ages = guard(clock)
+    asked = Asked("t1", prepared_at_ms)
+    assert ages.is_young(asked)
+    clock.monotonic_ms += 5_999
+    assert ages.is_young(asked)
+    clock.monotonic_ms += 1
+    assert not ages.is_young(asked)
+
+
+def test_young_transaction_is_not_fenced(shop: Shop) -> None:
+    metadata = MetaData()
+    patient = TransactionLog(metadata, table="patient", min_age_s=3_600)
+    metadata.create_all(shop.engine)
+    check: Any = patient.checker(shop.sessions())
+    assert check(Asked("t1", prepared_at_ms=None)) is Outcome.UNKNOWN
+    with shop.engine.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO patient VALUES ('t1', 'C', 1)")
+    assert check(Asked("t1", prepared_at_ms=None)) is Outcome.COMMIT
+
+
+def test_sessionmaker_gives_a_function(shop: Shop) -> None:
+    check: Any = shop.log.checker(shop.sessions())
+    assert not iscoroutinefunction(check)
+    assert check(Asked("t1")) is Outcome.ROLLBACK
+
+
+async def test_async_sessionmaker_gives_a_coroutine_function(async_shop: AsyncShop) -> None:
+    check: Any = async_shop.shop.log.checker(async_shop.sessions)
+    assert iscoroutinefunction(check)
+    assert await check(Asked("t1")) is Outcome.ROLLBACK
+
+
+def test_what_is_no_sessionmaker_is_refused(shop: Shop) -> None:
+    with pytest.raises(UsageError, match="sessionmaker"):
+        shop.log.checker(lambda: object())
+
+
+def test_sessions_on_one_connection_are_refused(shop: Shop) -> None:
+    with shop.engine.connect() as connection, pytest.raises(UsageError, match="connection of its own"):
+        shop.log.checker(lambda: Session(connection))
+
+
+def test_check_uses_the_engine_of_the_marker_table(shop: Shop, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    elsewhere = create_engine(f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    check: Any = shop.log.checker(sessionmaker(elsewhere, binds={shop.log.table: shop.engine}))
+    assert check(Asked("t1")) is Outcome.ROLLBACK
+    elsewhere.dispose()

@@ -1,0 +1,217 @@
+"""The marker row and its fence, on SQLite and on PostgreSQL."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Column, Engine, MetaData, String, Table, create_engine, insert, select, text
+from sqlalchemy.exc import IntegrityError
+from tests.unit.sql.conftest import Place
+
+from halfmq.client.outcome import Outcome
+from halfmq.errors import UsageError
+from halfmq.sql.marker import PRUNE_AGE_MIN_S, PRUNE_ROWS_MAX, MarkerTable
+
+HOUR_MS = 3_600_000
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def markers(engine: Engine) -> MarkerTable:
+    metadata = MetaData()
+    table = MarkerTable(metadata, "mq_tx")
+    metadata.create_all(engine)
+    return table
+
+
+def decide(engine: Engine, markers: MarkerTable, tx_id: str, *, may_fence: bool = True, wait_ms: int = 100) -> Outcome:
+    with engine.connect() as connection:
+        return markers.decide(connection, tx_id, may_fence=may_fence, lock_wait_ms=wait_ms)
+
+
+def test_committed_marker_answers_commit_again_and_again(engine: Engine, markers: MarkerTable) -> None:
+    with engine.begin() as connection:
+        markers.write(connection, "t1")
+    assert [decide(engine, markers, "t1") for _ in range(3)] == [Outcome.COMMIT] * 3
+
+
+def test_transaction_that_never_began_is_fenced_for_good(engine: Engine, markers: MarkerTable) -> None:
+    """A count of rows would say -1 here with psycopg, and turn a fresh tombstone into "already there"."""
+    assert decide(engine, markers, "t1") is Outcome.ROLLBACK
+    assert decide(engine, markers, "t1") is Outcome.ROLLBACK
+    with pytest.raises(IntegrityError), engine.begin() as connection:
+        markers.write(connection, "t1")
+    assert decide(engine, markers, "t1") is Outcome.ROLLBACK
+
+
+def test_transaction_that_rolled_back_is_fenced(engine: Engine, markers: MarkerTable) -> None:
+    with engine.connect() as connection:
+        markers.write(connection, "t1")
+        connection.rollback()
+    assert decide(engine, markers, "t1") is Outcome.ROLLBACK
+
+
+def test_running_transaction_is_unknown_and_can_still_commit(engine: Engine, markers: MarkerTable) -> None:
+    with engine.connect() as connection:
+        markers.write(connection, "t1")
+        started = time.monotonic()
+        assert decide(engine, markers, "t1") is Outcome.UNKNOWN
+        assert time.monotonic() - started < 3  # not the driver's own five seconds
+        connection.commit()
+    assert decide(engine, markers, "t1") is Outcome.COMMIT
+
+
+def test_another_writer_is_unknown_on_sqlite_and_no_matter_on_postgres(
+    engine: Engine, markers: MarkerTable, place: Place
+) -> None:
+    with engine.connect() as connection:
+        markers.write(connection, "t1")
+        expected = Outcome.UNKNOWN if place.kind == "sqlite" else Outcome.ROLLBACK
+        assert decide(engine, markers, "t2") is expected
+
+
+@pytest.mark.parametrize(("end", "expected"), [("commit", Outcome.COMMIT), ("rollback", Outcome.ROLLBACK)])
+def test_check_that_waits_for_the_local_transaction_sees_its_end(
+    engine: Engine, markers: MarkerTable, end: str, expected: Outcome
+) -> None:
+    with engine.connect() as connection:
+        markers.write(connection, "t1")
+        answers: list[Outcome] = []
+        checker = threading.Thread(target=lambda: answers.append(decide(engine, markers, "t1", wait_ms=20_000)))
+        checker.start()
+        time.sleep(0.3)
+        assert answers == []
+        getattr(connection, end)()
+    checker.join(30)
+    assert answers == [expected]
+
+
+def test_look_alone_writes_nothing(engine: Engine, markers: MarkerTable) -> None:
+    assert decide(engine, markers, "t1", may_fence=False) is Outcome.UNKNOWN
+    with engine.begin() as connection:
+        markers.write(connection, "t1")
+    assert decide(engine, markers, "t1", may_fence=False) is Outcome.COMMIT
+
+
+@pytest.mark.parametrize("isolation", ["SERIALIZABLE", "REPEATABLE READ"])
+def test_strict_isolation_of_the_application_does_not_disturb_the_check(
+    place: Place, markers: MarkerTable, isolation: str
+) -> None:
+    if place.kind == "sqlite":
+        isolation = "SERIALIZABLE"
+    strict = create_engine(place.url(), isolation_level=isolation)
+    with strict.begin() as connection:
+        markers.write(connection, "t1")
+    assert decide(strict, markers, "t1") is Outcome.COMMIT
+    assert decide(strict, markers, "t2") is Outcome.ROLLBACK
+    strict.dispose()
+
+
+def test_many_checkers_at_once_agree(engine: Engine, markers: MarkerTable) -> None:
+    """Local transactions and checks race for the same ids; each id ends one way, and all that was said agrees."""
+    said: dict[str, set[Outcome]] = {f"t{n}": set() for n in range(20)}
+    committed: set[str] = set()
+
+    def run(work: Callable[[str], None]) -> None:
+        for tx_id in said:
+            work(tx_id)
+
+    def local(tx_id: str) -> None:
+        try:
+            with engine.begin() as connection:
+                markers.write(connection, tx_id)
+            committed.add(tx_id)
+        except IntegrityError:
+            pass
+
+    def check(tx_id: str) -> None:
+        said[tx_id].add(decide(engine, markers, tx_id, wait_ms=1_000))
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in (local, check, check)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for tx_id, answers in said.items():
+        assert answers - {Outcome.UNKNOWN} <= {Outcome.COMMIT if tx_id in committed else Outcome.ROLLBACK}
+    assert any(answers - {Outcome.UNKNOWN} for answers in said.values())
+
+
+def test_ids_that_differ_in_case_are_two_transactions(engine: Engine, markers: MarkerTable) -> None:
+    with engine.begin() as connection:
+        markers.write(connection, "T-1")
+    assert decide(engine, markers, "t-1") is Outcome.ROLLBACK
+    assert decide(engine, markers, "T-1") is Outcome.COMMIT
+
+
+def test_table_that_folds_case_is_noticed(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Somebody made the table by hand: the wrong row must not answer."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'folded.db'}")
+    markers = MarkerTable(MetaData(), "mq_tx")
+    with engine.begin() as connection:
+        connection.execute(
+            text("CREATE TABLE mq_tx (tx_id TEXT COLLATE NOCASE PRIMARY KEY, outcome TEXT, written_at_ms INTEGER)")
+        )
+        markers.write(connection, "T-1")
+    with pytest.raises(UsageError, match="binary collation"):
+        decide(engine, markers, "t-1")
+    engine.dispose()
+
+
+def test_lost_table_is_an_error_and_not_an_answer(engine: Engine) -> None:
+    markers = MarkerTable(MetaData(), "not_there")
+    with pytest.raises(Exception, match="not_there"):
+        decide(engine, markers, "t1")
+
+
+# --- prune -------------------------------------------------------------------------------------------------------
+
+
+def aged(engine: Engine, age_ms: int, ids: list[str]) -> MarkerTable:
+    """A table whose rows for ``ids`` were written ``age_ms`` ago."""
+    clock = [time.time_ns() // 1_000_000 - age_ms]
+    metadata = MetaData()
+    markers = MarkerTable(metadata, "mq_tx", now_ms=lambda: clock[0])
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        for tx_id in ids:
+            markers.write(connection, tx_id)
+    clock[0] += age_ms
+    return markers
+
+
+def remaining(engine: Engine, markers: MarkerTable) -> list[str]:
+    with engine.connect() as connection:
+        return list(connection.scalars(select(markers.table.c.tx_id).order_by(markers.table.c.tx_id)))
+
+
+def test_prune_takes_old_rows_and_leaves_young_and_undecided_ones(engine: Engine) -> None:
+    markers = aged(engine, 25 * HOUR_MS, ["old-1", "old-2", "old-undecided"])
+    with engine.begin() as connection:
+        markers.write(connection, "young")
+        assert markers.prune(connection, older_than_s=DAY_S, undecided=["old-undecided", "other"]) == 2
+    assert remaining(engine, markers) == ["old-undecided", "young"]
+    assert decide(engine, markers, "old-undecided") is Outcome.COMMIT
+
+
+def test_prune_goes_in_portions(engine: Engine) -> None:
+    markers = aged(engine, 25 * HOUR_MS, [f"t{n:05}" for n in range(PRUNE_ROWS_MAX + 5)])
+    with engine.begin() as connection:
+        assert markers.prune(connection, older_than_s=DAY_S, undecided={"t00000"}) == PRUNE_ROWS_MAX
+        assert markers.prune(connection, older_than_s=DAY_S, undecided={"t00000"}) == 4
+        assert markers.prune(connection, older_than_s=DAY_S, undecided={"t00000"}) == 0
+    assert remaining(engine, markers) == ["t00000"]
+
+
+def test_prune_refuses_ages_that_a_local_transaction_may_have(engine: Engine, markers: MarkerTable) -> None:
+    with engine.begin() as connection, pytest.raises(UsageError):
+        markers.prune(connection, older_than_s=PRUNE_AGE_MIN_S - 1, undecided=())
+
+
+def test_marker_table_is_an_ordinary_table_beside_others() -> None:
+    metadata = MetaData()
+    Table("orders", metadata, Column("id", String, primary_key=True))
+    MarkerTable(metadata, "mine")
+    assert set(metadata.tables) == {"orders", "mine"}
+    assert insert(metadata.tables["mine"]).is_insert
