@@ -5,7 +5,6 @@ mapped segments; a segment that is removed while it is mapped stays readable, an
 mapped is data loss by name. Executors must see the directory under the same path, so this is for one machine.
 """
 
-import json
 import mmap
 import os
 from collections.abc import Callable, Iterator
@@ -17,13 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from halfmq.errors import StoreDamaged, UsageError
-from halfmq.model.records import (
-    CARRIED_DELAYED_MESSAGE_AT,
-    CARRIED_HALF_MESSAGE_AT,
-    DELAYED_MESSAGE_AT,
-    MESSAGE_AT,
-    Kind,
-)
 from halfmq.model.stored_message import MAGIC_V1, MAGIC_V2
 from halfmq.runtime.disk import RealDisk
 from halfmq.spark.byte_slices import Bytes, Ints, as_bytes, gather
@@ -31,17 +23,17 @@ from halfmq.spark.offsets import Cut
 from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges
 from halfmq.spark.patience import Away, Patience
-from halfmq.spark.published_page import Published, read_published
 from halfmq.spark.queue_files import Entries, QueueFiles
 from halfmq.spark.stored_rows import BATCH_ROWS, StoredRows, cut_points
+from halfmq.store.identity import read_identity
+from halfmq.store.published import Published, read_published
+from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
+from halfmq.store.segment import segment_name
 from halfmq.store.topics_file import read_topics
+from halfmq.store.two_slots import Unreadable
 
 #: Where the stored message begins, by the kind of the record that holds it; 0: such a record holds none.
-_MESSAGE_AT: Final = np.zeros(256, dtype=np.int64)
-_MESSAGE_AT[[Kind.MESSAGE, Kind.HALF]] = MESSAGE_AT
-_MESSAGE_AT[Kind.CARRIED_HALF] = CARRIED_HALF_MESSAGE_AT
-_MESSAGE_AT[Kind.DELAYED] = DELAYED_MESSAGE_AT
-_MESSAGE_AT[Kind.CARRIED_DELAYED] = CARRIED_DELAYED_MESSAGE_AT
+_MESSAGE_AT: Final = np.array(MESSAGE_AT_BY_KIND, dtype=np.int64)
 
 
 class DirectReader:
@@ -90,24 +82,22 @@ class DirectReader:
 
     def _identify(self) -> None:
         """Read ``store.json`` again: the directory may hold another store by now."""
-        try:
-            content = json.loads((self._root / "store.json").read_bytes())
-            self._store = str(content["store"]).replace("-", "")
-            segment_bytes = int(content["segment_bytes"])
-        except FileNotFoundError as error:
-            raise UsageError(
-                f"{self._root} holds no store", hint="path is the data directory of a halfmq broker"
-            ) from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreDamaged(f"{self._root / 'store.json'} cannot be read: {error!r}") from error
-        if segment_bytes != self._segment_bytes:
+        identity = read_identity(self._disk, self._root)
+        if identity is None:
+            raise UsageError(f"{self._root} holds no store", hint="path is the data directory of a halfmq broker")
+        if identity.store_id.hex() != self._store:
             self._segments.clear()
-            self._segment_bytes = segment_bytes
+        self._store = identity.store_id.hex()
+        self._segment_bytes = identity.segment_bytes
 
     def _page(self) -> Published:
-        page = read_published(self._shard / "published")
-        if page is None:
-            raise Away("nothing is published yet")
+        page = read_published(self._disk, self._shard / "published")
+        if not isinstance(page, Published):
+            raise Away(page.why if isinstance(page, Unreadable) else "nothing is published yet")
+        if page.rebuilding:
+            raise Away("its broker is making the queues again")
+        if page.store.hex() != self._store:
+            raise Away(f"its published page is of store {page.store.hex()}")
         return page
 
     def _queue(self, topic_id: int, queue: int) -> QueueFiles:
@@ -216,7 +206,7 @@ class DirectReader:
         """The mapped segment, or None where its file is gone."""
         mapped = self._segments.get(number)
         if mapped is None:
-            path = self._shard / "log" / f"{number * self._segment_bytes:020d}.seg"
+            path = self._shard / "log" / segment_name(number * self._segment_bytes)
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
