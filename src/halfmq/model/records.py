@@ -89,9 +89,9 @@ class HalfRecord(NamedTuple):
     half_index: int
     group: str
     tx_id: str
-    index: int
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody needs here
     #: Number of halves in the transaction; 0 while not yet said (only the last half says it).
-    count: int
+    count: int  # type: ignore[assignment]
 
 
 class CarriedHalf(NamedTuple):
@@ -113,8 +113,8 @@ class CarriedHalf(NamedTuple):
     message_bytes: int
     group: str
     tx_id: str
-    index: int
-    count: int
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody needs here
+    count: int  # type: ignore[assignment]
     prepared_at_ms: int
     immune_until_ms: int
     checks: int

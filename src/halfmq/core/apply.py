@@ -1,0 +1,369 @@
+"""The only way that durable state changes: one function per kind of record, the same live and in redo.
+
+``apply`` changes memory only. It does not judge: a record in the log has happened. What it refuses is a log that cannot
+be ours (a record in the wrong place, a base that contradicts what was redone), since going on would corrupt answers.
+
+Redo may start behind records that live state once saw, because a trim took them. So a verdict or check may name halves
+that are not known here; carrying them was not needed, because they were settled before the trim.
+"""
+
+from collections.abc import Callable
+from heapq import heappush
+from typing import Any, Final
+
+from halfmq.core.base import apply_base, read_group, read_topic
+from halfmq.core.queues.sent_again import forget_old, forget_sent, forget_verdict, remember, remember_verdict
+from halfmq.core.state import CHECK_BUCKET_MS, Delayed, Half, ProducerGroup, State, Undecided
+from halfmq.core.transaction.immunity import immunity_ms
+from halfmq.errors import InvariantViolated
+from halfmq.model.message_facts import delay_of, key_hash_of, tag_hash_of
+from halfmq.model.placement import aligned
+from halfmq.model.records import (
+    BATCH_HEADER_BYTES,
+    DELAYED_MESSAGE_AT,
+    MESSAGE_AT,
+    Base,
+    CarriedDelayed,
+    CarriedHalf,
+    Checked,
+    Committed,
+    DelayedRecord,
+    EpochStarted,
+    GroupSet,
+    HalfRecord,
+    MessageRecord,
+    OffsetsCommitted,
+    Record,
+    Ref,
+    Released,
+    RolledBack,
+    TopicDeleted,
+    TopicSet,
+    Trim,
+)
+
+_new = tuple.__new__
+
+
+def open_batch(state: State, offset: int, broker_time_ms: int) -> None:
+    """A batch begins at ``offset``: at the log's end, or at the start of a later segment. ``apply`` its records next.
+
+    Raises:
+        InvariantViolated: the batch cannot be the next one of this log.
+    """
+    if state.batch_open:
+        raise InvariantViolated(f"a batch at {offset} begins inside the one that ends at {state.log_end}")
+    if offset != state.log_end and state.loaded and offset % state.settings.segment_bytes:
+        raise InvariantViolated(f"a batch begins at {offset}, the log ends at {state.log_end}")
+    if offset < state.log_end:
+        raise InvariantViolated(f"a batch begins at {offset}, before the log's end {state.log_end}")
+    if not state.loaded:
+        state.log_start = offset
+    state.batch_open = True
+    state.batch_time_ms = broker_time_ms
+    state.log_end = offset + BATCH_HEADER_BYTES
+    forget_old(state)
+
+
+def close_batch(state: State) -> None:
+    """The batch is whole: the next one starts at ``state.log_end``."""
+    state.batch_open = False
+    state.log_end = aligned(state.log_end)
+
+
+def apply(state: State, record: Record) -> None:
+    """Make ``record`` happen. Apply all records of a decision before the next one is decided.
+
+    Raises:
+        InvariantViolated: it does not start where the log ends. Nothing was changed; stop and keep the log.
+    """
+    if record[0] != state.log_end or not state.batch_open or not (state.loaded or type(record) is Base):
+        raise InvariantViolated(
+            f"{type(record).__name__} at {record[0]}: the log ends at {state.log_end}, batch open: {state.batch_open}, "
+            f"base seen: {state.loaded}"
+        )
+    _APPLY[type(record)](state, record)
+    state.log_end += record[1]
+
+
+# --- messages --------------------------------------------------------------------------------------------------
+
+
+def _message(state: State, record: MessageRecord) -> None:
+    offset, _, topic_id, message, unique_id = record
+    topic = state.topics_by_id[topic_id]
+    queue_id = message[1]
+    queue_offset = message[2]
+    topic.ends[queue_id] = queue_offset + 1
+    if message[9] == 0 and not topic.exempt:
+        remember(
+            state, topic,
+            (unique_id, topic_id, message[12], offset, queue_id, queue_offset, state.batch_time_ms, state.sender),
+        )  # fmt: skip
+
+
+def _delayed(state: State, record: DelayedRecord) -> None:
+    offset, _, topic_id, message, unique_id, due_ms, tag_hash, key_hash = record
+    topic = state.topics_by_id[topic_id]
+    queue_id = message.queue_id
+    message_bytes = record.size - DELAYED_MESSAGE_AT
+    add_delayed(state, Delayed(offset, offset, -1, topic_id, queue_id, message_bytes, due_ms, tag_hash, key_hash))
+    if message.reconsume_times == 0 and not topic.exempt:
+        sent = (unique_id, topic_id, message.body_crc, offset, queue_id, 0, state.batch_time_ms, state.sender)
+        remember(state, topic, sent)
+
+
+def add_delayed(state: State, delayed: Delayed) -> None:
+    if delayed.first_offset not in state.delayed:
+        state.topics_by_id[delayed.topic_id].pending += 1
+        heappush(state.delayed_heap, (delayed.due_ms, delayed.first_offset))
+    state.delayed[delayed.first_offset] = delayed
+
+
+def _carried_delayed(state: State, record: CarriedDelayed) -> None:
+    add_delayed(
+        state,
+        Delayed(
+            record.offset, record.first_offset, record.half_index, record.topic_id, record.queue_id,
+            record.message_bytes, record.due_ms, record.tag_hash, record.key_hash,
+        ),
+    )  # fmt: skip
+
+
+def _released(state: State, record: Released) -> None:
+    for ref in record.refs:
+        topic = state.topics_by_id[ref.topic_id]
+        topic.ends[ref.queue_id] = ref.queue_offset + 1
+        if state.delayed.pop(ref.first_offset, None) is not None:
+            topic.pending -= 1
+
+
+# --- transactions ----------------------------------------------------------------------------------------------
+
+
+def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: int) -> None:
+    """Put an undecided transaction into the bucket of its next check."""
+    bucket = (at_ms + (CHECK_BUCKET_MS - 1)) & -CHECK_BUCKET_MS
+    ids = group.due.get(bucket)
+    if ids is None:
+        group.due[bucket] = {tx_id: None}
+        heappush(state.check_heap, (bucket, group.name))
+    else:
+        ids[tx_id] = None
+
+
+def unschedule(group: ProducerGroup, tx_id: str, at_ms: int) -> None:
+    bucket = (at_ms + (CHECK_BUCKET_MS - 1)) & -CHECK_BUCKET_MS
+    ids = group.due.get(bucket)
+    if ids is not None:
+        ids.pop(tx_id, None)
+        if not ids:
+            del group.due[bucket]
+
+
+def _half(state: State, record: HalfRecord) -> None:
+    offset, size, topic_id, message, half_index, group_name, tx_id, index, count = record
+    group = state.producer_groups.get(group_name) or state.producer_group(group_name)
+    properties = message[13]
+    message_bytes = size - MESSAGE_AT
+    half = _new(
+        Half,
+        (index, half_index, offset, offset, topic_id, message[1], message_bytes, tag_hash_of(properties),
+         key_hash_of(properties), delay_of(properties)),
+    )  # fmt: skip
+    now_ms = state.batch_time_ms
+    immune_until_ms = now_ms + immunity_ms(state.settings, properties)
+    state.topics_by_id[topic_id].pending += 1
+    state.next_half_index = half_index + 1
+    group.bytes += message_bytes
+    known = group.undecided.get(tx_id)
+    if known is None:
+        group.undecided[tx_id] = _new(
+            Undecided, (group_name, tx_id, (half,), count, now_ms, immune_until_ms, 0, immune_until_ms)
+        )
+        schedule(state, group, tx_id, immune_until_ms)
+        return
+    immune_until_ms = max(known.immune_until_ms, immune_until_ms)
+    next_check_at_ms = max(known.next_check_at_ms, immune_until_ms)
+    _replace(
+        state, group, known, _with_half(known.halves, half), max(known.count, count), known.prepared_at_ms,
+        immune_until_ms, known.checks, next_check_at_ms,
+    )  # fmt: skip
+
+
+def _with_half(halves: tuple[Half, ...], half: Half) -> tuple[Half, ...]:
+    """``halves`` with ``half`` in its place, instead of the one with its index if there is one."""
+    if not halves or half.index > halves[-1].index:
+        return (*halves, half)
+    return tuple(sorted([*(other for other in halves if other.index != half.index), half]))
+
+
+def _replace(
+    state: State, group: ProducerGroup, known: Undecided, halves: tuple[Half, ...], count: int, prepared_at_ms: int,
+    immune_until_ms: int, checks: int, next_check_at_ms: int,
+) -> None:  # fmt: skip
+    tx_id = known.tx_id
+    group.undecided[tx_id] = Undecided(
+        known.group, tx_id, halves, count, prepared_at_ms, immune_until_ms, checks, next_check_at_ms
+    )
+    if next_check_at_ms != known.next_check_at_ms:
+        unschedule(group, tx_id, known.next_check_at_ms)
+        schedule(state, group, tx_id, next_check_at_ms)
+
+
+def _carried_half(state: State, record: CarriedHalf) -> None:
+    group = state.producer_group(record.group)
+    half = Half(
+        record.index, record.half_index, record.offset, record.first_offset, record.topic_id, record.queue_id,
+        record.message_bytes, record.tag_hash, record.key_hash, record.delay,
+    )  # fmt: skip
+    known = group.undecided.get(record.tx_id)
+    if known is None or all(other.half_index != half.half_index for other in known.halves):
+        state.topics_by_id[record.topic_id].pending += 1
+        group.bytes += record.message_bytes
+    state.next_half_index = max(state.next_half_index, record.half_index + 1)
+    if known is None:
+        group.undecided[record.tx_id] = Undecided(
+            record.group, record.tx_id, (half,), record.count, record.prepared_at_ms, record.immune_until_ms,
+            record.checks, record.next_check_at_ms,
+        )  # fmt: skip
+        schedule(state, group, record.tx_id, record.next_check_at_ms)
+        return
+    _replace(
+        state, group, known, _with_half(known.halves, half), record.count, record.prepared_at_ms,
+        record.immune_until_ms, record.checks, record.next_check_at_ms,
+    )  # fmt: skip
+
+
+def _checked(state: State, record: Checked) -> None:
+    group = state.producer_groups.get(record.group)
+    known = group.undecided.get(record.tx_id) if group is not None else None
+    if group is None or known is None:
+        return
+    _replace(
+        state, group, known, known.halves, known.count, known.prepared_at_ms, known.immune_until_ms, record.checks,
+        record.next_check_at_ms,
+    )  # fmt: skip
+
+
+def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
+    """Take the transaction out of the undecided ones, with everything that hangs on it."""
+    known = group.undecided.pop(tx_id, None)
+    if known is None:
+        return None
+    topics = state.topics_by_id
+    for half in known[2]:
+        group.bytes -= half[6]
+        topics[half[4]].pending -= 1
+    unschedule(group, tx_id, known[7])
+    if group.in_flight:
+        group.in_flight.pop(tx_id, None)
+    if group.heard:
+        group.heard.pop(tx_id, None)
+    return known
+
+
+def _committed(state: State, record: Committed) -> None:
+    offset, _, group_name, tx_id, _, refs = record
+    group = state.producer_groups.get(group_name) or state.producer_group(group_name)
+    _settle(state, group, tx_id)
+    topics = state.topics_by_id
+    for ref in refs:
+        if ref[7]:
+            _commit_delayed(state, ref)
+        else:
+            topics[ref[4]].ends[ref[5]] = ref[6] + 1
+    if len(refs) == 1:
+        ref = refs[0]
+        halves: tuple[int, ...] = (ref[3],)
+        places: tuple[int, ...] = (ref[2],)
+    else:
+        halves = tuple([ref[3] for ref in refs])
+        places = tuple([ref[2] for ref in refs])
+    verdict = (group_name, tx_id, True, offset, state.batch_time_ms, halves, places)
+    remember_verdict(state, group, verdict)
+
+
+def _commit_delayed(state: State, ref: Ref) -> None:
+    add_delayed(
+        state,
+        Delayed(
+            ref.offset, ref.first_offset, ref.half_index, ref.topic_id, ref.queue_id, ref.message_bytes, ref.due_ms,
+            ref.tag_hash, ref.key_hash,
+        ),
+    )  # fmt: skip
+
+
+def _rolled_back(state: State, record: RolledBack) -> None:
+    offset, _, group_name, tx_id, _, half_indexes = record
+    group = state.producer_groups.get(group_name) or state.producer_group(group_name)
+    known = _settle(state, group, tx_id)
+    places = {half[1]: half[3] for half in known[2]} if known is not None else {}
+    verdict = (
+        group_name, tx_id, False, offset, state.batch_time_ms, tuple(half_indexes),
+        tuple([places.get(half_index, -1) for half_index in half_indexes]),
+    )  # fmt: skip
+    remember_verdict(state, group, verdict)
+
+
+# --- settings, offsets, segments -------------------------------------------------------------------------------
+
+
+def _topic_set(state: State, record: TopicSet) -> None:
+    read_topic(state, record.payload)
+
+
+def _topic_deleted(state: State, record: TopicDeleted) -> None:
+    topic = state.topics_by_id.pop(record.topic_id)
+    del state.topics_by_name[topic.name]
+    for offsets in (*state.offsets.values(), *state.fresh_offsets.values()):
+        for key in [key for key in offsets if key[0] == record.topic_id]:
+            del offsets[key]
+
+
+def _group_set(state: State, record: GroupSet) -> None:
+    read_group(state, record.payload)
+
+
+def _offsets(state: State, record: OffsetsCommitted) -> None:
+    for group, topic_id, queue_id, offset in record.entries:
+        if topic_id in state.topics_by_id:
+            state.offsets.setdefault(group, {})[topic_id, queue_id] = offset
+
+
+def _epoch_started(state: State, record: EpochStarted) -> None:
+    state.epoch = record.epoch
+
+
+def _trim(state: State, record: Trim) -> None:
+    log_start = record.log_start
+    state.log_start = log_start
+    state.bases = {start: ends for start, ends in state.bases.items() if start >= log_start}
+    for topic_id, ends in state.bases.get(log_start, ()):
+        topic = state.topics_by_id.get(topic_id)
+        if topic is not None:
+            topic.mins[: len(ends)] = ends
+    while state.verdicts and state.verdicts[0][3] < log_start:
+        forget_verdict(state)
+    while state.sent and state.sent[0][3] < log_start:
+        forget_sent(state)
+
+
+_APPLY: Final[dict[type, Callable[[State, Any], None]]] = {
+    MessageRecord: _message,
+    HalfRecord: _half,
+    CarriedHalf: _carried_half,
+    Committed: _committed,
+    RolledBack: _rolled_back,
+    Checked: _checked,
+    DelayedRecord: _delayed,
+    CarriedDelayed: _carried_delayed,
+    Released: _released,
+    TopicSet: _topic_set,
+    TopicDeleted: _topic_deleted,
+    GroupSet: _group_set,
+    OffsetsCommitted: _offsets,
+    EpochStarted: _epoch_started,
+    Base: apply_base,
+    Trim: _trim,
+}

@@ -1,0 +1,159 @@
+"""The record that opens a segment: durable state that is not messages, so that what lies before can be trimmed.
+
+Undecided transactions, delayed messages and what is remembered of recent ones are not in it: before a trim the first
+two are carried forward, and of the last two live state forgets what only older log knew.
+
+The payload is the same bytes for the same state, so a redo that meets a base compares it with what it came to.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from halfmq.core.state import State, Topic, next_offset
+from halfmq.errors import InvariantViolated
+from halfmq.model.placement import segment_start
+from halfmq.model.records import (
+    Base,
+    EpochStarted,
+    GroupSet,
+    TopicSet,
+    base_size,
+    payload_of,
+    payload_record_size,
+)
+from halfmq.model.settings import GroupSettings
+
+_VERSION: Final = 1
+
+
+class _Payload(msgspec.Struct, array_like=True):
+    version: int
+    epoch: int
+    next_topic_id: int
+    next_half_index: int
+    #: Payload of a topic's record, and its queue ends.
+    topics: list[tuple[bytes, list[int]]]
+    groups: list[bytes]
+    offsets: list[tuple[str, list[tuple[int, int, int]]]]
+
+
+_decode: Final = msgspec.msgpack.Decoder(_Payload)
+
+
+def topic_payload(topic_id: int, name: str, read_queues: int, write_queues: int, permission: int) -> bytes:
+    return payload_of(topic_id, name, read_queues, write_queues, permission)
+
+
+def topic_set(offset: int, topic_id: int, name: str, read_queues: int, write_queues: int, permission: int) -> TopicSet:
+    payload = topic_payload(topic_id, name, read_queues, write_queues, permission)
+    return TopicSet(
+        offset, payload_record_size(payload), topic_id, name, read_queues, write_queues, permission, payload
+    )
+
+
+def group_payload(group: GroupSettings) -> bytes:
+    return payload_of(group.name, group.retry_max_times, group.retry_queues, group.consume_enabled)
+
+
+def group_set(offset: int, group: GroupSettings) -> GroupSet:
+    payload = group_payload(group)
+    return GroupSet(offset, payload_record_size(payload), group.name, payload)
+
+
+def epoch_started(state: State, wall_ms: int) -> EpochStarted:
+    """One per start of the broker: the caller opens a batch, applies it, and makes it durable before anything is answered."""
+    epoch = state.epoch + 1
+    payload = payload_of(epoch, wall_ms)
+    return EpochStarted(next_offset(state), payload_record_size(payload), epoch, wall_ms, payload)
+
+
+def read_topic(state: State, payload: bytes) -> Topic:
+    """Make or change the topic that ``payload`` describes."""
+    topic_id, name, read_queues, write_queues, permission = msgspec.msgpack.decode(payload)[:5]
+    topic = state.topics_by_id.get(topic_id)
+    if topic is None:
+        topic = Topic(state.settings, topic_id, name, read_queues, write_queues, permission)
+        state.topics_by_id[topic_id] = state.topics_by_name[name] = topic
+        state.next_topic_id = max(state.next_topic_id, topic_id + 1)
+    else:
+        topic.resize(state.settings, read_queues, write_queues)
+        topic.permission = permission
+    return topic
+
+
+def read_group(state: State, payload: bytes) -> None:
+    name, retry_max_times, retry_queues, consume_enabled = msgspec.msgpack.decode(payload)[:4]
+    state.groups[name] = GroupSettings(name, retry_max_times, retry_queues, consume_enabled)
+
+
+def base_payload(state: State) -> bytes:
+    """Everything durable that is not messages. The same state gives the same bytes."""
+    topics = [state.topics_by_id[topic_id] for topic_id in sorted(state.topics_by_id)]
+    return msgspec.msgpack.encode(
+        _Payload(
+            _VERSION,
+            state.epoch,
+            state.next_topic_id,
+            state.next_half_index,
+            [(topic_payload(t.topic_id, t.name, t.read_queues, t.write_queues, t.permission), t.ends) for t in topics],
+            [group_payload(state.groups[name]) for name in sorted(state.groups)],
+            [
+                (group, [(topic_id, queue_id, at) for (topic_id, queue_id), at in sorted(offsets.items())])
+                for group, offsets in sorted(state.offsets.items())
+                if offsets
+            ],
+        )
+    )
+
+
+def make_base(state: State, previous_end: int) -> Base:
+    """The base for the segment whose first batch was just opened. ``previous_end``: where the last one before ended."""
+    payload = base_payload(state)
+    return Base(next_offset(state), base_size(payload), previous_end, payload)
+
+
+def apply_base(state: State, base: Base) -> None:
+    """Take the base as the state when nothing is known yet; otherwise it must say what was redone.
+
+    Raises:
+        InvariantViolated: it does not. The log before it, or the base, was not written by this state machine.
+    """
+    if not state.loaded:
+        _load(state, _decode.decode(base.payload))
+        state.loaded = True
+    elif base_payload(state) != base.payload:
+        raise InvariantViolated(
+            f"the base at {base.offset} differs from the state that the log before it leads to: "
+            f"{_difference(_decode.decode(base.payload), _decode.decode(base_payload(state)))}"
+        )
+    start = segment_start(base.offset, state.settings.segment_bytes)
+    state.bases[start] = tuple((topic_id, tuple(topic.ends)) for topic_id, topic in sorted(state.topics_by_id.items()))
+
+
+def _load(state: State, payload: _Payload) -> None:
+    if payload.version != _VERSION:
+        raise InvariantViolated(f"base of version {payload.version}; this version reads {_VERSION}")
+    for settings, ends in payload.topics:
+        topic = read_topic(state, settings)
+        for queue_id in range(len(topic.ends), len(ends)):  # queues from before the topic was made smaller
+            topic.resize(state.settings, queue_id + 1, queue_id + 1)
+        topic_fields: Any = msgspec.msgpack.decode(settings)
+        topic.resize(state.settings, topic_fields[2], topic_fields[3])
+        topic.ends[:] = ends
+        topic.mins[:] = ends
+    for group in payload.groups:
+        read_group(state, group)
+    state.offsets = {
+        group: {(topic_id, queue_id): at for topic_id, queue_id, at in entries} for group, entries in payload.offsets
+    }
+    state.epoch = payload.epoch
+    state.next_topic_id = payload.next_topic_id
+    state.next_half_index = payload.next_half_index
+
+
+def _difference(there: _Payload, here: _Payload) -> str:
+    for field in there.__struct_fields__:
+        if getattr(there, field) != getattr(here, field):
+            return f"{field}: the log says {getattr(there, field)!r:.300}, redo came to {getattr(here, field)!r:.300}"
+    return "the same fields in other bytes"

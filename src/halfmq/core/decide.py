@@ -1,0 +1,184 @@
+"""Commands to decisions: the one door through which the outside world reaches the rules.
+
+``decide`` changes nothing durable; it may note in session state what it has just asked for (checks in flight, whose turn
+it is, offsets to log later). The caller applies the records before the next decision, appends them, and holds reply and
+effects until the log is durable up to its end.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from halfmq.core.commands import (
+    CarryForward,
+    CheckNotSent,
+    Command,
+    CommitOffset,
+    DeleteTopic,
+    EndTransaction,
+    EnsureGroup,
+    EnsureTopic,
+    ResolveTransaction,
+    SendBack,
+    SendBatch,
+    SendMessage,
+    SetGroup,
+    SetTopic,
+    Tick,
+    TrimLog,
+    Wanted,
+)
+from halfmq.core.decision import Decision, Done
+from halfmq.core.groups import decide_ensure_group, decide_set_group
+from halfmq.core.queues.delay import next_due_ms, release_due
+from halfmq.core.queues.offsets import decide_commit_offset, log_due, next_log_ms
+from halfmq.core.queues.retry import decide_send_back
+from halfmq.core.queues.send import decide_send, decide_send_batch
+from halfmq.core.state import State, next_offset
+from halfmq.core.topics import decide_delete_topic, decide_ensure_topic, decide_set_topic
+from halfmq.core.transaction.admission import COMMIT_FRAME_BYTES, HALF_FRAME_BYTES
+from halfmq.core.transaction.check_schedule import decide_check_not_sent, next_check_ms, send_checks
+from halfmq.core.transaction.machine import decide_end, decide_resolve
+from halfmq.core.transaction.retention import carry_bytes_bound, decide_carry_forward, decide_trim
+from halfmq.model.placement import segment_start
+from halfmq.model.records import TRIM_SIZE, Record, carried_delayed_size, released_size
+
+#: Room for what a message record holds beside topic, body and properties, with what the broker adds to these.
+_SEND_FRAME_BYTES: Final = 640
+#: Room for one topic or group record beside its name.
+_SETTINGS_BYTES: Final = 512
+
+
+def decide(state: State, command: Command, now_ms: int) -> Decision:
+    """What shall happen because of ``command``. ``now_ms``: broker time, which never goes back.
+
+    The caller has made room for ``size_bound(state, command)`` bytes of records in the segment.
+    """
+    return _DECIDE[type(command)](state, command, now_ms)
+
+
+def next_deadline_ms(state: State) -> int | None:
+    """When to send ``Tick``, broker time ms; 0 or past: at once. None: when something happens."""
+    soonest: int | None = None
+    for at_ms in (next_check_ms(state), next_due_ms(state), next_log_ms(state)):
+        if at_ms is not None and (soonest is None or at_ms < soonest):
+            soonest = at_ms
+    return soonest
+
+
+def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
+    """Checks, releases and offsets whose time has come, a bounded number of each. ``again``: more is due now."""
+    offset = next_offset(state)
+    bytes_max = _tick_bytes(state)
+    released, wakes, more_due = release_due(state, offset, bytes_max, now_ms)
+    records: list[Record] = released
+    offset += sum([record.size for record in released])
+    checks, asked, more_checks = send_checks(state, offset, bytes_max, now_ms)
+    records += checks
+    offset += sum([record.size for record in checks])
+    logged, more_offsets = log_due(state, offset, bytes_max, now_ms)
+    if logged is not None:
+        records.append(logged)
+    return Decision(tuple(records), Done(again=more_due or more_checks or more_offsets), (*wakes, *asked))
+
+
+def _tick_bytes(state: State) -> int:
+    """What each of the three parts of a tick may log."""
+    return min(1 << 18, state.record_bytes_max // 8)
+
+
+# --- how much room a decision may need ---------------------------------------------------------------------------
+
+
+def size_bound(state: State, command: Command) -> int:
+    """An upper bound of the record bytes of ``decide(state, command)``, so that the segment can be rolled first.
+
+    It holds where the log stands now. Behind a roll a commit may have to carry its halves; then it needs more, but never
+    more than a fresh segment has room for behind its base.
+    """
+    bound = _BOUND.get(type(command))
+    return bound(state, command) if bound is not None else _SETTINGS_BYTES * 2
+
+
+def _send_bound(state: State, command: SendMessage) -> int:
+    return _SEND_FRAME_BYTES + 3 * len(command[2]) + len(command[8]) + len(command[11]) + len(state.settings.cluster)
+
+
+def _batch_bound(state: State, command: SendBatch) -> int:
+    frame = _SEND_FRAME_BYTES + 3 * len(command.topic) + len(state.settings.cluster)
+    return _SETTINGS_BYTES + sum([frame + len(body) + len(properties) for _, body, properties in command.entries])
+
+
+def _end_bound(state: State, command: EndTransaction) -> int:
+    return _verdict_bound(state, command[1], command[2], command[5])
+
+
+def _resolve_bound(state: State, command: ResolveTransaction) -> int:
+    return _verdict_bound(state, command.group, command.tx_id, command.wanted)
+
+
+def _verdict_bound(state: State, group_name: str, tx_id: str, wanted: Wanted) -> int:
+    group = state.producer_groups.get(group_name)
+    known = group.undecided.get(tx_id) if group is not None else None
+    if known is None:
+        return 0
+    halves = known[2]
+    bound = COMMIT_FRAME_BYTES + len(halves) * HALF_FRAME_BYTES
+    if wanted == Wanted.COMMIT:
+        segment = segment_start(next_offset(state), state.settings.segment_bytes)
+        for half in halves:
+            if half[2] < segment:
+                bound += half[6]
+    return bound
+
+
+def _send_back_bound(state: State, command: SendBack) -> int:
+    message = command.message
+    if message is None:
+        return 0
+    size = len(message.properties) + len(message.body) + len(message.topic) + 4 * len(command.group)
+    return _SETTINGS_BYTES + 2 * _SEND_FRAME_BYTES + size + 2 * len(state.settings.cluster)
+
+
+def _tick_bound(state: State, command: Tick) -> int:
+    if not (state.asking or state.check_heap or state.delayed_heap or state.offsets_due):
+        return 0
+    bound = 2 * _tick_bytes(state) + 1_024
+    due_ms = next_due_ms(state)
+    if due_ms is not None:
+        first = state.delayed[state.delayed_heap[0][1]]
+        bound += max(_tick_bytes(state), carried_delayed_size(first.message_bytes) + released_size(1))
+    return bound
+
+
+def _trim_bound(state: State, command: TrimLog) -> int:
+    return TRIM_SIZE
+
+
+_DECIDE: Final[dict[type, Callable[[State, Any, int], Decision]]] = {
+    SendMessage: decide_send,
+    SendBatch: decide_send_batch,
+    EndTransaction: decide_end,
+    SendBack: decide_send_back,
+    SetTopic: decide_set_topic,
+    DeleteTopic: decide_delete_topic,
+    SetGroup: decide_set_group,
+    EnsureGroup: decide_ensure_group,
+    EnsureTopic: decide_ensure_topic,
+    CommitOffset: decide_commit_offset,
+    CheckNotSent: decide_check_not_sent,
+    ResolveTransaction: decide_resolve,
+    Tick: _decide_tick,
+    CarryForward: decide_carry_forward,
+    TrimLog: decide_trim,
+}
+
+_BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
+    SendMessage: _send_bound,
+    SendBatch: _batch_bound,
+    EndTransaction: _end_bound,
+    ResolveTransaction: _resolve_bound,
+    SendBack: _send_back_bound,
+    Tick: _tick_bound,
+    CarryForward: carry_bytes_bound,
+    TrimLog: _trim_bound,
+}

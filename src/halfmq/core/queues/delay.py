@@ -1,0 +1,107 @@
+"""Messages that are shown later: delay levels, timers, retries, and halves whose delay counts from their commit.
+
+A delayed message lies in the log like any other, without a queue entry. When it is due, a Released record gives it its
+queue offset: only then, so that a queue's offsets are in the order of showing. Like a commit, a release refers only to
+bytes of its own segment, and carries older ones first.
+"""
+
+from heapq import heappop, heappush
+from typing import Final
+
+from halfmq import limits
+from halfmq.core.decision import Effect, Refused, Why
+from halfmq.core.state import Delayed, State
+from halfmq.model.placement import segment_start
+from halfmq.model.records import REF_BYTES, CarriedDelayed, Record, Ref, Released, carried_delayed_size, released_size
+
+#: Messages that one tick releases at most; the rest follow in the next one.
+RELEASES_MAX: Final = 256
+
+
+def due_at(delay: int, now_ms: int) -> int:
+    """When a message with this delay (``message_facts.delay_of``) may be seen, broker time ms; 0: at once."""
+    if delay > 0:
+        return now_ms + delay
+    return -delay if -delay > now_ms else 0
+
+
+def delay_refusal(delay: int, now_ms: int) -> Refused | None:
+    """Why a message may not wait that long; None if it may. RocketMQ refuses with 13, too."""
+    if due_at(delay, now_ms) > now_ms + limits.TIMER_DELAY_MAX_MS:
+        return Refused(
+            Why.MESSAGE_ILLEGAL, f"the message asks for a delay of more than {limits.TIMER_DELAY_MAX_MS} ms (3 days)"
+        )
+    return None
+
+
+def next_due_ms(state: State) -> int | None:
+    """When the next delayed message is due; None if there is none."""
+    heap = state.delayed_heap
+    while heap and not _current(state, heap[0]):
+        heappop(heap)
+    return heap[0][0] if heap else None
+
+
+def _current(state: State, entry: tuple[int, int]) -> bool:
+    delayed = state.delayed.get(entry[1])
+    return delayed is not None and delayed.due_ms == entry[0]
+
+
+def carry_delayed(delayed: Delayed, offset: int) -> CarriedDelayed:
+    """The record that moves a delayed message to ``offset``."""
+    return CarriedDelayed(
+        offset, carried_delayed_size(delayed.message_bytes), delayed.offset, delayed.first_offset, delayed.half_index,
+        delayed.topic_id, delayed.queue_id, delayed.message_bytes, delayed.due_ms, delayed.tag_hash, delayed.key_hash,
+    )  # fmt: skip
+
+
+def _take_due(state: State, bytes_max: int, now_ms: int) -> tuple[list[Delayed], bool]:
+    """(the delayed messages that are due, in order of their time, within the bounds; whether there are more)."""
+    due: list[Delayed] = []
+    taken = 0
+    heap = state.delayed_heap
+    while (first_ms := next_due_ms(state)) is not None and first_ms <= now_ms:
+        delayed = state.delayed[heap[0][1]]
+        taken += carried_delayed_size(delayed.message_bytes) + REF_BYTES
+        if len(due) >= RELEASES_MAX or (due and taken > bytes_max):
+            break
+        due.append(delayed)
+        heappop(heap)
+    more = first_ms is not None and first_ms <= now_ms
+    for delayed in due:  # they leave the heap for good when the release was applied: a decision changes nothing
+        heappush(heap, (delayed.due_ms, delayed.first_offset))
+    return due, more
+
+
+def release_due(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple[list[Record], list[Effect], bool]:
+    """(records from ``offset`` on, wake-ups, whether more is due) for the delayed messages whose time has come.
+
+    At least one is released if one is due, however large; beyond that at most ``bytes_max`` bytes.
+    """
+    due, more = _take_due(state, bytes_max, now_ms)
+    if not due:
+        return [], [], False
+    segment = segment_start(offset, state.settings.segment_bytes)
+    records: list[Record] = []
+    refs: list[Ref] = []
+    ends: dict[tuple[int, int], int] = {}
+    wakes: dict[Effect, None] = {}
+    for delayed in due:
+        place = delayed.offset
+        if place < segment:
+            records.append(carry_delayed(delayed, offset))
+            place = offset
+            offset += records[-1].size
+        topic = state.topics_by_id[delayed.topic_id]
+        queue = (delayed.topic_id, delayed.queue_id)
+        queue_offset = ends.get(queue, topic.ends[delayed.queue_id])
+        ends[queue] = queue_offset + 1
+        wakes[topic.wakes[delayed.queue_id][0]] = None
+        refs.append(
+            Ref(
+                place, delayed.message_bytes, delayed.first_offset, delayed.half_index, delayed.topic_id,
+                delayed.queue_id, queue_offset, 0, delayed.tag_hash, delayed.key_hash,
+            )
+        )  # fmt: skip
+    records.append(Released(offset, released_size(len(refs)), tuple(refs)))
+    return records, list(wakes), more

@@ -1,0 +1,104 @@
+"""Consumer offsets: session state that is logged at most once a second per group, and what a group without one is told.
+
+A crash forgets at most the last second, and consumers see those messages again: at least once, as everywhere here.
+
+**What a young queue answers.** Asked for an offset that nobody ever stored, we answer "not found" (22) and nothing else,
+and the client does what its ``consumeFromWhere`` says. RocketMQ answers 0 with success when the queue still begins at 0
+and its first message is in memory, so that CONSUME_FROM_LAST_OFFSET begins at the first message of a young queue and at
+the end of an older one: what a consumer gets depends on the broker's memory. A client that wants 0 in place of 22 says
+so itself (``setZeroIfNotFound``).
+"""
+
+from typing import Final, NamedTuple
+
+from halfmq.core.commands import CommitOffset
+from halfmq.core.decision import DONE, NOTHING, Decision, Refused, Why
+from halfmq.core.state import State
+from halfmq.model.records import OffsetsCommitted, payload_of, payload_record_size
+
+#: Fresh offsets of a group are logged at most this often, ms.
+LOG_INTERVAL_MS: Final = 1_000
+#: Offsets in one record.
+ENTRIES_MAX: Final = 1_024
+#: What one entry takes in a record beside the group's name: array head, name head, three numbers.
+ENTRY_BYTES: Final = 24
+
+
+class Stored(NamedTuple):
+    offset: int
+
+
+class NotStored(NamedTuple):
+    """Answer QUERY_NOT_FOUND (22), and only that: clients take other codes for a failure and do not start the queue."""
+
+
+def query_offset(state: State, group: str, topic: str, queue_id: int) -> Stored | NotStored:
+    """Where the group stands in the queue: the newest that it said, logged or not."""
+    found = state.topics_by_name.get(topic)
+    if found is None:
+        return NotStored()
+    key = (found.topic_id, queue_id)
+    for offsets in (state.fresh_offsets, state.offsets):
+        offset = offsets.get(group, {}).get(key)
+        if offset is not None:
+            return Stored(offset)
+    return NotStored()
+
+
+def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> Decision:
+    """Note the offset; a later tick logs it. Lower than before is fine: that is how offsets are reset."""
+    topic = state.topics_by_name.get(command.topic)
+    if topic is None:
+        return Decision(NOTHING, Refused(Why.TOPIC_NOT_EXIST, f"topic {command.topic!r} does not exist"))
+    if command.group not in state.groups:
+        return Decision(NOTHING, Refused(Why.GROUP_NOT_EXIST, f"consumer group {command.group!r} does not exist"))
+    if command.offset < 0 or not 0 <= command.queue_id < len(topic.ends):
+        return Decision(
+            NOTHING, Refused(Why.INVALID_PARAMETER, f"offset {command.offset} of queue {command.queue_id} cannot be")
+        )
+    key = (topic.topic_id, command.queue_id)
+    fresh = state.fresh_offsets.setdefault(command.group, {})
+    if not fresh and state.offsets.get(command.group, {}).get(key) == command.offset:
+        return DONE
+    fresh[key] = command.offset
+    state.offsets_due.setdefault(
+        command.group, max(now_ms, state.offsets_logged.get(command.group, 0) + LOG_INTERVAL_MS)
+    )
+    return DONE
+
+
+def next_log_ms(state: State) -> int | None:
+    return min(state.offsets_due.values()) if state.offsets_due else None
+
+
+def log_due(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple[OffsetsCommitted | None, bool]:
+    """(the record at ``offset`` that logs what is due, whether more is due)."""
+    entries: list[tuple[str, int, int, int]] = []
+    size = 64
+    more = False
+    for group in [name for name, due_ms in state.offsets_due.items() if due_ms <= now_ms]:
+        fresh = state.fresh_offsets.get(group, {})
+        while fresh:
+            size += ENTRY_BYTES + len(group)
+            if len(entries) >= ENTRIES_MAX or size > bytes_max:
+                more = True
+                break
+            (topic_id, queue_id), at = fresh.popitem()
+            if topic_id in state.topics_by_id:
+                entries.append((group, topic_id, queue_id, at))
+        if more:
+            break
+        state.fresh_offsets.pop(group, None)
+        del state.offsets_due[group]
+        state.offsets_logged[group] = now_ms
+    if not entries:
+        return None, more
+    payload = payload_of(entries)
+    return OffsetsCommitted(offset, payload_record_size(payload), tuple(entries), payload), more
+
+
+def log_now(state: State, group: str | None) -> None:
+    """Make the fresh offsets of ``group`` (of all groups, if None) due at the next tick: unregister, drain."""
+    for name in state.fresh_offsets if group is None else [group]:
+        if state.fresh_offsets.get(name):
+            state.offsets_due[name] = 0

@@ -1,0 +1,104 @@
+"""36, send back: a consumer failed on a message; deliver it to its group again later, or give it up as a dead letter.
+
+The copy goes to ``%RETRY%group`` with the delay of its level, or to ``%DLQ%group`` when it was tried often enough. It
+keeps body, flags, birth and properties, the unique id included, and says where it came from. Source: RocketMQ
+``AbstractSendMessageProcessor.consumerSendMsgBack``.
+"""
+
+from typing import Final
+
+from halfmq import limits
+from halfmq.core.commands import SendBack
+from halfmq.core.decision import NOTHING, Decision, Done, Effect, Refused, TopicChanged, Why
+from halfmq.core.queues.send import dead_letter_topic, retry_topic, store_message
+from halfmq.core.state import State, next_offset
+from halfmq.model.ids import offset_message_id
+from halfmq.model.properties import (
+    DELAY,
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    ORIGIN_MESSAGE_ID,
+    REAL_QID,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    UNIQ_KEY,
+    WAIT,
+    encode,
+    to_dict,
+)
+from halfmq.model.stored_message import StoredMessage
+
+#: First retry waits this level (10 s), each further one the next: RocketMQ's rule for delay level 0.
+FIRST_RETRY_LEVEL: Final = 3
+_TIMERS: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+
+
+def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
+    """Store a copy for later, or as a dead letter.
+
+    Replies:
+        Done: stored; or the group has no retry queues, and nothing shall happen.
+        Refused NOT_FOUND: consumers can see no message at this offset (an undecided or rolled-back half is none).
+        Refused GROUP_NOT_EXIST, STORE_FULL: nothing was written.
+    """
+    group = state.groups.get(command.group)
+    if group is None:
+        return Decision(NOTHING, Refused(Why.GROUP_NOT_EXIST, f"consumer group {command.group!r} does not exist"))
+    if group.retry_queues <= 0:
+        return Decision(NOTHING, Done())
+    message = command.message
+    if message is None:
+        return Decision(NOTHING, Refused(Why.NOT_FOUND, f"no message at log offset {command.offset}"))
+    times_max = command.max_reconsume_times if command.max_reconsume_times >= 0 else group.retry_max_times
+    dead = message.reconsume_times >= times_max or command.delay_level < 0
+    offset = next_offset(state)
+    found = (
+        dead_letter_topic(state, group.name, offset)
+        if dead
+        else retry_topic(state, group.name, group.retry_queues, offset)
+    )
+    if isinstance(found, Refused):
+        return Decision(NOTHING, found)
+    topic, made = found
+    queue_id = topic.turn % max(1, topic.write_queues)
+    topic.turn += 1
+    level = 0 if dead else retry_level(command.delay_level, message.reconsume_times)
+    pairs = _properties(state, command, message, dead, level, topic.name, queue_id)
+    effects: tuple[Effect, ...] = (TopicChanged(topic.topic_id, topic.name),) if made else ()
+    decision = store_message(
+        state, topic, queue_id, message.flag, message.sys_flag, message.born_time_ms, message.born_host,
+        message.reconsume_times + 1, message.body, message.body_crc, encode(pairs), pairs.get(UNIQ_KEY, ""),
+        limits.DELAY_LEVELS_MS[level - 1] if level else 0, made, effects,
+        offset + sum([record.size for record in made]), now_ms,
+    )  # fmt: skip
+    return decision if isinstance(decision.reply, Refused) else decision._replace(reply=Done())
+
+
+def retry_level(delay_level: int, reconsume_times: int) -> int:
+    """Standard delay level, from 1, of the next try; ``delay_level`` 0 leaves the choice to us."""
+    level = delay_level if delay_level > 0 else FIRST_RETRY_LEVEL + reconsume_times
+    return min(level, len(limits.DELAY_LEVELS_MS))
+
+
+def _properties(
+    state: State, command: SendBack, message: StoredMessage, dead: bool, level: int, topic: str, queue_id: int
+) -> dict[str, str]:
+    pairs = to_dict(message.properties)
+    for name in _TIMERS:
+        pairs.pop(name, None)
+    origin = offset_message_id(state.settings.store_host, command.offset)
+    pairs.setdefault(RETRY_TOPIC, message.topic)
+    pairs.setdefault(ORIGIN_MESSAGE_ID, origin)
+    pairs[WAIT] = "false"
+    pairs.pop(DELAY, None)
+    if dead:
+        pairs.setdefault(DLQ_ORIGIN_TOPIC, pairs[RETRY_TOPIC])
+        pairs.setdefault(DLQ_ORIGIN_MESSAGE_ID, pairs[ORIGIN_MESSAGE_ID])
+    if level:
+        pairs[DELAY] = str(level)
+    pairs[REAL_TOPIC] = topic
+    pairs[REAL_QID] = str(queue_id)
+    return pairs

@@ -1,0 +1,330 @@
+"""Messages from clients: find or make the topic, choose the queue, then store a plain message or hand over a half.
+
+What makes a half is the property TRAN_MSG, not the prepared bit of the sys flag, as in RocketMQ. The bit without the
+property, which RocketMQ stores where no consumer will ever see it, is refused. A retry (``reconsume_times`` above 0, or
+a ``%RETRY%`` topic) copies all properties of its original, TRAN_MSG included, and is a plain message.
+"""
+
+from typing import Final
+
+from halfmq import limits
+from halfmq.core.commands import SendBatch, SendMessage
+from halfmq.core.decision import NOTHING, Decision, Effect, Refused, Sent, SentBatch, TopicChanged, Why
+from halfmq.core.queues.delay import delay_refusal, due_at
+from halfmq.core.queues.sent_again import sent_before
+from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, Topic
+from halfmq.core.topics import PERMISSION_WRITE, Made, first_use, make_topic
+from halfmq.core.transaction.machine import DISK_FULL, NOT_STORED_BITS, body_too_large, prepare, too_many_properties
+from halfmq.model.ids import offset_message_id
+from halfmq.model.message_facts import delay_of, key_hash_of, tag_hash_of
+from halfmq.model.properties import TRAN_MSG, UNIQ_KEY, append, find, without
+from halfmq.model.records import (
+    BATCH_HEADER_BYTES,
+    DELAYED_MESSAGE_AT,
+    MESSAGE_AT,
+    DelayedRecord,
+    MessageRecord,
+    Record,
+)
+from halfmq.model.stored_message import SYS_PREPARED, SYS_TRANSACTION_MASK, StoredMessage, body_crc_of
+
+_new = tuple.__new__
+#: Receipt of a pop, meaningless in a new message (RocketMQ strips it, too).
+_POP_RECEIPT: Final = "POP_CK"
+
+
+def decide_send(state: State, command: SendMessage, now_ms: int) -> Decision:
+    """Store a message, or give the first answer to one that is sent again.
+
+    Replies:
+        Sent: stored now or before.
+        Refused: nothing was written.
+    """
+    topic_name = command[2]
+    queue_id = command[4]
+    properties = command[8]
+    state.sender = command[0]
+    offset = state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
+    topic = state.topics_by_name.get(topic_name)
+    made: tuple[Record, ...] = NOTHING
+    effects: tuple[Effect, ...] = NOTHING
+    if topic is None:
+        found = first_use(state, topic_name, command[3], offset)
+        if isinstance(found, Refused):
+            return Decision(NOTHING, found)
+        topic, record = found
+        made = (record,)
+        effects = (TopicChanged(topic.topic_id, topic.name),)
+        offset += record.size
+    if topic.exempt or command[9] > 0:
+        return _send_copy(state, command, topic, made, effects, offset, now_ms)
+    if not 0 <= queue_id < topic.write_queues or not topic.permission & PERMISSION_WRITE:
+        if queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
+            return Decision(NOTHING, _not_writable(topic, queue_id))
+        queue_id = topic.turn % topic.write_queues
+        topic.turn += 1
+    if b"TRAN_MSG\x01" in properties and (find(properties, TRAN_MSG) or b"").lower() == b"true":
+        return prepare(state, command, topic, queue_id, made, effects, offset, now_ms)
+    if command[5] & SYS_TRANSACTION_MASK == SYS_PREPARED:
+        return Decision(NOTHING, _prepared_without_property())
+    return _send_plain(state, command, topic, queue_id, made, effects, offset, now_ms)
+
+
+def _not_writable(topic: Topic, queue_id: int) -> Refused:
+    if not topic.permission & PERMISSION_WRITE:
+        return Refused(Why.NO_PERMISSION, f"topic {topic.name!r} is not writable")
+    return Refused(
+        Why.INVALID_PARAMETER, f"topic {topic.name!r} has write queues 0 to {topic.write_queues - 1}, not {queue_id}"
+    )
+
+
+def _prepared_without_property() -> Refused:
+    return Refused(
+        Why.MESSAGE_ILLEGAL,
+        "the sys flag says prepared but property TRAN_MSG is not true: set both for a half message, or neither",
+    )
+
+
+def _send_plain(
+    state: State, command: SendMessage, topic: Topic, queue_id: int, made: tuple[Record, ...],
+    effects: tuple[Effect, ...], offset: int, now_ms: int,
+) -> Decision:  # fmt: skip
+    properties = command[8]
+    body = command[11]
+    crc = body_crc_of(body)
+    raw_id = find(properties, UNIQ_KEY)
+    if raw_id is not None:
+        unique_id = raw_id.decode("utf-8", "replace")
+        sent = sent_before(state, topic, unique_id, crc, command[0])
+        if sent is not None:
+            return Decision(NOTHING, Sent(sent[3], sent[4], sent[5], unique_id))
+    else:
+        unique_id = offset_message_id(state.settings.store_host, offset)
+        properties = append(properties, f"{UNIQ_KEY}\x01{unique_id}\x02".encode())
+    return store_message(
+        state, topic, queue_id, command[7], command[5], command[6], command[12], command[9], body, crc, properties,
+        unique_id, delay_of(properties), made, effects, offset, now_ms,
+    )  # fmt: skip
+
+
+def store_message(
+    state: State, topic: Topic, queue_id: int, flag: int, sys_flag: int, born_time_ms: int, born_host: bytes,
+    reconsume_times: int, body: bytes, crc: int, properties: bytes, unique_id: str, delay: int,
+    made: tuple[Record, ...], effects: tuple[Effect, ...], offset: int, now_ms: int,
+) -> Decision:  # fmt: skip
+    """One plain message at ``offset``, behind ``made``: visible at once, or later when its delay says so."""
+    if state.disk_full:
+        return Decision(NOTHING, DISK_FULL)
+    if len(body) > state.settings.body_bytes_max:
+        return Decision(NOTHING, body_too_large(state, len(body)))
+    if b"POP_CK" in properties:
+        properties = without(properties, _POP_RECEIPT)
+    properties = append(properties, topic.plain_suffix)
+    if len(properties) > limits.PROPERTIES_BYTES_MAX:
+        return Decision(NOTHING, too_many_properties(len(properties)))
+    size = topic.frame_bytes + len(born_host) + len(body) + len(properties)
+    if size + 256 > state.record_bytes_max:
+        return Decision(NOTHING, _too_large(state, size))
+    due_ms = 0
+    if delay:
+        refused = delay_refusal(delay, now_ms)
+        if refused is not None:
+            return Decision(NOTHING, refused)
+        due_ms = due_at(delay, now_ms)
+    queue_offset = 0 if due_ms else topic.ends[queue_id]
+    message = _new(
+        StoredMessage,
+        (topic.name, queue_id, queue_offset, flag, sys_flag & ~NOT_STORED_BITS, born_time_ms, born_host, now_ms,
+         state.settings.store_host, reconsume_times, 0, body, crc, properties),
+    )  # fmt: skip
+    reply = _new(Sent, (offset, queue_id, queue_offset, unique_id))
+    if due_ms:
+        size += DELAYED_MESSAGE_AT - MESSAGE_AT
+        delayed = DelayedRecord(
+            offset, size, topic.topic_id, message, unique_id, due_ms, tag_hash_of(properties), key_hash_of(properties)
+        )
+        return Decision((*made, delayed), reply, effects)
+    record = _new(MessageRecord, (offset, size, topic.topic_id, message, unique_id))
+    wakes = topic.wakes[queue_id]
+    return _new(Decision, ((*made, record), reply, (*effects, *wakes) if effects else wakes))
+
+
+def _too_large(state: State, size: int) -> Refused:
+    return Refused(
+        Why.MESSAGE_ILLEGAL,
+        f"the message takes {size} bytes of log; with segments of {state.settings.segment_bytes} bytes one may take "
+        f"{state.record_bytes_max - 256}",
+    )
+
+
+# --- retries that a client sends itself ------------------------------------------------------------------------
+
+
+def _send_copy(
+    state: State, command: SendMessage, topic: Topic, made: tuple[Record, ...], effects: tuple[Effect, ...],
+    offset: int, now_ms: int,
+) -> Decision:  # fmt: skip
+    """A copy of a message that failed in a consumer, sent by the client when its send-back (36) failed.
+
+    It keeps the unique id of its original, so nothing here is taken for sent again. Beyond the retry limit, or while
+    the group consumes in order, it becomes a dead letter (RocketMQ ``SendMessageProcessor.handleRetryAndDLQ``;
+    ``>`` here, ``>=`` in send-back).
+    """
+    delay = delay_of(command.properties)
+    queue_id = command.queue_id
+    if topic.name.startswith(RETRY_PREFIX):
+        group_name = topic.name[len(RETRY_PREFIX) :]
+        group = state.groups.get(group_name)
+        if group is None:
+            return Decision(NOTHING, Refused(Why.GROUP_NOT_EXIST, f"consumer group {group_name!r} does not exist"))
+        times_max = command.max_reconsume_times if command.max_reconsume_times >= 0 else group.retry_max_times
+        session = state.consumers.get(group_name)
+        in_order = session is not None and any(until > now_ms for _, until in session.locks.values())
+        if command.reconsume_times > times_max or in_order:
+            found = dead_letter_topic(state, group_name, offset, ahead=len(made))
+            if isinstance(found, Refused):
+                return Decision(NOTHING, found)
+            topic, more = found
+            made += more
+            offset += sum([record.size for record in more])
+            effects += tuple([TopicChanged(topic.topic_id, topic.name) for _ in more])
+            queue_id = delay = 0
+    if not topic.permission & PERMISSION_WRITE or queue_id >= topic.write_queues:
+        return Decision(NOTHING, _not_writable(topic, queue_id))
+    if queue_id < 0:
+        queue_id = topic.turn % topic.write_queues
+        topic.turn += 1
+    properties = command.properties
+    raw_id = find(properties, UNIQ_KEY)
+    unique_id = raw_id.decode("utf-8", "replace") if raw_id else offset_message_id(state.settings.store_host, offset)
+    if raw_id is None:
+        properties = append(properties, f"{UNIQ_KEY}\x01{unique_id}\x02".encode())
+    return store_message(
+        state, topic, queue_id, command.flag, command.sys_flag, command.born_time_ms, command.born_host,
+        command.reconsume_times, command.body, body_crc_of(command.body), properties, unique_id, delay, made, effects,
+        offset, now_ms,
+    )  # fmt: skip
+
+
+def dead_letter_topic(
+    state: State, group_name: str, offset: int, ahead: int = 0
+) -> tuple[Topic, tuple[Record, ...]] | Refused:
+    """The ``%DLQ%`` topic of the group, and its record at ``offset`` if this decision makes it."""
+    return _derived_topic(state, DLQ_PREFIX + group_name, 1, offset, ahead)
+
+
+def retry_topic(state: State, group_name: str, queues: int, offset: int) -> tuple[Topic, tuple[Record, ...]] | Refused:
+    """The ``%RETRY%`` topic of the group, and its record at ``offset`` if this decision makes it."""
+    return _derived_topic(state, RETRY_PREFIX + group_name, queues, offset, 0)
+
+
+def _derived_topic(
+    state: State, name: str, queues: int, offset: int, ahead: int
+) -> tuple[Topic, tuple[Record, ...]] | Refused:
+    topic = state.topics_by_name.get(name)
+    if topic is not None:
+        return topic, ()
+    made = make_topic(state, offset, name, queues, queues, 6, ahead)
+    if isinstance(made, Made):
+        return made.topic, (made.record,)
+    return made
+
+
+# --- several at once -------------------------------------------------------------------------------------------
+
+
+def decide_send_batch(state: State, command: SendBatch, now_ms: int) -> Decision:
+    """320: plain messages of one topic and queue, all or none.
+
+    Sent again as a whole it gets its first answer. Refused like one message; also on a retry topic, and when an entry is
+    a half or delayed (RocketMQ's client does not build such batches; here nothing else would know what to do).
+    """
+    state.sender = command.connection
+    offset = state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
+    if not command.entries:
+        return Decision(NOTHING, Refused(Why.MESSAGE_ILLEGAL, "an empty batch"))
+    topic = state.topics_by_name.get(command.topic)
+    records: list[Record] = []
+    effects: tuple[Effect, ...] = NOTHING
+    if topic is None:
+        found = first_use(state, command.topic, command.default_queues, offset)
+        if isinstance(found, Refused):
+            return Decision(NOTHING, found)
+        topic = found.topic
+        records.append(found.record)
+        effects = (TopicChanged(topic.topic_id, topic.name),)
+        offset += found.record.size
+    refused = _refuse_batch(topic, command)
+    if refused is not None:
+        return Decision(NOTHING, refused)
+    again = _batch_sent_before(state, topic, command)
+    if again is not None:
+        return Decision(NOTHING, again)
+    queue_id = command.queue_id
+    if queue_id < 0:
+        queue_id = topic.turn % topic.write_queues
+        topic.turn += 1
+    return _store_batch(state, topic, queue_id, command, records, effects, offset, now_ms)
+
+
+def _refuse_batch(topic: Topic, command: SendBatch) -> Refused | None:
+    if topic.exempt:
+        return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry or dead-letter topic")
+    if command.queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
+        return _not_writable(topic, command.queue_id)
+    for _, _, properties in command.entries:
+        if (find(properties, TRAN_MSG) or b"").lower() == b"true" or command.sys_flag & SYS_TRANSACTION_MASK:
+            return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot hold half messages")
+        if delay_of(properties):
+            return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot hold delayed messages")
+    return None
+
+
+def _batch_sent_before(state: State, topic: Topic, command: SendBatch) -> SentBatch | None:
+    """The first answer when every entry was stored before, in this order; else None."""
+    before = []
+    for _, body, properties in command.entries:
+        raw_id = find(properties, UNIQ_KEY)
+        sent = raw_id and sent_before(
+            state, topic, raw_id.decode("utf-8", "replace"), body_crc_of(body), command.connection
+        )
+        if not sent:
+            return None
+        before.append(sent)
+    first = before[0]
+    if [(sent[4], sent[5]) for sent in before] != [(first[4], first[5] + at) for at in range(len(before))]:
+        return None
+    return SentBatch(tuple([sent[3] for sent in before]), first[4], first[5])
+
+
+def _store_batch(
+    state: State, topic: Topic, queue_id: int, command: SendBatch, records: list[Record],
+    effects: tuple[Effect, ...], offset: int, now_ms: int,
+) -> Decision:  # fmt: skip
+    first_offset = offset
+    places: list[int] = []
+    queue_offset = topic.ends[queue_id]
+    for flag, body, properties in command.entries:
+        raw_id = find(properties, UNIQ_KEY)
+        unique_id = (
+            raw_id.decode("utf-8", "replace") if raw_id else offset_message_id(state.settings.store_host, offset)
+        )
+        if raw_id is None:
+            properties = append(properties, f"{UNIQ_KEY}\x01{unique_id}\x02".encode())
+        decision = store_message(
+            state, topic, queue_id, flag, command.sys_flag, command.born_time_ms, command.born_host, 0, body,
+            body_crc_of(body), properties, unique_id, 0, (), (), offset, now_ms,
+        )  # fmt: skip
+        if not decision.records:
+            return decision
+        record = decision.records[0]
+        assert isinstance(record, MessageRecord)
+        at = queue_offset + len(places)
+        records.append(record._replace(message=record.message._replace(queue_offset=at)))
+        places.append(offset)
+        offset += record.size
+    if offset - first_offset + 256 > state.record_bytes_max:
+        return Decision(NOTHING, _too_large(state, offset - first_offset))
+    return Decision(
+        tuple(records), SentBatch(tuple(places), queue_id, queue_offset), (*effects, *topic.wakes[queue_id])
+    )

@@ -1,0 +1,66 @@
+"""What is remembered of the recent past, so that a message sent again because its answer was lost is not stored twice.
+
+Two windows, both rebuilt from the log by redo and both bounded by age (``sent_again_ms``) and number
+(``sent_again_ids_max``): plain messages by (topic, unique id), and verdicts by (group, transaction id). They are cut at
+every batch, by the batch's own time, and at a trim, by the log's new start, so that redo of what is left of the log
+remembers exactly what live state does.
+
+A plain message is the same one if topic, unique id and body CRC are the same **and** it comes on another connection than
+the first, or before the first's answer was released. Sending one message object twice after an answer is legal and makes
+two messages. A late retry on the same connection is what cannot be told from that.
+"""
+
+from halfmq.core.state import ProducerGroup, SentOnce, State, Topic, Verdict
+
+
+def remember(state: State, topic: Topic, sent: SentOnce) -> None:
+    topic.sent[sent[0]] = sent
+    window = state.sent
+    window.append(sent)
+    if len(window) > state.settings.sent_again_ids_max:
+        forget_sent(state)
+
+
+def remember_verdict(state: State, group: ProducerGroup, verdict: Verdict) -> None:
+    group.settled[verdict[1]] = verdict
+    window = state.verdicts
+    window.append(verdict)
+    if len(window) > state.settings.sent_again_ids_max:
+        forget_verdict(state)
+
+
+def forget_old(state: State) -> None:
+    """Forget what is older than the window at the time of the batch that begins."""
+    horizon_ms = state.batch_time_ms - state.settings.sent_again_ms
+    while state.sent and state.sent[0][6] < horizon_ms:
+        forget_sent(state)
+    while state.verdicts and state.verdicts[0][4] < horizon_ms:
+        forget_verdict(state)
+
+
+def forget_sent(state: State) -> None:
+    """Forget the oldest plain message, unless a newer one has its id."""
+    sent = state.sent.popleft()
+    topic = state.topics_by_id.get(sent[1])
+    if topic is not None and topic.sent.get(sent[0]) is sent:
+        del topic.sent[sent[0]]
+
+
+def forget_verdict(state: State) -> None:
+    verdict = state.verdicts.popleft()
+    group = state.producer_groups.get(verdict[0])
+    if group is not None and group.settled.get(verdict[1]) is verdict:
+        del group.settled[verdict[1]]
+
+
+def sent_before(state: State, topic: Topic, unique_id: str, body_crc: int, connection: int) -> SentOnce | None:
+    """The stored message that this one is, or None: then it is another one and shall be stored.
+
+    Held answers count as not released, which is why ``published`` is session state that the pump reports.
+    """
+    sent = topic.sent.get(unique_id)
+    if sent is None or sent[2] != body_crc:
+        return None
+    if sent[7] == connection and sent[3] < state.published:
+        return None
+    return sent

@@ -1,0 +1,190 @@
+"""Who is connected: members of groups, their subscriptions, and what the pump and the disk report.
+
+Nothing here is logged; a restart forgets it, and clients say it again with their next heartbeat. A client is its
+connection: when it reconnects it is a new member until its heartbeat came.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from halfmq.core.queues.offsets import log_now
+from halfmq.core.state import ConsumerSession, Member, State, Subscription
+from halfmq.core.transaction.check_schedule import cut_backoff
+
+
+class ConsumerData(NamedTuple):
+    """One consumer group in a heartbeat."""
+
+    group: str
+    #: CLUSTERING or BROADCASTING.
+    message_model: str
+    #: CONSUME_ACTIVELY, CONSUME_PASSIVELY or CONSUME_POP.
+    consume_type: str
+    from_where: str
+    subscriptions: tuple[Subscription, ...]
+
+
+class Heartbeat(NamedTuple):
+    connection: int
+    client_id: str
+    version: int
+    language: str
+    producers: tuple[str, ...]
+    consumers: tuple[ConsumerData, ...]
+    now_ms: int
+
+
+class Unregistered(NamedTuple):
+    """35. An empty group name: none of that kind."""
+
+    connection: int
+    client_id: str
+    producer_group: str
+    consumer_group: str
+
+
+class ConnectionClosed(NamedTuple):
+    connection: int
+
+
+class Published(NamedTuple):
+    """Answers below ``position`` have left."""
+
+    position: int
+
+
+class DiskSpace(NamedTuple):
+    full: bool
+
+
+class LogOffsetsNow(NamedTuple):
+    """Drain: the next ticks log all fresh offsets, until one has nothing left (``Done.again``)."""
+
+
+Event = Heartbeat | Unregistered | ConnectionClosed | Published | DiskSpace | LogOffsetsNow
+
+
+class MembersChanged(NamedTuple):
+    """Tell these members of the consumer group to look again who consumes (40)."""
+
+    group: str
+    connections: tuple[int, ...]
+
+
+def apply_session(state: State, event: Event) -> tuple[MembersChanged, ...]:
+    """Make ``event`` happen, and say who is to be told. Send ``Tick`` when ``next_deadline_ms`` says so."""
+    return _APPLY[type(event)](state, event)
+
+
+def _heartbeat(state: State, event: Heartbeat) -> tuple[MembersChanged, ...]:
+    for name in event.producers:
+        group = state.producer_group(name)
+        if event.connection not in group.members:
+            group.members[event.connection] = event.client_id
+            cut_backoff(state, group)
+    changed = [_consumer_heartbeat(state, event, data) for data in event.consumers]
+    return tuple([change for change in changed if change is not None])
+
+
+def _consumer_heartbeat(state: State, event: Heartbeat, data: ConsumerData) -> MembersChanged | None:
+    session = state.consumers.get(data.group)
+    if session is None:
+        session = state.consumers[data.group] = ConsumerSession()
+    member = Member(event.client_id, event.version, event.language)
+    changed = session.members.get(event.connection) != member
+    session.members[event.connection] = member
+    session.message_model = data.message_model
+    session.consume_type = data.consume_type
+    session.from_where = data.from_where
+    if _subscribe(session, data.subscriptions):
+        changed = True
+    return _changed(data.group, session) if changed else None
+
+
+def _subscribe(session: ConsumerSession, subscriptions: tuple[Subscription, ...]) -> bool:
+    """Take the subscriptions of a heartbeat; True when something changed. The newer version of one wins."""
+    changed = False
+    for subscription in subscriptions:
+        known = session.subscriptions.get(subscription.topic)
+        if known is None or subscription.version > known.version:
+            session.subscriptions[subscription.topic] = subscription
+            changed = changed or known is None or known[1:3] != subscription[1:3]
+    named = {subscription.topic for subscription in subscriptions}
+    for topic in [topic for topic in session.subscriptions if topic not in named]:
+        del session.subscriptions[topic]
+        changed = True
+    return changed
+
+
+def _changed(group: str, session: ConsumerSession) -> MembersChanged:
+    return MembersChanged(group, tuple(session.members))
+
+
+def _unregistered(state: State, event: Unregistered) -> tuple[MembersChanged, ...]:
+    if event.producer_group:
+        _leave_producers(state, event.producer_group, event.connection)
+    if not event.consumer_group:
+        return ()
+    log_now(state, event.consumer_group)
+    changed = _leave_consumers(state, event.consumer_group, event.connection)
+    return () if changed is None else (changed,)
+
+
+def _closed(state: State, event: ConnectionClosed) -> tuple[MembersChanged, ...]:
+    for name in list(state.producer_groups):
+        _leave_producers(state, name, event.connection)
+    changed = [_leave_consumers(state, name, event.connection) for name in list(state.consumers)]
+    return tuple([change for change in changed if change is not None])
+
+
+def _leave_producers(state: State, name: str, connection: int) -> None:
+    group = state.producer_groups.get(name)
+    if group is None or group.members.pop(connection, None) is None:
+        return
+    # What it was asked it will not answer: another member may be asked before the answer is overdue.
+    lost = [tx_id for tx_id, (_, asked) in group.in_flight.items() if asked == connection]
+    for tx_id in lost:
+        del group.in_flight[tx_id]
+    if lost and group.members:
+        group.cut.extend(lost)
+        state.asking[name] = None
+
+
+def _leave_consumers(state: State, name: str, connection: int) -> MembersChanged | None:
+    session = state.consumers.get(name)
+    if session is None:
+        return None
+    member = session.members.pop(connection, None)
+    if member is None:
+        return None
+    if all(other.client_id != member.client_id for other in session.members.values()):
+        for queue in [queue for queue, (holder, _) in session.locks.items() if holder == member.client_id]:
+            del session.locks[queue]
+    if not session.members:
+        session.subscriptions.clear()
+    return _changed(name, session)
+
+
+def _published(state: State, event: Published) -> tuple[MembersChanged, ...]:
+    state.published = event.position
+    return ()
+
+
+def _disk_space(state: State, event: DiskSpace) -> tuple[MembersChanged, ...]:
+    state.disk_full = event.full
+    return ()
+
+
+def _log_offsets_now(state: State, event: LogOffsetsNow) -> tuple[MembersChanged, ...]:
+    log_now(state, None)
+    return ()
+
+
+_APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...]]]] = {
+    Heartbeat: _heartbeat,
+    Unregistered: _unregistered,
+    ConnectionClosed: _closed,
+    Published: _published,
+    DiskSpace: _disk_space,
+    LogOffsetsNow: _log_offsets_now,
+}

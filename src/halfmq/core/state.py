@@ -1,0 +1,272 @@
+"""What the broker knows, in memory: durable state, which only ``apply`` changes, and session state, which a restart forgets.
+
+Undecided transactions and their halves are immutable tuples that are replaced on change, so that a snapshot is a copy of
+references and can be encoded in another thread. What derives from them and exists for speed (check buckets, counts of
+pending messages per topic) is kept by the same functions, and ``transaction.invariants.check`` compares the two.
+"""
+
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+from halfmq import limits
+from halfmq.core.decision import WakeQueue
+from halfmq.model.placement import segment_start
+from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC
+from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT
+from halfmq.model.settings import BrokerSettings, GroupSettings
+from halfmq.model.stored_message import size_of
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+#: Checks that fall due within this span wait in one bucket; rounded up, so that none is early. A power of two, ms.
+CHECK_BUCKET_MS: Final = 64
+
+
+class Half(NamedTuple):
+    """One undecided half: where it is and what its queue entry will say."""
+
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody needs here
+    half_index: int
+    #: Where its bytes lie now; another than ``first_offset`` once it was carried forward.
+    offset: int
+    #: Its identity for clients (``commitLogOffset``).
+    first_offset: int
+    topic_id: int
+    queue_id: int
+    message_bytes: int
+    tag_hash: int
+    key_hash: int
+    #: As ``message_facts.delay_of`` says it; applied at commit.
+    delay: int
+
+
+class Undecided(NamedTuple):
+    """One transaction without a verdict."""
+
+    group: str
+    tx_id: str
+    #: Sorted by index, which is unique among them.
+    halves: tuple[Half, ...]
+    #: How many halves it has in all; 0 while the last one has not said so.
+    count: int  # type: ignore[assignment]
+    #: Broker time of the first half, ms.
+    prepared_at_ms: int
+    #: No check before this; each further half moves it on, since the application is evidently at work.
+    immune_until_ms: int
+    #: Checks sent.
+    checks: int
+    #: At or after ``immune_until_ms`` while no check was sent.
+    next_check_at_ms: int
+
+
+class Delayed(NamedTuple):
+    """A stored message that nobody sees before ``due_ms``."""
+
+    offset: int
+    first_offset: int
+    half_index: int
+    topic_id: int
+    queue_id: int
+    message_bytes: int
+    due_ms: int
+    tag_hash: int
+    key_hash: int
+
+
+#: (group, id, committed, position, settled at ms, half indexes, first offsets): a verdict of the recent past.
+#: A plain tuple, since a quarter of a million of them live at once and the collector leaves plain tuples alone.
+#: A first offset is -1 where redo found the rollback but no longer the half.
+Verdict = tuple[str, str, bool, int, int, tuple[int, ...], tuple[int, ...]]
+
+#: (unique id, topic id, body CRC, log offset, queue id, queue offset, stored at ms, connection): a plain message that
+#: may be sent again. ``connection`` is 0 when another run of the broker stored it. Plain for the same reason.
+SentOnce = tuple[str, int, int, int, int, int, int, int]
+
+
+class Topic:
+    """One topic: settings, queue ends, and what the hot path needs ready-made."""
+
+    __slots__ = (
+        "ends", "exempt", "frame_bytes", "half_suffixes", "mins", "name", "pending", "permission", "plain_suffix",
+        "read_queues", "sent", "topic_id", "turn", "wakes", "write_queues",
+    )  # fmt: skip
+
+    def __init__(
+        self, settings: BrokerSettings, topic_id: int, name: str, read_queues: int, write_queues: int, permission: int
+    ) -> None:
+        self.topic_id = topic_id
+        self.name = name
+        self.read_queues = read_queues
+        self.write_queues = write_queues
+        self.permission = permission
+        #: Per queue: the next queue offset. As long as the most queues that the topic ever had.
+        self.ends: list[int] = []
+        #: Per queue: the first queue offset that the log still holds.
+        self.mins: list[int] = []
+        #: Undecided halves and delayed messages that will come to this topic.
+        self.pending = 0
+        #: Unique id to plain message that may be sent again: newest per id.
+        self.sent: dict[str, SentOnce] = {}
+        #: Session: next queue where the sender leaves the choice to us.
+        self.turn = 0
+        #: Copies of messages keep their unique id here, so nothing is taken for sent again.
+        self.exempt = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        #: Size of a message or half record without born host, body and properties.
+        self.frame_bytes = MESSAGE_AT + size_of(len(name), 0, 0, 0, len(settings.store_host))
+        cluster = f"{CLUSTER}\x01{settings.cluster}\x02"
+        #: What is added to the properties of a plain message and, per queue, of a half message.
+        self.plain_suffix = cluster.encode()
+        self.half_suffixes: list[bytes] = []
+        self.wakes: list[tuple[WakeQueue, ...]] = []
+        self.resize(settings, read_queues, write_queues)
+
+    def resize(self, settings: BrokerSettings, read_queues: int, write_queues: int) -> None:
+        """Take new queue counts. Queues that are no longer written keep their ends."""
+        self.read_queues = read_queues
+        self.write_queues = write_queues
+        for queue_id in range(len(self.ends), max(read_queues, write_queues)):
+            self.ends.append(0)
+            self.mins.append(0)
+            self.half_suffixes.append(
+                f"{REAL_TOPIC}\x01{self.name}\x02{REAL_QID}\x01{queue_id}\x02{CLUSTER}\x01{settings.cluster}\x02".encode()
+            )
+            self.wakes.append((WakeQueue(self.topic_id, queue_id),))
+
+
+class ProducerGroup:
+    """One producer group: its undecided transactions, recent verdicts, and who can be asked."""
+
+    __slots__ = (
+        "bytes", "cut", "due", "heard", "in_flight", "members", "name", "ready", "settled", "turn", "undecided",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        #: Durable, in order of preparation.
+        self.undecided: dict[str, Undecided] = {}
+        #: Durable: message bytes of all undecided halves.
+        self.bytes = 0
+        #: Durable: recent verdicts by id, each also in ``State.verdicts``.
+        self.settled: dict[str, Verdict] = {}
+        #: Derived: undecided ids by the bucket of ``next_check_at_ms``, until the bucket's time has come.
+        self.due: dict[int, dict[str, None]] = {}
+        #: Session: ids whose bucket's time has come, and ids whose back-off a reconnection cut short. Either may
+        #: name transactions that were settled or asked since; who takes one looks again.
+        self.ready: deque[str] = deque()
+        self.cut: deque[str] = deque()
+        #: Session: live connections of the group, in order of registration, with their client ids.
+        self.members: dict[int, str] = {}
+        #: Session: counts up with each check, so that members take turns.
+        self.turn = 0
+        #: Session: id -> (answer deadline ms, connection). Deadlines ascend.
+        self.in_flight: dict[str, tuple[int, int]] = {}
+        #: Session: id -> (heard at ms, remark) of the last UNKNOWN.
+        self.heard: dict[str, tuple[int, str]] = {}
+
+
+class Subscription(NamedTuple):
+    topic: str
+    #: Tags separated by ``||``, ``*``, or an SQL92 expression.
+    expression: str
+    expression_type: str
+    #: The client's clock at subscription, ms: the newer one wins.
+    version: int
+
+
+class Member(NamedTuple):
+    client_id: str
+    version: int
+    language: str
+
+
+class ConsumerSession:
+    """Session: who consumes in a group, and what."""
+
+    __slots__ = ("consume_type", "from_where", "locks", "members", "message_model", "subscriptions")
+
+    def __init__(self) -> None:
+        self.members: dict[int, Member] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.message_model = "CLUSTERING"
+        self.consume_type = ""
+        self.from_where = ""
+        #: (topic, queue id) -> (client id, expires at ms), for ordered consumption.
+        self.locks: dict[tuple[str, int], tuple[str, int]] = {}
+
+
+class State:
+    """All of it. Make one, redo the log into it with ``apply`` or ``snapshot.load_rows``, then let commands in.
+
+    Its first record ever is the base of the first segment that the log still has.
+    """
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        #: Most bytes of records that one decision may need: half a segment, so that it fits behind any base.
+        self.record_bytes_max = min(limits.TRANSACTION_BYTES_MAX + (1 << 20), settings.segment_bytes // 2)
+        # --- durable: only ``apply`` changes these
+        #: False until the first base was applied.
+        self.loaded = False
+        #: Where the next record starts: behind the last one in an open batch, behind its padding else.
+        self.log_end = 0
+        self.log_start = 0
+        self.batch_open = False
+        #: Broker time of the open or last batch.
+        self.batch_time_ms = 0
+        self.epoch = 0
+        self.next_topic_id = 1
+        self.next_half_index = 0
+        #: The same topics by name and by id; ids are never used again.
+        self.topics_by_name: dict[str, Topic] = {}
+        self.topics_by_id: dict[int, Topic] = {}
+        self.groups: dict[str, GroupSettings] = {}
+        #: Logged consumer offsets, by group, then (topic id, queue id). Topics that are gone have none.
+        self.offsets: dict[str, dict[tuple[int, int], int]] = {}
+        self.producer_groups: dict[str, ProducerGroup] = {}
+        #: By first offset.
+        self.delayed: dict[int, Delayed] = {}
+        #: Recent verdicts, oldest first, within ``sent_again_ms`` and ``sent_again_ids_max``, at or behind the log's start.
+        self.verdicts: deque[Verdict] = deque()
+        #: Recent plain messages, oldest first, within the same bounds. Some are no longer the newest of their id.
+        self.sent: deque[SentOnce] = deque()
+        #: Segment start -> ((topic id, queue ends), ...) when it began: what a trim to there leaves as queue minimums.
+        self.bases: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {}
+        # --- derived
+        #: (bucket ms, group name), a heap; every bucket in any ``ProducerGroup.due`` is in it, others are gone.
+        self.check_heap: list[tuple[int, str]] = []
+        #: (due ms, first offset), a heap; every delayed message is in it.
+        self.delayed_heap: list[tuple[int, int]] = []
+        # --- session: gone at a restart
+        self.disk_full = False
+        #: Answers below this position have left.
+        self.published = 0
+        #: Connection behind the decision whose records are applied next; 0 during redo.
+        self.sender = 0
+        #: Groups with entries in ``ready`` or ``cut``, in the order in which they take turns.
+        self.asking: dict[str, None] = {}
+        self.consumers: dict[str, ConsumerSession] = {}
+        #: Consumer offsets not yet logged, by group, then (topic id, queue id).
+        self.fresh_offsets: dict[str, dict[tuple[int, int], int]] = {}
+        #: Group -> when its fresh offsets shall be logged, ms.
+        self.offsets_due: dict[str, int] = {}
+        #: Group -> when its offsets were logged last, ms.
+        self.offsets_logged: dict[str, int] = {}
+        #: (target log start, first offsets and ids that are still to be carried), while a trim is prepared.
+        self.carrying: tuple[int, deque[Any]] | None = None
+
+    def producer_group(self, name: str) -> ProducerGroup:
+        """The group, made if it was never heard of. It is durable only by what it holds."""
+        group = self.producer_groups.get(name)
+        if group is None:
+            group = self.producer_groups[name] = ProducerGroup(name)
+        return group
+
+
+def next_offset(state: State) -> int:
+    """Where the next record will start."""
+    return state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
+
+
+def current_segment(state: State) -> int:
+    """Start of the segment that the next record goes to."""
+    return segment_start(next_offset(state), state.settings.segment_bytes)

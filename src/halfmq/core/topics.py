@@ -1,0 +1,184 @@
+"""Topics: which names clients may use, which topics come into being on first use, and how they are changed.
+
+A deleted topic's id is never given again. A topic is not deleted while an undecided or delayed message will still come
+to it: an undecided body is never thrown away (RocketMQ deletes the topic and loses the message at commit).
+"""
+
+from typing import Final, NamedTuple
+
+from halfmq import limits
+from halfmq.core.base import group_set, topic_set
+from halfmq.core.commands import DeleteTopic, EnsureTopic, SetTopic
+from halfmq.core.decision import DONE, NOTHING, Decision, Done, Refused, TopicChanged, Why
+from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, Topic, next_offset
+from halfmq.errors import InvalidName
+from halfmq.model.ids import checked_name
+from halfmq.model.records import Record, TopicDeleted, payload_of, payload_record_size
+from halfmq.model.settings import GroupSettings
+
+PERMISSION_WRITE: Final = 2
+PERMISSION_READ: Final = 4
+#: What a topic gets that is made on first use: RocketMQ's template TBW102 has 7, of which 1 (inherit) is not passed on.
+PERMISSION_DEFAULT: Final = 6
+
+#: Topics that clients may not send to. The first six are RocketMQ's not-allowed set (``TopicValidator``); TBW102 is
+#: the template that routes name; RMQ_SYS_TRACE_TOPIC and BenchmarkTest are left out, since clients do send to them.
+NOT_FOR_CLIENTS: Final = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "TBW102", "CHECKPOINT_TOPIC",
+    }
+)  # fmt: skip
+_SYSTEM_PREFIX: Final = "rmq_sys_"
+#: Bytes that one queue, topic, group or offset may take in a base, names not counted. A base must leave room for records.
+_BASE_TOPIC_BYTES: Final = 48
+_BASE_QUEUE_BYTES: Final = 9
+_BASE_GROUP_BYTES: Final = 32
+_BASE_OFFSET_BYTES: Final = 24
+
+
+class Made(NamedTuple):
+    """A topic that this decision makes: not in the state before its record was applied."""
+
+    topic: Topic
+    record: Record
+
+
+def topic_refusal(name: str) -> Refused | None:
+    """Why nobody may make or use a topic of this name; None if somebody may."""
+    if name in NOT_FOR_CLIENTS or name.startswith(_SYSTEM_PREFIX):
+        return Refused(Why.NO_PERMISSION, f"topic {name!r} is a system topic")
+    derived = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    try:
+        checked_name(name, "topic", limits.RETRY_TOPIC_CHARS_MAX if derived else limits.TOPIC_CHARS_MAX)
+    except InvalidName as error:
+        return Refused(Why.INVALID_PARAMETER, str(error))
+    return None
+
+
+def make_topic(
+    state: State, offset: int, name: str, read_queues: int, write_queues: int, permission: int, ahead: int = 0
+) -> Made | Refused:
+    """A new topic whose record stands at ``offset``. ``ahead``: topics that the same decision makes before it."""
+    queues = max(read_queues, write_queues)
+    if not 0 < queues <= limits.QUEUES_PER_TOPIC_MAX or min(read_queues, write_queues) < 0:
+        return Refused(
+            Why.INVALID_PARAMETER, f"topic {name!r}: 1 to {limits.QUEUES_PER_TOPIC_MAX} queues, not {queues}"
+        )
+    if base_bytes_bound(state) + 2 * _BASE_TOPIC_BYTES + len(name) + _BASE_QUEUE_BYTES * queues > _base_bytes_max(
+        state
+    ):
+        return Refused(
+            Why.LIMIT_REACHED,
+            f"topic {name!r} was not made: the settings of all topics and groups would not fit the head of a segment "
+            f"of {state.settings.segment_bytes} bytes",
+        )
+    record = topic_set(offset, state.next_topic_id + ahead, name, read_queues, write_queues, permission)
+    topic = Topic(state.settings, record.topic_id, name, read_queues, write_queues, permission)
+    return Made(topic, record)
+
+
+def first_use(state: State, name: str, queues_wished: int, offset: int) -> Made | Refused:
+    """The topic that a message or route asks for and that is not there yet.
+
+    As RocketMQ makes it from TBW102: as many queues as the client wishes, at most the template's. ``%RETRY%`` and
+    ``%DLQ%`` topics have one queue.
+    """
+    refused = topic_refusal(name)
+    if refused is not None:
+        return refused
+    if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return make_topic(state, offset, name, 1, 1, PERMISSION_DEFAULT)
+    if not state.settings.auto_create_topics:
+        return Refused(Why.TOPIC_NOT_EXIST, f"topic {name!r} does not exist and topics are not made on first use")
+    queues = max(1, min(queues_wished, state.settings.default_topic_queues))
+    return make_topic(state, offset, name, queues, queues, PERMISSION_DEFAULT)
+
+
+def decide_ensure_topic(state: State, command: EnsureTopic, now_ms: int) -> Decision:
+    """Make the topic if it is not there and may be made."""
+    if command.name in state.topics_by_name:
+        return DONE
+    made = first_use(state, command.name, command.queues, next_offset(state))
+    if isinstance(made, Refused):
+        return Decision(NOTHING, made)
+    return Decision((made.record,), Done(), (TopicChanged(made.topic.topic_id, made.topic.name),))
+
+
+def decide_set_topic(state: State, command: SetTopic, now_ms: int) -> Decision:
+    """Make the topic, or change the one of this name. Making it smaller hides queues, it does not empty them."""
+    refused = topic_refusal(command.name)
+    if refused is not None:
+        return Decision(NOTHING, refused)
+    if not 0 <= command.permission <= 7:
+        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, f"permission {command.permission} is not 0 to 7"))
+    topic = state.topics_by_name.get(command.name)
+    made = make_topic(
+        state, next_offset(state), command.name, command.read_queues, command.write_queues, command.permission
+    )
+    if isinstance(made, Refused):
+        return Decision(NOTHING, made)
+    record = made.record
+    topic_id = made.topic.topic_id
+    if topic is not None:
+        topic_id = topic.topic_id
+        record = topic_set(
+            next_offset(state), topic_id, command.name, command.read_queues, command.write_queues, command.permission
+        )
+    return Decision((record,), Done(), (TopicChanged(topic_id, command.name),))
+
+
+def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Decision:
+    """Forget the topic and the offsets in it; its name may come back under another id. Absent is as good as deleted."""
+    topic = state.topics_by_name.get(command.name)
+    if topic is None:
+        return DONE
+    if topic.pending:
+        return Decision(
+            NOTHING,
+            Refused(
+                Why.LIMIT_REACHED,
+                f"topic {topic.name!r} has {topic.pending} undecided or delayed messages; settle them first",
+            ),
+        )
+    payload = payload_of(topic.topic_id)
+    record = TopicDeleted(next_offset(state), payload_record_size(payload), topic.topic_id, payload)
+    return Decision((record,), Done(), (TopicChanged(topic.topic_id, topic.name),))
+
+
+# --- room in the base ------------------------------------------------------------------------------------------
+
+
+def base_bytes_bound(state: State) -> int:
+    """At least as many bytes as the base of the next segment takes."""
+    bound = 128
+    for topic in state.topics_by_id.values():
+        bound += _BASE_TOPIC_BYTES + len(topic.name) + _BASE_QUEUE_BYTES * len(topic.ends)
+    for group in state.groups:
+        bound += _BASE_GROUP_BYTES + len(group)
+    for group, offsets in state.offsets.items():
+        bound += _BASE_GROUP_BYTES + len(group) + _BASE_OFFSET_BYTES * len(offsets)
+    return bound
+
+
+def _base_bytes_max(state: State) -> int:
+    """A decision may take half a segment; the base gets what is left but one sixteenth."""
+    return state.settings.segment_bytes * 7 // 16
+
+
+def base_has_room(state: State, more_bytes: int) -> bool:
+    return base_bytes_bound(state) + more_bytes <= _base_bytes_max(state)
+
+
+def make_group(state: State, offset: int, name: str) -> tuple[GroupSettings, Record] | Refused:
+    """A consumer group with default settings, whose record stands at ``offset``."""
+    try:
+        checked_name(name, "group", limits.GROUP_CHARS_MAX)
+    except InvalidName as error:
+        return Refused(Why.INVALID_PARAMETER, str(error))
+    if not state.settings.auto_create_groups:
+        return Refused(Why.GROUP_NOT_EXIST, f"group {name!r} does not exist and groups are not made on first use")
+    if not base_has_room(state, _BASE_GROUP_BYTES + len(name)):
+        return Refused(Why.LIMIT_REACHED, f"group {name!r} was not made: no room in the head of a segment")
+    group = GroupSettings(name)
+    return group, group_set(offset, group)

@@ -1,0 +1,45 @@
+"""What may be prepared at all: bounds on one transaction, and on all undecided ones of a producer group.
+
+Checked before anything is written, and after "sent again": a half that was stored gets its first answer however full the
+group is. FMQ source, 3.3.2.
+"""
+
+from halfmq import limits
+from halfmq.core.decision import Refused, Why
+from halfmq.core.state import ProducerGroup, State, Undecided
+from halfmq.model.records import CARRIED_HALF_MESSAGE_AT, REF_BYTES
+
+#: Room in a commit beside halves and refs: record head, prefix, group and id at their longest, and alignment.
+COMMIT_FRAME_BYTES = 16 + limits.GROUP_CHARS_MAX + limits.TRANSACTION_ID_CHARS_MAX + 8
+#: What one half may take in a commit beside its message: it may have to be carried, and it has a ref.
+HALF_FRAME_BYTES = CARRIED_HALF_MESSAGE_AT + REF_BYTES
+
+
+def refuse_half(
+    state: State, group: ProducerGroup | None, known: Undecided | None, message_bytes: int
+) -> Refused | None:
+    """Why this half may not be prepared; None if it may. ``known``: its transaction, if it has other halves."""
+    commit_bytes = COMMIT_FRAME_BYTES + HALF_FRAME_BYTES + message_bytes
+    if known is not None:
+        commit_bytes += sum([HALF_FRAME_BYTES + half.message_bytes for half in known.halves])
+    if commit_bytes > state.record_bytes_max:
+        return Refused(
+            Why.MESSAGE_ILLEGAL,
+            f"the transaction would take {commit_bytes} bytes; one may take {state.record_bytes_max} "
+            f"(64 MiB, and half a segment of {state.settings.segment_bytes})",
+        )
+    if group is None:
+        return None
+    settings = state.settings
+    if known is None and len(group.undecided) >= settings.undecided_max:
+        return Refused(
+            Why.LIMIT_REACHED,
+            f"group {group.name!r} has {len(group.undecided)} undecided transactions, as many as it may; settle some",
+        )
+    if group.bytes + message_bytes > settings.undecided_bytes_max:
+        return Refused(
+            Why.LIMIT_REACHED,
+            f"group {group.name!r} has {group.bytes} bytes of undecided messages; {settings.undecided_bytes_max} are "
+            "allowed; settle some",
+        )
+    return None

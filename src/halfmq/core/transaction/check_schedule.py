@@ -1,0 +1,186 @@
+"""When an undecided transaction's producer is asked, and which of its connections.
+
+    prepared -> immune -> due -> asked (in flight) -> answered UNKNOWN, or the answer is overdue -> due again, later
+                                                   -> answered: settled
+                                                   -> nobody was reached: not counted, due at once, another member
+
+- The first check is due after the immunity time, then with back-off: interval, twice that, ... up to the longest, each
+  with jitter from a hash of id and number, so that thousands prepared together do not stay together.
+- Single flight: no second check while one may still be answered. A lost connection ends the wait.
+- At most ``checks_in_flight_max`` per group are in flight, so that a service that restarts is not flooded.
+- Without a live member of the group nothing is asked and nothing is counted: the transaction waits, and ``story`` says so.
+- When a producer of the group (re)connects, everything of the group that is not immune and not in flight is asked: the
+  back-off is cut short, the immunity never.
+
+Due times are durable (a Checked record is logged with each check sent); who waits for an answer is session state.
+"""
+
+from heapq import heappop
+from typing import Final
+from zlib import crc32
+
+from halfmq import limits
+from halfmq.core.commands import CheckNotSent
+from halfmq.core.decision import DONE, Decision, Done, Effect, SendCheck
+from halfmq.core.state import ProducerGroup, State, Undecided, next_offset
+from halfmq.model.records import Checked, Record, checked_size
+from halfmq.model.settings import BrokerSettings
+
+#: Checks that one tick sends, and entries that it looks at, at most; the rest follow in the next one.
+CHECKS_PER_TICK_MAX: Final = 256
+LOOKED_AT_PER_TICK_MAX: Final = 4_096
+
+
+def backoff_ms(settings: BrokerSettings, tx_id: str, checks: int) -> int:
+    """From check number ``checks`` (from 1) to the next: back-off with up to a quarter of jitter, same for same input.
+
+    Never before the answer deadline, so that what is due is not in flight.
+    """
+    interval = settings.check_interval_ms
+    for _ in range(checks - 1):
+        interval *= limits.CHECK_BACKOFF_FACTOR
+        if interval >= settings.check_interval_max_ms:
+            interval = settings.check_interval_max_ms
+            break
+    jitter = crc32(f"{tx_id}/{checks}".encode()) % (interval // 4 + 1)
+    return max(interval + jitter, settings.check_answer_ms)
+
+
+def move_due(state: State, now_ms: int) -> None:
+    """Move buckets whose time has come to their groups' ready lists (session), and forget overdue answers."""
+    heap = state.check_heap
+    while heap and heap[0][0] <= now_ms:
+        bucket, name = heappop(heap)
+        group = state.producer_groups.get(name)
+        ids = group.due.pop(bucket, None) if group is not None else None
+        if group is not None and ids:
+            group.ready.extend(ids)
+            state.asking[name] = None
+    for name in state.asking:
+        expire_in_flight(state.producer_groups[name], now_ms)
+
+
+def expire_in_flight(group: ProducerGroup, now_ms: int) -> None:
+    while group.in_flight:
+        tx_id, (deadline_ms, _) = next(iter(group.in_flight.items()))
+        if deadline_ms > now_ms:
+            break
+        del group.in_flight[tx_id]
+
+
+def cut_backoff(state: State, group: ProducerGroup) -> None:
+    """A producer (re)connected: look at everything undecided of its group again."""
+    if group.undecided:
+        group.cut.clear()
+        group.cut.extend(group.undecided)
+        state.asking[group.name] = None
+
+
+def next_check_ms(state: State) -> int | None:
+    """When a tick could send a check; None if only an event can bring that about. 0: at once."""
+    heap = state.check_heap
+    while heap and heap[0][0] not in state.producer_groups[heap[0][1]].due:
+        heappop(heap)
+    soonest = heap[0][0] if heap else None
+    for name in state.asking:
+        group = state.producer_groups[name]
+        if not group.members:
+            continue
+        if len(group.in_flight) < state.settings.checks_in_flight_max:
+            return 0
+        overdue_ms = next(iter(group.in_flight.values()))[0]
+        soonest = overdue_ms if soonest is None else min(soonest, overdue_ms)
+    return soonest
+
+
+def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple[list[Record], list[Effect], bool]:
+    """(records from ``offset`` on, checks to send, whether more could be asked now). Groups take turns."""
+    move_due(state, now_ms)
+    records: list[Record] = []
+    effects: list[Effect] = []
+    looked_at = 0
+    end = offset + bytes_max
+    for name in list(state.asking):
+        group = state.producer_groups[name]
+        del state.asking[name]
+        while group.members and len(group.in_flight) < state.settings.checks_in_flight_max:
+            if len(effects) >= CHECKS_PER_TICK_MAX or looked_at >= LOOKED_AT_PER_TICK_MAX or offset + 512 > end:
+                state.asking[name] = None
+                return records, effects, True
+            known, more = _next_to_ask(group, now_ms)
+            looked_at += 1
+            if not more:
+                break
+            if known is None:
+                continue
+            connection = _member_in_turn(group)
+            record = _checked(state, known, offset, now_ms)
+            group.in_flight[known.tx_id] = (now_ms + state.settings.check_answer_ms, connection)
+            first = known.halves[0]
+            effects.append(
+                SendCheck(
+                    connection, name, known.tx_id, first.half_index, first.first_offset, first.offset, record.checks
+                )
+            )
+            records.append(record)
+            offset += record.size
+        if group.ready or group.cut:
+            state.asking[name] = None
+    return records, effects, False
+
+
+def _next_to_ask(group: ProducerGroup, now_ms: int) -> tuple[Undecided | None, bool]:
+    """(a transaction to ask about now, or None when the entry was stale; whether there was an entry)."""
+    if group.ready:
+        known = group.undecided.get(group.ready.popleft())
+        due = known is not None and known.next_check_at_ms <= now_ms
+    elif group.cut:
+        known = group.undecided.get(group.cut.popleft())
+        due = known is not None and known.immune_until_ms <= now_ms
+    else:
+        return None, False
+    if known is None or not due or known.tx_id in group.in_flight:
+        return None, True
+    return known, True
+
+
+def _member_in_turn(group: ProducerGroup) -> int:
+    group.turn += 1
+    return list(group.members)[group.turn % len(group.members)]
+
+
+def _checked(state: State, known: Undecided, offset: int, now_ms: int) -> Checked:
+    checks = known.checks + 1
+    return Checked(
+        offset,
+        checked_size(known.group, known.tx_id),
+        known.group,
+        known.tx_id,
+        known.halves[0].half_index,
+        checks,
+        now_ms + backoff_ms(state.settings, known.tx_id, checks),
+    )
+
+
+def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> Decision:
+    """Nobody was reached: the check does not count, and another member is asked at once, or whoever connects next.
+
+    The connection that failed is not asked again before it registers again.
+    """
+    group = state.producer_groups.get(command.group)
+    known = group.undecided.get(command.tx_id) if group is not None else None
+    if group is None or known is None:
+        return DONE
+    _, connection = group.in_flight.pop(command.tx_id, (0, 0))
+    group.members.pop(connection, None)
+    checks = max(0, known.checks - 1)
+    record = Checked(
+        next_offset(state),
+        checked_size(known.group, known.tx_id),
+        known.group,
+        known.tx_id,
+        known.halves[0].half_index,
+        checks,
+        max(known.immune_until_ms, now_ms),
+    )
+    return Decision((record,), Done())

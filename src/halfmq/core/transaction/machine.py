@@ -1,0 +1,456 @@
+"""Prepare and settle: the two decisions of a transaction.
+
+    SendMessage with TRAN_MSG  ->  prepare  ->  HalfRecord            invisible, under its true topic and queue
+    EndTransaction COMMIT      ->  settle   ->  [CarriedHalf ...] Committed     every half visible at one position
+    EndTransaction ROLLBACK    ->  settle   ->  RolledBack
+    EndTransaction UNKNOWN     ->  Noted: the check that was in flight has its answer, nothing else changes
+
+The first verdict that is in the log wins, and the broker never gives one by itself. RocketMQ checks neither the id nor
+whether there was a verdict: a second commit writes a second message there (its ``EndTransactionProcessor``).
+
+A commit refers only to bytes of its own segment, so that segments can be dropped one by one. A half that lies in an
+older one is carried into this one directly before the commit, in the same batch: FMQ's TX_MESSAGE (source, 3.3.3).
+"""
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from halfmq import limits
+from halfmq.core.commands import EndTransaction, ResolveTransaction, SendMessage, SettledRow, Wanted
+from halfmq.core.decision import NOTHING, Decision, Effect, Noted, Refused, Sent, Settled, WakeQueue, Why
+from halfmq.core.queues.delay import delay_refusal, due_at
+from halfmq.core.state import Half, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
+from halfmq.core.transaction.admission import refuse_half
+from halfmq.core.transaction.states import OUTCOMES, Outcome, standing_state
+from halfmq.errors import InvalidName
+from halfmq.model.ids import checked_name, hash64, offset_message_id
+from halfmq.model.message_facts import delay_of
+from halfmq.model.placement import segment_start
+from halfmq.model.properties import HMQ_TX_COUNT, HMQ_TX_ID, HMQ_TX_INDEX, PGROUP, UNIQ_KEY, find
+from halfmq.model.records import (
+    MESSAGE_AT,
+    CarriedHalf,
+    Committed,
+    DecidedBy,
+    HalfRecord,
+    Record,
+    Ref,
+    RolledBack,
+    carried_half_size,
+    committed_size,
+    rolled_back_size,
+)
+from halfmq.model.stored_message import (
+    SYS_BORN_HOST_V6,
+    SYS_STORE_HOST_V6,
+    SYS_TRANSACTION_MASK,
+    StoredMessage,
+    body_crc_of,
+)
+
+_new = tuple.__new__
+_ID: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.TRANSACTION_ID_CHARS_MAX}}}")
+#: Bits of a client's sys flag that the broker sets by itself or not at all.
+NOT_STORED_BITS: Final = SYS_TRANSACTION_MASK | SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
+_PAST_RETENTION: Final = "unknown, past retention"
+_HASH_MASK: Final = (1 << 64) - 1
+
+
+# --- prepare ---------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4_096)
+def _group_name(raw: bytes) -> str | Refused:
+    """The name in PGROUP, or why it is none."""
+    try:
+        return checked_name(raw.decode(), "producer group", limits.GROUP_CHARS_MAX)
+    except (InvalidName, UnicodeDecodeError) as error:
+        return Refused(Why.INVALID_PARAMETER, str(error))
+
+
+def _identity(properties: bytes, unique_id: str) -> tuple[str, int, int] | Refused:
+    """(transaction id, index, count) of a half that is one of several."""
+    raw = find(properties, HMQ_TX_ID)
+    if raw is None:
+        return unique_id, 0, 1
+    tx_id = raw.decode("ascii", "replace")
+    index = _number(find(properties, HMQ_TX_INDEX))
+    count = _number(find(properties, HMQ_TX_COUNT) or b"0")
+    if not 0 <= index < limits.TRANSACTION_MESSAGES_MAX or not 0 <= count <= limits.TRANSACTION_MESSAGES_MAX:
+        return Refused(
+            Why.INVALID_PARAMETER,
+            f"transaction {tx_id!r}: {HMQ_TX_INDEX} counts from 0 and {HMQ_TX_COUNT} says how many, at most "
+            f"{limits.TRANSACTION_MESSAGES_MAX}",
+        )
+    if count and index >= count:
+        return Refused(Why.INVALID_PARAMETER, f"transaction {tx_id!r}: index {index} of {count} messages")
+    return tx_id, index, count
+
+
+def _number(raw: bytes | None) -> int:
+    return int(raw) if raw is not None and len(raw) < 10 and raw.isdigit() else -1
+
+
+def prepare(
+    state: State, command: SendMessage, topic: Topic, queue_id: int, made: tuple[Record, ...],
+    effects: tuple[Effect, ...], offset: int, now_ms: int,
+) -> Decision:  # fmt: skip
+    """Store a half message, or give its first answer again.
+
+    ``made``: records of this decision that stand before ``offset`` (a topic on first use).
+
+    Replies:
+        Sent: stored, or stored before; ``queue_offset`` is the half index.
+        Refused ALREADY_SETTLED: a check was faster than the lost answer; ``standing`` says what counts. The local
+            transaction must not run.
+        Refused, other reasons: nothing was written.
+
+    Source: docs/promises.md, "Once in the log".
+    """
+    properties = command[8]
+    raw_group = find(properties, PGROUP)
+    added = b""
+    if raw_group is None:
+        raw_group = command[1].encode()
+        added = f"{PGROUP}\x01{command[1]}\x02".encode()
+    group_name = _group_name(raw_group)
+    raw_id = find(properties, UNIQ_KEY)
+    if raw_id is None:
+        unique_id = offset_message_id(state.settings.store_host, offset)
+        raw_id = unique_id.encode()
+        added += f"{UNIQ_KEY}\x01{unique_id}\x02".encode()
+    else:
+        unique_id = raw_id.decode("ascii", "replace")
+    identity = (unique_id, 0, 1) if b"HMQ_TX_" not in properties else _identity(properties, unique_id)
+    if type(group_name) is Refused:
+        return Decision(NOTHING, group_name)
+    if type(identity) is Refused:
+        return Decision(NOTHING, identity)
+    tx_id, index, count = identity  # type: ignore[misc]  # the two refusals are gone
+    group = state.producer_groups.get(group_name)  # type: ignore[arg-type]
+    known = None
+    if group is not None:
+        known = group.undecided.get(tx_id)
+        if known is not None:
+            answered = _prepared_before(known, index, count, topic, raw_id, unique_id)
+            if answered is not None:
+                return Decision(NOTHING, answered)
+        elif tx_id in group.settled:
+            return Decision(NOTHING, _already_settled(group.settled[tx_id]))
+    body = command[11]
+    refused = (
+        _refuse_message(state, tx_id, body, delay_of(properties), now_ms)
+        if state.disk_full or len(body) > state.settings.body_bytes_max or not tx_id.isalnum() or len(tx_id) > 64
+        or b"DELAY" in properties or b"TIMER_" in properties
+        else None
+    )  # fmt: skip
+    if refused is not None:
+        return Decision(NOTHING, refused)
+    suffix = topic.half_suffixes[queue_id]
+    properties = (
+        b"%b%b%b" % (properties, added, suffix) if properties[-1] == 2 else properties + b"\x02" + added + suffix
+    )
+    born_host = command[12]
+    size = topic.frame_bytes + len(born_host) + len(body) + len(properties)
+    if len(properties) > limits.PROPERTIES_BYTES_MAX:
+        return Decision(NOTHING, too_many_properties(len(properties)))
+    refused = refuse_half(state, group, known, size - MESSAGE_AT)
+    if refused is not None:
+        return Decision(NOTHING, refused)
+    half_index = state.next_half_index
+    message = _new(
+        StoredMessage,
+        (topic.name, queue_id, half_index, command[7], command[5] & ~NOT_STORED_BITS, command[6], born_host, now_ms,
+         state.settings.store_host, command[9], 0, body, body_crc_of(body), properties),
+    )  # fmt: skip
+    record = _new(HalfRecord, (offset, size, topic.topic_id, message, half_index, group_name, tx_id, index, count))
+    reply = _new(Sent, (offset, queue_id, half_index, unique_id))
+    return _new(Decision, ((*made, record), reply, effects))
+
+
+def _prepared_before(
+    known: Undecided, index: int, count: int, topic: Topic, raw_id: bytes, unique_id: str
+) -> Sent | Refused | None:
+    """The first answer if this half is stored already; a refusal if it contradicts what is; None if it is new."""
+    for half in known.halves:
+        if half.index == index:
+            if half.topic_id != topic.topic_id or half.key_hash != hash64(raw_id):
+                return Refused(
+                    Why.INVALID_PARAMETER,
+                    f"transaction {known.tx_id!r} has another message at index {index}: ids are never used again",
+                )
+            return Sent(half.first_offset, half.queue_id, half.half_index, unique_id)
+    said = max(count, known.count)
+    if said and (index >= said or known.halves[-1].index >= said or (count and known.count and count != known.count)):
+        return Refused(
+            Why.INVALID_PARAMETER,
+            f"transaction {known.tx_id!r} is said to have {known.count or count} messages; message {index} does not fit",
+        )
+    return None
+
+
+def _already_settled(verdict: Verdict) -> Refused:
+    standing = standing_state(verdict[2]).value
+    return Refused(
+        Why.ALREADY_SETTLED,
+        f"transaction {verdict[1]!r} is already {standing}; do not run the local transaction",
+        standing,
+        verdict[3],
+    )
+
+
+def _refuse_message(state: State, tx_id: str, body: bytes, delay: int, now_ms: int) -> Refused | None:
+    if _ID.fullmatch(tx_id) is None:
+        return Refused(
+            Why.MESSAGE_ILLEGAL,
+            f"{tx_id!r} is not a transaction id: 1 to {limits.TRANSACTION_ID_CHARS_MAX} of letters, digits and ._:-",
+        )
+    if state.disk_full:
+        return DISK_FULL
+    if len(body) > state.settings.body_bytes_max:
+        return body_too_large(state, len(body))
+    return delay_refusal(delay, now_ms)
+
+
+DISK_FULL: Final = Refused(
+    Why.STORE_FULL, "the disk is nearly full: no new messages until space is freed; verdicts and checks go on"
+)
+
+
+def body_too_large(state: State, length: int) -> Refused:
+    return Refused(Why.MESSAGE_ILLEGAL, f"body of {length} bytes; at most {state.settings.body_bytes_max}")
+
+
+def too_many_properties(length: int) -> Refused:
+    return Refused(
+        Why.MESSAGE_ILLEGAL, f"properties of {length} bytes as stored; at most {limits.PROPERTIES_BYTES_MAX}"
+    )
+
+
+# --- settle ----------------------------------------------------------------------------------------------------
+
+
+def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decision:
+    """Settle a transaction: the first verdict wins, and repeating it is harmless.
+
+    The reply must wait for the log's end at this decision also when there are no records: a repeated or refused verdict
+    must not be answered before the first one is safe from a crash.
+
+    Replies:
+        Settled: this verdict stands, now or already.
+        Noted: UNKNOWN was heard.
+        Refused VERDICT_CONFLICT: the other one stands. INCOMPLETE: stays undecided, send the missing halves.
+            WRONG_GROUP, WRONG_OFFSETS: nothing changed. NOT_FOUND: never prepared here, or past retention.
+    """
+    _, group_name, tx_id, half_index, log_offset, wanted, from_check, remark, _ = command
+    group = state.producer_groups.get(group_name)
+    known = group.undecided.get(tx_id) if group is not None else None
+    if group is None or known is None:
+        return Decision(NOTHING, _end_of_settled(state, group, command))
+    for half in known[2]:
+        if half[1] == half_index and half[3] == log_offset:
+            break
+    else:
+        return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))
+    if wanted == Wanted.COMMIT:
+        return _commit(state, known, DecidedBy.CHECK if from_check else DecidedBy.PRODUCER, now_ms)
+    if wanted == Wanted.ROLLBACK:
+        return _roll_back(state, known, DecidedBy.CHECK if from_check else DecidedBy.PRODUCER)
+    group.in_flight.pop(tx_id, None)
+    group.heard[tx_id] = (now_ms, remark[:200])
+    return Decision(NOTHING, Noted())
+
+
+def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> Decision:
+    """A named operator settles the transaction; the same table as for its producer applies."""
+    if command.wanted == Wanted.UNKNOWN:
+        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, "an operator decides COMMIT or ROLLBACK"))
+    group = state.producer_groups.get(command.group)
+    known = group.undecided.get(command.tx_id) if group is not None else None
+    if known is not None:
+        if command.wanted == Wanted.COMMIT:
+            return _commit(state, known, DecidedBy.OPERATOR, now_ms)
+        return _roll_back(state, known, DecidedBy.OPERATOR)
+    verdict = group.settled.get(command.tx_id) if group is not None else None
+    if verdict is None:
+        return Decision(NOTHING, _not_found(state, command.group, command.tx_id, -1, -1))
+    return Decision(
+        NOTHING, _standing(command.wanted, command.group, command.tx_id, committed=verdict[2], position=verdict[3])
+    )
+
+
+def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) -> Decision:
+    _, _, halves, count, *_ = known
+    if count != len(halves):
+        said = f"{count} messages" if count else "its last message has not said how many"
+        return Decision(
+            NOTHING,
+            Refused(
+                Why.INCOMPLETE, f"transaction {known.tx_id!r} stays undecided: {len(halves)} messages are here, {said}"
+            ),
+        )
+    offset = state.log_end if state.batch_open else next_offset(state)
+    segment = segment_start(offset, state.settings.segment_bytes)
+    half = halves[0]
+    if count == 1 and half[2] >= segment and not half[9]:
+        return _commit_one(state, known, half, decided_by, offset)
+    return _commit_many(state, known, decided_by, offset, segment, now_ms)
+
+
+def _commit_one(state: State, known: Undecided, half: Half, decided_by: DecidedBy, offset: int) -> Decision:
+    """The common case: one half, in this segment, at once."""
+    _, half_index, place, first_offset, topic_id, queue_id, message_bytes, tag_hash, key_hash, _ = half
+    group_name = known[0]
+    tx_id = known[1]
+    topic = state.topics_by_id[topic_id]
+    ref = _new(
+        Ref,
+        (
+            place,
+            message_bytes,
+            first_offset,
+            half_index,
+            topic_id,
+            queue_id,
+            topic.ends[queue_id],
+            0,
+            tag_hash,
+            key_hash,
+        ),
+    )
+    record = _new(Committed, (offset, committed_size(group_name, tx_id, 1), group_name, tx_id, decided_by, (ref,)))
+    reply = _new(Settled, (group_name, tx_id, True, offset, False))
+    return _new(Decision, ((record,), reply, topic.wakes[queue_id]))
+
+
+def _commit_many(
+    state: State, known: Undecided, decided_by: DecidedBy, offset: int, segment: int, now_ms: int
+) -> Decision:
+    """Carry what lies in older segments, then one record that shows all halves."""
+    records: list[Record] = []
+    places: list[int] = []
+    for half in known.halves:
+        if half.offset >= segment:
+            places.append(half.offset)
+            continue
+        carried = carry_half(known, half, offset)
+        records.append(carried)
+        places.append(offset)
+        offset += carried.size
+    refs: list[Ref] = []
+    ends: dict[tuple[int, int], int] = {}
+    wakes: dict[WakeQueue, None] = {}
+    for half, place in zip(known.halves, places, strict=True):
+        topic = state.topics_by_id[half.topic_id]
+        due_ms = due_at(half.delay, now_ms)
+        queue_offset = -1
+        if not due_ms:
+            queue = (half.topic_id, half.queue_id)
+            queue_offset = ends.get(queue, topic.ends[half.queue_id])
+            ends[queue] = queue_offset + 1
+            wakes[topic.wakes[half.queue_id][0]] = None
+        refs.append(
+            Ref(
+                place, half.message_bytes, half.first_offset, half.half_index, half.topic_id, half.queue_id,
+                queue_offset, due_ms, half.tag_hash, half.key_hash,
+            )
+        )  # fmt: skip
+    size = committed_size(known.group, known.tx_id, len(refs))
+    records.append(Committed(offset, size, known.group, known.tx_id, decided_by, tuple(refs)))
+    return Decision(tuple(records), Settled(known.group, known.tx_id, True, offset, False), tuple(wakes))
+
+
+def carry_half(known: Undecided, half: Half, offset: int) -> CarriedHalf:
+    """The record that moves ``half`` to ``offset``, with all that redo from there needs."""
+    return CarriedHalf(
+        offset, carried_half_size(half.message_bytes), half.offset, half.first_offset, half.half_index, half.topic_id,
+        half.message_bytes, known.group, known.tx_id, half.index, known.count, known.prepared_at_ms,
+        known.immune_until_ms, known.checks, known.next_check_at_ms, half.queue_id, half.tag_hash, half.key_hash,
+        half.delay,
+    )  # fmt: skip
+
+
+def _roll_back(state: State, known: Undecided, decided_by: DecidedBy) -> Decision:
+    offset = next_offset(state)
+    group_name, tx_id, halves, *_ = known
+    record = RolledBack(
+        offset,
+        rolled_back_size(group_name, tx_id, len(halves)),
+        group_name,
+        tx_id,
+        decided_by,
+        tuple([half.half_index for half in halves]),
+    )
+    return Decision((record,), Settled(group_name, tx_id, False, offset, False))
+
+
+# --- what is no longer undecided -------------------------------------------------------------------------------
+
+
+def _end_of_settled(state: State, group: ProducerGroup | None, command: EndTransaction) -> Settled | Refused | Noted:
+    """The answer to an END for which nothing is undecided: the standing verdict, or why there is none to tell."""
+    _, group_name, tx_id, half_index, log_offset, wanted, _, _, row = command
+    verdict = group.settled.get(tx_id) if group is not None else None
+    if verdict is not None:
+        if not _names(verdict, half_index, log_offset):
+            return _wrong_offsets(tx_id, half_index, log_offset)
+        return _standing(wanted, group_name, tx_id, committed=verdict[2], position=verdict[3])
+    for other in state.producer_groups.values():
+        if other is not group and (tx_id in other.undecided or tx_id in other.settled):
+            return Refused(Why.WRONG_GROUP, f"transaction {tx_id!r} is not of producer group {group_name!r}")
+    if row is not None and row.half_index == half_index and row.first_offset == log_offset:
+        return _standing_in_row(state, row, group_name, tx_id, wanted)
+    if group is not None and any(half.half_index == half_index for u in group.undecided.values() for half in u.halves):
+        return _wrong_offsets(tx_id, half_index, log_offset)
+    return _not_found(state, group_name, tx_id, half_index, log_offset)
+
+
+def _names(verdict: Verdict, half_index: int, log_offset: int) -> bool:
+    """Whether both offsets are of one half of the settled transaction."""
+    for index, place in zip(verdict[5], verdict[6], strict=True):
+        if index == half_index:
+            return place in (log_offset, -1)
+    return False
+
+
+def _standing_in_row(
+    state: State, row: SettledRow, group_name: str, tx_id: str, wanted: Wanted
+) -> Settled | Refused | Noted:
+    """The verdict from the transaction table, which knows as long as the verdict is in the log."""
+    if (row.group_hash ^ hash64(group_name.encode())) & _HASH_MASK:
+        return Refused(Why.WRONG_GROUP, f"transaction {tx_id!r} is not of producer group {group_name!r}")
+    if (row.id_hash ^ hash64(tx_id.encode())) & _HASH_MASK:
+        return _wrong_offsets(tx_id, row.half_index, row.first_offset)
+    if row.verdict_position < state.log_start:
+        return Refused(Why.NOT_FOUND, _PAST_RETENTION)
+    return _standing(wanted, group_name, tx_id, committed=row.committed, position=row.verdict_position)
+
+
+def _standing(wanted: Wanted, group: str, tx_id: str, *, committed: bool, position: int) -> Settled | Refused | Noted:
+    standing = standing_state(committed)
+    match OUTCOMES[standing, wanted]:
+        case Outcome.REPEATS:
+            return Settled(group, tx_id, committed, position, True)
+        case Outcome.CONFLICTS:
+            return Refused(
+                Why.VERDICT_CONFLICT,
+                f"transaction {tx_id!r} is {standing.value} since position {position}; the first verdict stands",
+                standing.value,
+                position,
+            )
+        case _:
+            return Noted()
+
+
+def _wrong_offsets(tx_id: str, half_index: int, log_offset: int) -> Refused:
+    return Refused(
+        Why.WRONG_OFFSETS,
+        f"transaction {tx_id!r} has no half {half_index} at log offset {log_offset}: both must be as answered to it",
+    )
+
+
+def _not_found(state: State, group: str, tx_id: str, half_index: int, log_offset: int) -> Refused:
+    if 0 <= log_offset < state.log_start and 0 <= half_index < state.next_half_index:
+        return Refused(Why.NOT_FOUND, _PAST_RETENTION)
+    return Refused(Why.NOT_FOUND, f"transaction {tx_id!r} of group {group!r} was never prepared here")

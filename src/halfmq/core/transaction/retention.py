@@ -1,0 +1,133 @@
+"""Dropping old log without dropping anything alive: carry what is undecided or delayed forward, then trim.
+
+    CarryForward(start) ... until Done(again=False)   ->   TrimLog(start)   ->   durable   ->   segments may be unlinked
+
+An undecided body is never deleted, and never blocks the deletion of others (promise 6). What a trim makes live state
+forget is what redo of the log that is left would not know: verdicts and sent messages below the new start.
+"""
+
+from collections import deque
+
+from halfmq.core.commands import CarryForward, TrimLog
+from halfmq.core.decision import NOTHING, Decision, Done, Refused, Why
+from halfmq.core.queues.delay import carry_delayed
+from halfmq.core.state import Delayed, Half, State, Undecided, next_offset
+from halfmq.core.transaction.machine import carry_half
+from halfmq.model.placement import segment_start
+from halfmq.model.records import TRIM_SIZE, Record, Trim, carried_half_size
+
+#: Bytes that one step carries beyond its first message: a step must not hold up the turn for long.
+CARRY_BYTES_MAX = 4 << 20
+
+
+def decide_carry_forward(state: State, command: CarryForward, now_ms: int) -> Decision:
+    """Carry the next few of what lives below ``log_start``. ``again``: there is more."""
+    refused = _refuse_start(state, command.log_start)
+    if refused is not None:
+        return Decision(NOTHING, refused)
+    waiting = _waiting(state, command.log_start)
+    records: list[Record] = []
+    offset = next_offset(state)
+    end = offset + min(CARRY_BYTES_MAX, state.record_bytes_max // 2)
+    while waiting and len(records) < command.records_max:
+        record = _carry(state, waiting[0], command.log_start, offset)
+        if record is not None:
+            if records and offset + record.size > end:
+                break
+            records.append(record)
+            offset += record.size
+        waiting.popleft()
+    if not waiting:
+        state.carrying = None
+    return Decision(tuple(records), Done(again=bool(waiting)))
+
+
+def _waiting(state: State, log_start: int) -> deque[tuple[str, str, int] | int]:
+    """What is still to be looked at: (group, id, half index) or the first offset of a delayed message. Collected once."""
+    if state.carrying is None or state.carrying[0] != log_start:
+        halves = [
+            (known.group, known.tx_id, half.half_index)
+            for group in state.producer_groups.values()
+            for known in group.undecided.values()
+            for half in known.halves
+            if half.offset < log_start
+        ]
+        delayed = [first for first, message in state.delayed.items() if message.offset < log_start]
+        state.carrying = (log_start, deque([*halves, *delayed]))
+    return state.carrying[1]
+
+
+def _carry(state: State, what: tuple[str, str, int] | int, log_start: int, offset: int) -> Record | None:
+    """The record that carries ``what``; None when it was settled, shown or carried since."""
+    if isinstance(what, int):
+        delayed = state.delayed.get(what)
+        return carry_delayed(delayed, offset) if delayed is not None and delayed.offset < log_start else None
+    group, tx_id, half_index = what
+    known = state.producer_group(group).undecided.get(tx_id)
+    if known is not None:
+        for half in known.halves:
+            if half.half_index == half_index and half.offset < log_start:
+                return carry_half(known, half, offset)
+    return None
+
+
+def decide_trim(state: State, command: TrimLog, now_ms: int) -> Decision:
+    """Let the log start later. The segments before may be unlinked when this is durable, and not sooner."""
+    refused = _refuse_start(state, command.log_start)
+    if refused is None and command.log_start <= state.log_start:
+        return Decision(NOTHING, Done())
+    if refused is None:
+        refused = _refuse_alive(state, command.log_start)
+    if refused is not None:
+        return Decision(NOTHING, refused)
+    return Decision((Trim(next_offset(state), TRIM_SIZE, command.log_start),), Done())
+
+
+def _refuse_start(state: State, log_start: int) -> Refused | None:
+    if log_start % state.settings.segment_bytes or log_start > segment_start(
+        next_offset(state), state.settings.segment_bytes
+    ):
+        return Refused(Why.INVALID_PARAMETER, f"{log_start} is not the start of a segment of this log")
+    if log_start > state.log_start and log_start not in state.bases:
+        return Refused(Why.INVALID_PARAMETER, f"the segment at {log_start} has no base")
+    return None
+
+
+def _refuse_alive(state: State, log_start: int) -> Refused | None:
+    alive: Undecided | Delayed | None = next(
+        (
+            known
+            for group in state.producer_groups.values()
+            for known in group.undecided.values()
+            if any(_below(half, log_start) for half in known.halves)
+        ),
+        None,
+    )
+    if alive is None:
+        alive = next((message for message in state.delayed.values() if message.offset < log_start), None)
+    if alive is None:
+        return None
+    return Refused(
+        Why.INVALID_PARAMETER, f"below {log_start} there is something alive, carry it forward first: {alive!r:.200}"
+    )
+
+
+def _below(half: Half, log_start: int) -> bool:
+    return half.offset < log_start
+
+
+def carry_bytes_bound(state: State, command: CarryForward) -> int:
+    """Upper bound of what the next step logs."""
+    step = min(CARRY_BYTES_MAX, state.record_bytes_max // 2)
+    waiting = _waiting(state, command.log_start)
+    largest = 0
+    for what in waiting:
+        if isinstance(what, int):
+            delayed = state.delayed.get(what)
+            largest = delayed.message_bytes if delayed is not None else 0
+        else:
+            known = state.producer_group(what[0]).undecided.get(what[1])
+            largest = max([half.message_bytes for half in known.halves]) if known is not None else 0
+        if largest:
+            break
+    return max(step, carried_half_size(largest)) if waiting else 0
