@@ -5,7 +5,9 @@ from typing import Final, Literal, NamedTuple
 
 COMMITTED: Final = "COMMITTED"
 ROLLED_BACK: Final = "ROLLED_BACK"
-Verdict = Literal["COMMITTED", "ROLLED_BACK"]
+#: No verdict yet: the local transaction could not tell, the check will be asked.
+UNDECIDED: Final = "UNDECIDED"
+Verdict = Literal["COMMITTED", "ROLLED_BACK", "UNDECIDED"]
 
 
 @dataclass(frozen=True, slots=True)

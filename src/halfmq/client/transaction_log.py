@@ -14,7 +14,7 @@ from halfmq.client.receipts import Prepared, TransactionReceipt
 
 if TYPE_CHECKING:
     from halfmq.client.outgoing import OutgoingMessage
-    from halfmq.client.transaction import Transaction
+    from halfmq.client.transaction_block import Transaction
 
 #: A check: asked with the transaction, answers an Outcome. May be a coroutine function.
 CheckFunction = Callable[["Transaction"], Outcome | Awaitable[Outcome]]

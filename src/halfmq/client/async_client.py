@@ -1,0 +1,557 @@
+"""``AsyncClient``: one client for sending, transactions and consuming, on asyncio."""
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Final, Self
+
+from halfmq import limits
+from halfmq.client.check_listener import CheckListener, check_of
+from halfmq.client.connection import Connection, NoAnswer, NotSent
+from halfmq.client.connector import Address, Connector, TcpConnector, parse_url
+from halfmq.client.consumer import PREFETCH, Consumer, ConsumerSpec
+from halfmq.client.group_member import GroupMember
+from halfmq.client.links import CONNECT_TIMEOUT_S, Links
+from halfmq.client.listener import TransactionListener, listener_name
+from halfmq.client.log import log
+from halfmq.client.membership import HEARTBEAT_S, Membership
+from halfmq.client.message import Message
+from halfmq.client.outcome import Outcome
+from halfmq.client.outgoing import OutgoingMessage, compose
+from halfmq.client.plumbing import Plumbing
+from halfmq.client.producer import Producer, unique_key
+from halfmq.client.queue_puller import Feed
+from halfmq.client.receipts import UNDECIDED, Prepared, Receipt, TransactionReceipt
+from halfmq.client.routing import NameServers, Router
+from halfmq.client.transaction import Transactions
+from halfmq.client.transaction_block import AsyncTransaction, checked_outcome
+from halfmq.client.transaction_log import CheckFunction, TransactionBlock, TransactionLog
+from halfmq.client.unique_ids import UniqueIds
+from halfmq.client.user_code import RunBlocking, Threads, call
+from halfmq.errors import ConnectError, HalfmqError, UsageError
+from halfmq.model import properties as names
+from halfmq.model.ids import checked_name
+from halfmq.model.stored_message import SYS_PREPARED, StoredMessage, body_crc_of
+from halfmq.runtime.clock import Clock, SystemClock
+from halfmq.runtime.entropy import Entropy, SystemEntropy
+from halfmq.wire.remoting.codes import RequestCode, ResponseCode
+from halfmq.wire.remoting.header import Request
+
+#: A whole call with its retries, seconds: a broker that restarts is survived.
+TIMEOUT_S: Final = 10.0
+#: One attempt. Precedent: RocketMQ ``sendMsgTimeout``.
+ATTEMPT_TIMEOUT_S: Final = 3.0
+#: Checks that are answered at once.
+CHECKS: Final = 8
+#: What ``close`` waits for verdicts and checks that are on their way, seconds.
+CLOSE_GRACE_S: Final = 3.0
+#: The producer group of a client without one: good for plain sends only, since nobody could answer its checks.
+NO_GROUP: Final = "HALFMQ_PRODUCER"
+_RECONNECT_MAX_S: Final = 2.0
+
+
+class AsyncClient:
+    """A connection to halfmq or Apache RocketMQ.
+
+    >>> async with AsyncClient("rocketmq://127.0.0.1:9876", group="orders") as mq:
+    ...     receipt = await mq.send("order-created", {"id": 7})
+
+    Entering raises ``ConnectError`` when no server answers. All methods may be used from many tasks of one loop.
+    ``group`` names the service: it is the producer group, in which any process may be asked about a transaction.
+    ``timeout`` is for a whole call with its retries, ``attempt_timeout`` for one attempt, both in seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        group: str = "",
+        timeout: float = TIMEOUT_S,
+        attempt_timeout: float = ATTEMPT_TIMEOUT_S,
+        connect_timeout: float = CONNECT_TIMEOUT_S,
+        checks: int = CHECKS,
+        connector: Connector | None = None,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        run_blocking: RunBlocking | None = None,
+    ) -> None:
+        self.url = url
+        self.group = checked_name(group, "group", limits.GROUP_CHARS_MAX) if group else ""
+        self._servers = parse_url(url)
+        self._timeout_s = timeout
+        self._attempt_timeout_s = attempt_timeout
+        self._connect_timeout_s = connect_timeout
+        self._checks = checks
+        self._connector = connector or TcpConnector()
+        self._clock = clock or SystemClock()
+        self._entropy = entropy or SystemEntropy()
+        self._threads = Threads(checks, "halfmq")
+        self._run_blocking = run_blocking or self._threads
+        #: Registered before the client was entered, and again with each entry.
+        self._check_functions: dict[str, CheckFunction] = {}
+        self._opened = False
+        self._closing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def from_env(cls, **options: Any) -> Self:
+        """From HALFMQ_URL (or RocketMQ's NAMESRV_ADDR) and HALFMQ_GROUP; ``options`` win over the environment.
+
+        Raises:
+            UsageError: neither address is set.
+        """
+        return cls(*environment(options), **options)
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def connect(self) -> None:
+        """What entering does. Call ``close`` in the end.
+
+        Raises:
+            ConnectError: no name server answers, or no broker that it names does.
+        """
+        if self._opened:
+            raise UsageError("this client is open already")
+        self._build()
+        self._opened = True
+        try:
+            await self._plumbing.router.learn_brokers()
+            await self._connect_a_broker()
+        except BaseException:
+            await self.close()
+            raise
+        self._spawn(self._heartbeat_loop())
+
+    def _build(self) -> None:
+        ids = UniqueIds(self._clock, self._entropy)
+        dice = self._entropy.stream("client")
+        client_id = f"{_host()}@{os.getpid()}#{self._entropy.token(6).hex()}"
+        membership = Membership(client_id)
+        self._names = Links(self._connector, on_push=self._on_push, connect_timeout_s=self._connect_timeout_s)
+        brokers = Links(
+            self._connector,
+            on_push=self._on_push,
+            on_lost=self._on_lost,
+            introduce=membership.heartbeat,
+            connect_timeout_s=self._connect_timeout_s,
+        )
+        router = Router(NameServers(self._servers, self._names), dice)
+        self._plumbing = Plumbing(
+            brokers, router, membership, ids, self._clock, dice, self._timeout_s, self._attempt_timeout_s
+        )
+        self._producer = Producer(self._plumbing, self.group or NO_GROUP)
+        self._transactions = Transactions(self._plumbing, self.group)
+        self._check_listener = CheckListener(
+            self.group, self._transactions.verdicts, self._run_blocking, self._checks
+        )
+        for name, check in self._check_functions.items():
+            self._check_listener.register(name, check)
+        if self._check_functions:
+            membership.add_producer(self.group)
+        self._members: dict[str, GroupMember] = {}
+        self._reconnecting: set[Address] = set()
+        self._closing = False
+
+    async def _connect_a_broker(self) -> None:
+        """Fail now rather than with the first send, when the name server lives and the brokers do not."""
+        brokers = self._plumbing.router.brokers()
+        failure: ConnectError | None = None
+        for address in brokers.values():
+            try:
+                await self._plumbing.brokers.get(address)
+            except ConnectError as error:
+                failure = error
+        if failure is not None and not self._plumbing.brokers.established():
+            raise failure
+
+    async def close(self, grace: float = CLOSE_GRACE_S) -> None:
+        """Finish what is on its way, leave all groups, close connections. Safe to call twice."""
+        if not self._opened or self._closing:
+            return
+        self._closing = True
+        for member in list(self._members.values()):
+            await member.close()
+        await self._transactions.close(grace)
+        await self._check_listener.close(grace)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in self._plumbing.brokers.established():
+            try:
+                await self._plumbing.membership.leave(connection, timeout_s=1.0)
+            except (NotSent, NoAnswer) as error:
+                log.debug("leaving %s: %s", connection.address, error)
+        self._plumbing.brokers.close()
+        self._names.close()
+        self._threads.close()
+        self._opened = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._opened and not self._closing
+
+    async def healthy(self) -> bool:
+        """Whether a broker answers a heartbeat now; for a readiness page."""
+        if not self.is_open:
+            return False
+        for connection in self._plumbing.brokers.established():
+            try:
+                await self._plumbing.membership.heartbeat(connection)
+            except (NotSent, NoAnswer):
+                continue
+            return True
+        return False
+
+    def _open(self) -> Plumbing:
+        if not self._opened or self._closing:
+            raise UsageError("the client is not open", hint="async with AsyncClient(...) as mq:")
+        return self._plumbing
+
+    # --- plain sends ----------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        body: object,
+        *,
+        tag: str | None = None,
+        key: object = None,
+        keys: Sequence[object] | str = (),
+        sharding_key: object = None,
+        delay: float | timedelta | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - one timeout= everywhere, with retries inside
+    ) -> Receipt:
+        """Send one message and wait until the broker has it safe.
+
+        ``body``: bytes, str, or what has a JSON form. ``key``/``keys``: to look it up by. ``sharding_key``: messages
+        with the same one keep their order. ``delay``: seconds until it becomes visible.
+
+        Raises:
+            SendTimeout: it may or may not be stored; do not send it as a new message blindly.
+            ConnectError, RequestFailed, UsageError: nothing was stored.
+        """
+        self._open()
+        message = compose(
+            topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
+        )
+        return await self._producer.send(message, timeout)
+
+    async def send_many(
+        self,
+        topic: str,
+        bodies: Iterable[object],
+        *,
+        tag: str | None = None,
+        keys: Sequence[object] | str = (),
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> list[Receipt]:
+        """Send many messages of one topic in few requests; one receipt each, in order.
+
+        An element of ``bodies`` may be an ``OutgoingMessage`` (from ``halfmq.client.outgoing.compose``) with a tag and
+        keys of its own. Each request is stored whole or not at all, in one queue; the whole call is not atomic: for
+        that, use ``begin``.
+
+        Raises: as ``send``; earlier batches are stored then.
+        """
+        self._open()
+        messages = [
+            body
+            if isinstance(body, OutgoingMessage)
+            else compose(topic, body, tag=tag, keys=keys, properties=properties)
+            for body in bodies
+        ]
+        if any(message.topic != topic for message in messages):
+            raise UsageError("send_many sends to one topic", hint="call it once for each topic")
+        return await self._producer.send_many(topic, messages, timeout)
+
+    # --- transactions ---------------------------------------------------------------------------------------------
+
+    def new_transaction_id(self) -> str:
+        """An id that nobody else uses, for ``prepare``."""
+        return self._open().ids.transaction_id()
+
+    async def prepare(
+        self, messages: Sequence[OutgoingMessage], *, tx_id: str, name: str = "", query_id: str = ""
+    ) -> Prepared:
+        """For an outside coordinator: send the half messages. Then ``commit`` or ``rollback``.
+
+        ``tx_id``: yours, or from ``new_transaction_id``; never used again. ``name`` routes the check.
+        Raises: see ``Transactions.prepare``.
+        """
+        await self._can_answer_checks()
+        return await self._transactions.prepare(messages, tx_id=tx_id, name=name, query_id=query_id)
+
+    async def commit(self, prepared: Prepared) -> TransactionReceipt:
+        """Make the messages visible. Raises: see ``Transactions.commit``."""
+        self._open()
+        return await self._transactions.commit(prepared)
+
+    async def rollback(self, prepared: Prepared) -> TransactionReceipt:
+        """Throw the messages away. Raises: see ``Transactions.commit``."""
+        self._open()
+        return await self._transactions.rollback(prepared)
+
+    def begin(self, name: str = "", *, topic: str | None = None, query_id: str = "") -> AsyncTransaction:
+        """Several messages, one outcome: ``async with mq.begin() as tx: tx.send(...)``. See ``transaction_block``.
+
+        ``name`` routes the check to the function given to ``add_check`` (or ``@app.transaction``). ``topic``: the
+        topic of ``tx.send(body)``.
+        """
+        self._open()
+        if not self.group:
+            raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
+        return AsyncTransaction(self, self._transactions.verdicts, name, topic=topic, query_id=query_id)
+
+    def transaction(
+        self, session: Any, *, log: TransactionLog, **options: Any
+    ) -> AbstractAsyncContextManager[TransactionBlock]:
+        """One outcome for a database session and its messages; see ``halfmq.sql.TransactionLog``."""
+        self._open()
+        if not self.group:
+            raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
+        return log.bind_async(self, session, **options)
+
+    async def send_in_transaction(
+        self,
+        topic: str,
+        body: object,
+        arg: Any = None,
+        *,
+        listener: TransactionListener,
+        tag: str | None = None,
+        key: object = None,
+        keys: Sequence[object] | str = (),
+        sharding_key: object = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> TransactionReceipt:
+        """RocketMQ's way: half message, ``listener.execute(message, arg)``, then what it returned.
+
+        A receipt with verdict UNDECIDED when it returned UNKNOWN: ``listener.check`` will be asked.
+
+        Raises:
+            TransactionRefused, SendTimeout, ConnectError, RequestFailed: ``execute`` did not run.
+            TypeError: ``execute`` returned no Outcome; undecided, the check is asked.
+            Exception: of ``execute``, after ROLLBACK was sent.
+        """
+        self.add_listener(listener)
+        outgoing = compose(
+            topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, properties=properties
+        )
+        tx_id = self.new_transaction_id()
+        verdicts = self._transactions.verdicts
+        verdicts.opened(tx_id)
+        try:
+            prepared = await self.prepare([outgoing], tx_id=tx_id, name=listener_name(listener))
+            message = message_of(outgoing, prepared, self._clock.wall_ms())
+            try:
+                said = await call(self._run_blocking, listener.execute, message, arg)
+            except Exception:
+                await self._roll_back_quietly(prepared)
+                raise
+            return await self._finish(prepared, checked_outcome(said, f"{type(listener).__name__}.execute"))
+        finally:
+            verdicts.left_open(tx_id)
+
+    async def _finish(self, prepared: Prepared, outcome: Outcome) -> TransactionReceipt:
+        match outcome:
+            case Outcome.COMMIT:
+                return await self.commit(prepared)
+            case Outcome.ROLLBACK:
+                return await self.rollback(prepared)
+            case Outcome.UNKNOWN:
+                self._transactions.tell_unknown(prepared)
+                ids = tuple(half.message_id for half in prepared.halves)
+                return TransactionReceipt(prepared.tx_id, UNDECIDED, ids, acknowledged=False, atomic=prepared.atomic)
+
+    async def _roll_back_quietly(self, prepared: Prepared) -> None:
+        try:
+            await self.rollback(prepared)
+        except HalfmqError as error:
+            log.warning("%s; the check settles it", error)
+
+    # --- checks ---------------------------------------------------------------------------------------------------
+
+    def add_listener(self, listener: TransactionListener) -> None:
+        """Answer the checks of ``listener``'s transactions. Do this at start, so that it is known after a crash."""
+        self.add_check(listener_name(listener), check_of(listener.check))
+
+    def add_check(self, name: str, check: CheckFunction) -> None:
+        """Answer the checks of transactions begun with ``name`` by ``check(transaction) -> Outcome``.
+
+        May be called before the client is entered. The empty name is for transactions without one, such as those of
+        stock clients in the same group.
+        """
+        if not self.group:
+            raise UsageError("checks are for a group", hint='AsyncClient(url, group="orders")')
+        known = self._check_functions.get(name)
+        self._check_functions[name] = check
+        if self.is_open and known is not check:
+            self._check_listener.register(name, check)
+            self._spawn(self._can_answer_checks())
+
+    def answer_checks(self, log: TransactionLog, sessions: Any) -> None:
+        """Answer the checks of ``log``'s transactions from its table. ``sessions``: what opens a session."""
+        self.add_check(log.name, log.checker(sessions))
+
+    async def _can_answer_checks(self) -> None:
+        """Register as a producer of the group, so that the broker can ask. At once, not with the next heartbeat."""
+        plumbing = self._open()
+        if not self.group:
+            raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
+        if plumbing.membership.add_producer(self.group):
+            await self._heartbeat_all()
+
+    # --- consuming ------------------------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        *,
+        group: str = "",
+        tags: str = "*",
+        start: str | datetime = "earliest",
+        retries: int = limits.RETRY_TIMES_MAX,
+        prefetch: int = PREFETCH,
+    ) -> Consumer:
+        """Messages by iteration: ``async with mq.consumer(topic, group="billing") as messages``.
+
+        Members of one ``group`` share the queues of the topic among them. See ``ConsumerSpec`` for the rest.
+        """
+        self._open()
+        return Consumer(ConsumerSpec(topics, group or self.group, tags, start, retries, prefetch), self._join)
+
+    async def _join(self, spec: ConsumerSpec, feed: Feed) -> GroupMember:
+        plumbing = self._open()
+        member = self._members.get(spec.group)
+        if member is None or member.is_idle:
+            member = self._members[spec.group] = GroupMember(plumbing, spec.group, spec.start, spec.retries)
+        elif (member.start, member.retries) != (spec.start, spec.retries):
+            raise UsageError(f"group {spec.group} has consumers here with another start or retries")
+        await member.subscribe(spec.topics, spec.tags, feed)
+        return member
+
+    # --- connections ----------------------------------------------------------------------------------------------
+
+    def _on_push(self, connection: Connection, request: Request[Any]) -> None:
+        match request.code:
+            case RequestCode.CHECK_TRANSACTION_STATE:
+                self._check_listener.on_check(connection, request)
+            case RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+                for member in self._members.values():
+                    member.rebalance_soon()
+            case _:
+                log.debug("request %d of %s is not supported", request.code, connection.address)
+                connection.answer(
+                    request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported"
+                )
+
+    def _on_lost(self, address: Address) -> None:
+        """Checks and messages come on this connection: open it again, unless nobody waits for any."""
+        if self._closing or self._plumbing.membership.is_empty or address in self._reconnecting:
+            return
+        self._reconnecting.add(address)
+        self._spawn(self._reconnect(address))
+
+    async def _reconnect(self, address: Address) -> None:
+        pause_s = 0.05
+        try:
+            while not self._closing and address in self._plumbing.router.brokers().values():
+                await asyncio.sleep(pause_s * self._plumbing.dice.uniform(0.5, 1.0))
+                try:
+                    await self._plumbing.brokers.get(address)
+                except ConnectError as error:
+                    log.debug("reconnect to %s: %s", address, error)
+                    pause_s = min(2 * pause_s, _RECONNECT_MAX_S)
+                    continue
+                log.info("connected to %s again", address)
+                for member in self._members.values():
+                    member.rebalance_soon()
+                return
+        finally:
+            self._reconnecting.discard(address)
+
+    async def _heartbeat_loop(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            await self._heartbeat_all()
+
+    async def _heartbeat_all(self) -> None:
+        """To every broker of every route, opening connections where groups are registered."""
+        plumbing = self._plumbing
+        connections = {connection.address: connection for connection in plumbing.brokers.established()}
+        for address in plumbing.router.brokers().values():
+            try:
+                if address in connections:
+                    await plumbing.membership.heartbeat(connections[address])
+                elif not plumbing.membership.is_empty:
+                    await plumbing.brokers.get(address)
+            except (ConnectError, NotSent, NoAnswer) as error:
+                log.debug("heartbeat to %s: %s", address, error)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_report)
+
+
+def _report(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("a task of the client failed", exc_info=task.exception())
+
+
+def _host() -> str:
+    import socket
+
+    return socket.gethostname() or "localhost"
+
+
+def environment(options: dict[str, Any]) -> tuple[str]:
+    """The URL from the environment; puts the group into ``options``.
+
+    Raises:
+        UsageError: no address is set.
+    """
+    url = os.environ.get("HALFMQ_URL") or os.environ.get("NAMESRV_ADDR")
+    if not url:
+        raise UsageError("no server is configured", hint="set HALFMQ_URL=rocketmq://host:9876, or NAMESRV_ADDR")
+    options.setdefault("group", os.environ.get("HALFMQ_GROUP", ""))
+    return (url,)
+
+
+def message_of(outgoing: OutgoingMessage, prepared: Prepared, now_ms: int) -> Message:
+    """The half message as a listener sees it in ``execute``: the same names as later in ``check``."""
+    half = prepared.halves[0]
+    own = names.encode([(names.PGROUP, prepared.group), (names.HMQ_TX_ID, prepared.tx_id), (names.TRAN_MSG, "true")])
+    properties = names.append(outgoing.properties, unique_key(half.message_id) + own)
+    stored = StoredMessage(
+        topic=outgoing.topic,
+        queue_id=0,
+        queue_offset=half.half_index,
+        flag=0,
+        sys_flag=SYS_PREPARED,
+        born_time_ms=now_ms,
+        born_host=bytes(8),
+        store_time_ms=now_ms,
+        store_host=bytes(8),
+        reconsume_times=0,
+        prepared_offset=half.log_offset,
+        body=outgoing.body,
+        body_crc=body_crc_of(outgoing.body),
+        properties=properties,
+    )
+    return Message(stored, half.log_offset, outgoing.body)

@@ -1,0 +1,159 @@
+"""Answers to the broker's checks (39): find the listener by the name in the message, ask it, send what it says (37).
+
+A check costs the broker nothing but time, so every doubt is UNKNOWN: a name that nobody registered (an older or newer
+release of the application is running elsewhere), an exception, a wrong return value. Each is reported here, where the
+developer looks; the broker simply asks again.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+from halfmq.client.connection import Connection
+from halfmq.client.log import log
+from halfmq.client.message import Message
+from halfmq.client.outcome import Outcome
+from halfmq.client.transaction_block import Transaction, checked_outcome
+from halfmq.client.transaction_log import CheckFunction
+from halfmq.client.user_code import RunBlocking, call
+from halfmq.client.verdicts import Verdicts
+from halfmq.errors import HalfmqError
+from halfmq.model import properties as names
+from halfmq.wire.remoting.fields import CheckFields
+from halfmq.wire.remoting.header import Request
+from halfmq.wire.remoting.message_codec import decode_pulled, encode_end
+
+#: Checks that wait for their turn; more are dropped, and asked again. Precedent: RocketMQ ``checkRequestHoldMax``.
+_WAITING_MAX: Final = 2_000
+
+
+class CheckListener:
+    """Listeners by name, and at most ``checks`` of them at work at once."""
+
+    def __init__(self, group: str, verdicts: Verdicts, run_blocking: RunBlocking, checks: int) -> None:
+        self._group = group
+        self._verdicts = verdicts
+        self._run_blocking = run_blocking
+        self._turns = asyncio.Semaphore(checks)
+        self._listeners: dict[str, CheckFunction] = {}
+        #: (transaction, message) of the checks that run or wait: the same one is not asked twice at once.
+        self._busy: set[tuple[str, str]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reported: set[str] = set()
+        #: For metrics: checks heard, by what became of them.
+        self.counts: dict[str, int] = {"answered": 0, "unknown-name": 0, "failed": 0, "dropped": 0}
+
+    def register(self, name: str, check: CheckFunction) -> None:
+        """Route checks of ``name`` to ``check``; a later registration replaces an earlier one."""
+        self._listeners[name] = check
+        self._reported.discard(name)
+
+    def knows(self, name: str) -> bool:
+        return name in self._listeners
+
+    def on_check(self, connection: Connection, request: Request[Any]) -> None:
+        """A check came in. Returns at once; the answer follows on the same connection."""
+        try:
+            transaction, fields = _read(request)
+        except (HalfmqError, IndexError, AttributeError) as error:
+            log.warning("a check from %s cannot be read: %s", connection.address, error)
+            return
+        message = transaction.message
+        assert message is not None  # noqa: S101
+        group = message.properties.get(names.PGROUP)
+        if group != self._group:
+            log.warning("a check for producer group %s came to group %s; not answered", group, self._group)
+            return
+        key = transaction.id, message.message_id
+        if key in self._busy:
+            return
+        if len(self._busy) >= _WAITING_MAX:
+            self.counts["dropped"] += 1
+            return
+        self._busy.add(key)
+        task = asyncio.get_running_loop().create_task(self._answer(connection, transaction, fields))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._busy.discard(key))
+
+    async def _answer(self, connection: Connection, transaction: Transaction, fields: CheckFields) -> None:
+        outcome = self._verdicts.get(transaction.id)
+        if outcome is None:
+            async with self._turns:
+                outcome = await self._ask(transaction)
+        if connection.closed:
+            return  # the broker asks again, on a connection that lives
+        self.counts["answered"] += 1
+        message = transaction.message
+        assert message is not None  # noqa: S101
+        connection.tell_frame(
+            encode_end(
+                connection.next_opaque(),
+                group=self._group,
+                topic=message.topic,
+                half_index=fields.tran_state_table_offset,
+                log_offset=fields.commit_log_offset,
+                commit_or_rollback=outcome.value,
+                message_id=fields.msg_id or message.message_id,
+                from_check=True,
+                tx_id=transaction.id if connection.is_halfmq else "",
+            )
+        )
+
+    async def _ask(self, transaction: Transaction) -> Outcome:
+        check = self._listeners.get(transaction.name)
+        if check is None:
+            self._report_unknown(transaction)
+            return Outcome.UNKNOWN
+        try:
+            answer = await call(self._run_blocking, check, transaction)
+            return checked_outcome(answer, f"the check of transactions named {transaction.name!r}")
+        except Exception:
+            self.counts["failed"] += 1
+            log.exception("the check of transaction %s (%s) failed; UNKNOWN", transaction.id, transaction.name)
+            return Outcome.UNKNOWN
+
+    def _report_unknown(self, transaction: Transaction) -> None:
+        self.counts["unknown-name"] += 1
+        if transaction.name not in self._reported and len(self._reported) < 1_000:
+            self._reported.add(transaction.name)
+            log.warning(
+                "no listener for transactions named %r (first seen: %s); they stay undecided until a client of group %s"
+                " that has one is asked",
+                transaction.name, transaction.id, self._group,
+            )  # fmt: skip
+
+    async def close(self, grace_s: float) -> None:
+        """Let running checks finish for ``grace_s`` seconds."""
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=grace_s)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+
+def _read(request: Request[Any]) -> tuple[Transaction, CheckFields]:
+    fields: CheckFields = request.ext
+    pulled = decode_pulled(request.body)[0]
+    message = Message(pulled.message, pulled.log_offset, pulled.message.body)
+    text = message.properties
+    tx_id = text.get(names.HMQ_TX_ID) or fields.tx_id or text.get(names.UNIQ_KEY) or fields.msg_id
+    transaction = Transaction(tx_id, text.get(names.HMQ_TX_NAME, ""), query_id=text.get(names.HMQ_QUERY_ID, ""))
+    transaction.message = message
+    transaction.checks = int(text.get(names.TRANSACTION_CHECK_TIMES, "1"))
+    transaction.prepared_at_ms = pulled.message.store_time_ms or None
+    return transaction, fields
+
+
+def check_of(listener_check: Callable[[Message], Any]) -> CheckFunction:
+    """A listener's ``check(message)`` as a check function."""
+
+    def check(transaction: Transaction) -> Any:
+        return listener_check(transaction.message)  # type: ignore[arg-type]
+
+    async def check_on_loop(transaction: Transaction) -> Any:
+        return await listener_check(transaction.message)  # type: ignore[arg-type]
+
+    return check_on_loop if inspect.iscoroutinefunction(listener_check) else check

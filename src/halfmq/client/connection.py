@@ -1,0 +1,238 @@
+"""One connection to one server: requests out, answers matched by number, pushes handed on.
+
+What it never does: repeat a request, or say "failed" where it is not known. A request that was not written raises
+``NotSent``; one that was written and got no answer raises ``NoAnswer``. The policy for both is in ``retry``.
+
+Frames of one loop turn leave in one write. Deadlines are kept by one timer for all requests of the connection.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from halfmq.client.connector import Address
+from halfmq.client.log import log
+from halfmq.errors import ProtocolError
+from halfmq.wire.remoting import header
+from halfmq.wire.remoting.frame import FrameSplitter
+from halfmq.wire.remoting.header import Request
+
+Answer = Request[Mapping[str, str]]
+#: Called with each request of the server (a check, a change of members, ...). Must not block.
+OnPush = Callable[["Connection", Request[Any]], None]
+OnLost = Callable[["Connection"], None]
+
+#: How exact request deadlines are, seconds.
+_DEADLINE_TICK_S: Final = 0.05
+_OPAQUE_MASK: Final = 0x7FFFFFFF
+
+
+class NotSent(Exception):
+    """The connection is closed or closing; the request never left."""
+
+
+class NoAnswer(Exception):
+    """The request was written, and no answer came in time or before the connection was lost: outcome unknown."""
+
+
+class Connection(asyncio.Protocol):
+    """Made by ``links``. ``version`` and ``capabilities`` are filled in by the first heartbeat."""
+
+    def __init__(
+        self, address: Address, loop: asyncio.AbstractEventLoop, on_push: OnPush, on_lost: OnLost
+    ) -> None:
+        self.address = address
+        #: MQVersion ordinal of the server; 0 until its first heartbeat answer.
+        self.version = 0
+        #: It acknowledges END_TRANSACTION and takes several halves under one id.
+        self.is_halfmq = False
+        self.closed = False
+        #: Packed local IP, for ids.
+        self.local_ip = b"\x7f\x00\x00\x01"
+        self._loop = loop
+        self._on_push = on_push
+        self._on_lost = on_lost
+        self._splitter = FrameSplitter()
+        self._transport: asyncio.Transport | None = None
+        self._opaque = 0
+        #: By opaque: the future and its deadline on the loop's clock.
+        self._waiting: dict[int, tuple[asyncio.Future[Answer], float]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._frames: list[bytes] = []
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._heard_at = loop.time()
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def next_opaque(self) -> int:
+        self._opaque = opaque = (self._opaque + 1) & _OPAQUE_MASK
+        return opaque
+
+    def call(self, opaque: int, frame: bytes, timeout_s: float) -> "asyncio.Future[Answer]":
+        """Write ``frame`` and give the future of its answer. ``opaque`` must come from ``next_opaque``.
+
+        The future ends with the answer, or with ``NoAnswer``. Calls of one turn leave in the order they were made.
+
+        Raises:
+            NotSent: the connection is closed.
+        """
+        if self.closed:
+            raise NotSent(f"the connection to {self.address} is closed")
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._waiting[opaque] = future, self._loop.time() + timeout_s
+        self._write(frame)
+        if self._timer is None:
+            self._timer = self._loop.call_later(_DEADLINE_TICK_S, self._expire)
+        return future
+
+    async def request(
+        self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", timeout_s: float = 3.0
+    ) -> Answer:
+        """One request and its answer, whatever its code.
+
+        Raises:
+            NotSent, NoAnswer: see there.
+        """
+        await self.ready(timeout_s)
+        opaque = self.next_opaque()
+        return await self.call(opaque, header.encode_request(code, opaque, ext, body), timeout_s)
+
+    def tell(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
+        """A one-way request. Whether it arrived is never known.
+
+        Raises:
+            NotSent: the connection is closed.
+        """
+        if self.closed:
+            raise NotSent(f"the connection to {self.address} is closed")
+        self._write(header.encode_request(code, self.next_opaque(), ext, body, oneway=True))
+
+    def tell_frame(self, frame: bytes) -> None:
+        """A one-way frame that is encoded already. Raises NotSent as ``tell`` does."""
+        if self.closed:
+            raise NotSent(f"the connection to {self.address} is closed")
+        self._write(frame)
+
+    def answer(self, request: Request[Any], code: int, remark: str = "") -> None:
+        """Answer a request of the server."""
+        if not self.closed and not request.is_oneway:
+            self._write(header.encode_response(request, code, remark or None))
+
+    async def ready(self, timeout_s: float) -> None:
+        """Wait while the other side does not read.
+
+        Raises:
+            NotSent: it did not in time; nothing was written.
+        """
+        if self._writable.is_set():
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._writable.wait()
+        except TimeoutError:
+            raise NotSent(f"{self.address} does not read") from None
+
+    def _write(self, frame: bytes) -> None:
+        if not self._frames:
+            self._loop.call_soon(self._flush)
+        self._frames.append(frame)
+
+    def _flush(self) -> None:
+        frames, self._frames = self._frames, []
+        if self._transport is not None and not self.closed and frames:
+            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        expired = [opaque for opaque, (_, deadline) in self._waiting.items() if deadline <= now]
+        for opaque in expired:
+            future, deadline = self._waiting.pop(opaque)
+            if not future.done():
+                future.set_exception(NoAnswer(f"{self.address} did not answer in time"))
+        if expired and self._heard_at < now - 3 * _DEADLINE_TICK_S and self._silent_since_request(now):
+            self.abort("it has been silent since the request that timed out")
+        elif self._waiting:
+            self._timer = self._loop.call_later(_DEADLINE_TICK_S, self._expire)
+
+    def _silent_since_request(self, now: float) -> bool:
+        # A dead peer is noticed here: TCP alone would need minutes. A slow answer while others come is no reason.
+        return now - self._heard_at >= 3.0
+
+    # --- asyncio.Protocol -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101
+        self._transport = transport
+        self._heard_at = self._loop.time()
+        name = transport.get_extra_info("sockname")
+        if name:
+            self.local_ip = _packed_ip(name[0])
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
+        try:
+            for frame in self._splitter.feed(data):
+                self._take(header.decode(frame))
+        except ProtocolError as error:
+            self.abort(f"it broke the protocol: {error}")
+
+    def _take(self, message: Request[Any]) -> None:
+        if not message.is_response:
+            self._on_push(self, message)
+            return
+        waiting = self._waiting.pop(message.opaque, None)
+        if waiting is None:
+            log.debug("late or unknown answer %d from %s", message.opaque, self.address)
+        elif not waiting[0].done():
+            waiting[0].set_result(message)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(f"the connection to {self.address} was lost" + (f": {exc}" if exc else ""))
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def abort(self, why: str) -> None:
+        """Drop the connection now; everything that waits ends with ``NoAnswer``."""
+        if not self.closed:
+            log.warning("closing the connection to %s: %s", self.address, why)
+        self._end(why)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Write what is queued, then close."""
+        self._flush()
+        self._end("the client was closed")
+        if self._transport is not None:
+            self._transport.close()
+
+    def _end(self, why: str) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, {}
+        for future, _ in waiting.values():
+            if not future.done():
+                future.set_exception(NoAnswer(why))
+        self._writable.set()
+        self._on_lost(self)
+
+
+def _packed_ip(text: str) -> bytes:
+    import socket
+
+    try:
+        return socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text.partition("%")[0])
+    except OSError:
+        return b"\x7f\x00\x00\x01"

@@ -1,0 +1,71 @@
+"""How a connection comes into being: the only place of the client that opens a socket.
+
+A simulation gives another ``Connector`` and so another network; nothing else in the client changes.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from halfmq.errors import UsageError
+
+DEFAULT_PORT: Final = 9876
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Connector(Protocol):
+    async def connect(self, address: Address, protocol: Callable[[], asyncio.Protocol]) -> None:
+        """Open a connection; the protocol learns of it by ``connection_made``.
+
+        Raises:
+            OSError: refused, unreachable, name unknown.
+        """
+        ...
+
+
+class TcpConnector:
+    """Real sockets, on the running loop."""
+
+    async def connect(self, address: Address, protocol: Callable[[], asyncio.Protocol]) -> None:
+        await asyncio.get_running_loop().create_connection(protocol, address.host, address.port)
+
+
+def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
+    """``host``, ``host:port`` or ``[v6]:port``.
+
+    Raises:
+        UsageError: not an address.
+    """
+    host, separator, port = text.strip().rpartition(":")
+    if not separator or (text.count(":") > 1 and not text.strip().startswith("[")):
+        host, port = text.strip(), str(default_port)
+    host = host.strip("[]")
+    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise UsageError(f"{text!r} is not an address", hint="host:port")
+    return Address(host, int(port))
+
+
+def parse_url(url: str) -> tuple[Address, ...]:
+    """The name servers of ``rocketmq://host:port[;host:port]``. Several may be separated by ``;`` or ``,``.
+
+    A bare ``host:port`` is read too, since NAMESRV_ADDR holds these.
+
+    Raises:
+        UsageError: another scheme, or no address.
+    """
+    scheme, separator, rest = url.strip().partition("://")
+    if not separator:
+        scheme, rest = "rocketmq", scheme
+    if scheme != "rocketmq":
+        raise UsageError(f"scheme {scheme!r} is not supported", hint="rocketmq://host:port[;host:port]")
+    addresses = tuple(parse_address(part) for part in rest.rstrip("/").replace(",", ";").split(";") if part.strip())
+    if not addresses:
+        raise UsageError(f"{url!r} names no server", hint="rocketmq://host:port[;host:port]")
+    return addresses

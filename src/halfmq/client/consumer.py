@@ -1,0 +1,160 @@
+"""``async with mq.consumer("topic", group="billing") as messages``: messages by iteration."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Self
+
+from halfmq import limits
+from halfmq.client.group_member import GroupMember
+from halfmq.client.message import Message
+from halfmq.client.outgoing import checked_topic
+from halfmq.client.queue_puller import Feed, Start
+from halfmq.errors import UsageError
+from halfmq.model.ids import checked_name
+
+#: Messages that wait here for the application. Precedent: RocketMQ ``pullThresholdForQueue``, for all queues together.
+PREFETCH: Final = 1_000
+
+
+class Batch(list[Message]):
+    """Some messages at once; may be empty when none came in time."""
+
+    def ack(self) -> None:
+        """Acknowledge all."""
+        for message in self:
+            message.ack()
+
+    async def retry(self, delay: float | None = None) -> None:
+        """Hand all back."""
+        await asyncio.gather(*(message.retry(delay) for message in self))
+
+
+class ConsumerSpec:
+    """What to consume, checked; nothing is started.
+
+    ``start``: where the group begins in a queue that it never read: ``"earliest"`` (default: nothing that was sent is
+    skipped), ``"latest"``, or a datetime. A group that has offsets goes on at them, whatever ``start`` says.
+    ``retries``: redeliveries before the dead-letter queue. ``prefetch``: messages that may wait here.
+
+    Raises:
+        UsageError, InvalidName: at once.
+    """
+
+    def __init__(
+        self,
+        topics: str | Sequence[str],
+        group: str,
+        tags: str = "*",
+        start: str | datetime = "earliest",
+        retries: int = limits.RETRY_TIMES_MAX,
+        prefetch: int = PREFETCH,
+    ) -> None:
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        if not names:
+            raise UsageError("a consumer needs a topic")
+        self.topics = tuple(checked_topic(name) for name in names)
+        self.group = checked_name(group, "group", limits.GROUP_CHARS_MAX)
+        self.tags = tags
+        self.start = _start(start)
+        if retries < 0 or prefetch < 1:
+            raise UsageError(f"retries={retries} must not be negative, prefetch={prefetch} must be positive")
+        self.retries = retries
+        self.prefetch = prefetch
+
+
+def _start(start: str | datetime) -> Start:
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise UsageError("start is a datetime without a time zone", hint="datetime.now(UTC), for example")
+        return Start("timestamp", start)
+    if start not in ("earliest", "latest"):
+        raise UsageError(f"start={start!r}", hint="'earliest', 'latest' or a datetime with a time zone")
+    return Start(start)
+
+
+class Consumer:
+    """Made by ``AsyncClient.consumer``; lives inside ``async with``.
+
+    Leaving the block commits what was acknowledged, leaves the rest to be delivered again, and gives the queues to the
+    other members at once.
+    """
+
+    def __init__(self, spec: ConsumerSpec, join: Callable[[ConsumerSpec, Feed], Awaitable[GroupMember]]) -> None:
+        self.spec = spec
+        self._join = join
+        self._feed: Feed | None = None
+        self._member: GroupMember | None = None
+
+    async def __aenter__(self) -> Self:
+        self._feed = Feed(self.spec.prefetch)
+        self._member = await self._join(self.spec, self._feed)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """As leaving the block. Iteration ends."""
+        member, self._member = self._member, None
+        if member is not None:
+            await member.unsubscribe(self.spec.topics)
+        if self._feed is not None:
+            self._feed.close()
+
+    def stop(self) -> None:
+        """End the iteration; messages that were handed out can still be acknowledged until the block is left."""
+        if self._feed is not None:
+            self._feed.close()
+
+    @property
+    def member(self) -> GroupMember:
+        if self._member is None:
+            raise UsageError("this consumer is not open", hint="async with mq.consumer(...) as messages:")
+        return self._member
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        message = await self.get()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    async def get(self, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109 - one timeout= everywhere
+        """The next message; None when ``timeout`` seconds passed or the consumer was closed."""
+        feed = self._open_feed()
+        message = feed.take()
+        if message is not None or feed.closed:
+            return message
+        try:
+            async with asyncio.timeout(timeout):
+                while message is None and not feed.closed:
+                    await feed.arrival()
+                    message = feed.take()
+        except TimeoutError:
+            return None
+        return message
+
+    async def take(self, max: int, wait: float) -> Batch:  # noqa: A002 - the word users type
+        """Up to ``max`` messages, as soon as there are some; empty after ``wait`` seconds without any."""
+        batch = Batch()
+        message = await self.get(wait)
+        while message is not None:
+            batch.append(message)
+            message = self._open_feed().take() if len(batch) < max else None
+        return batch
+
+    async def batches(self, max: int = 100, wait: float = 1.0) -> AsyncIterator[Batch]:  # noqa: A002
+        """Batches until the consumer is closed; an empty one each ``wait`` seconds when nothing comes."""
+        while not self._open_feed().closed:
+            yield await self.take(max, wait)
+
+    def _open_feed(self) -> Feed:
+        if self._feed is None:
+            raise UsageError("this consumer is not open", hint="async with mq.consumer(...) as messages:")
+        return self._feed

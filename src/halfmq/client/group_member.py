@@ -1,0 +1,260 @@
+"""This client as a member of one consumer group: which queues are ours, and the tasks that read them.
+
+Every member decides alone, from the same route and the same member list, by the same rule; so members agree without
+talking to each other, Java members included. Decided anew every 20 s, when the broker says that members changed (40),
+after a reconnect, and at the start.
+"""
+
+import asyncio
+from typing import Final
+
+from halfmq.client.allocation import QueueRef, allocate
+from halfmq.client.connection import Connection, NoAnswer, NotSent
+from halfmq.client.log import log
+from halfmq.client.plumbing import Plumbing
+from halfmq.client.queue_puller import Feed, QueuePuller, Start
+from halfmq.client.routing import Route
+from halfmq.errors import ConnectError, HalfmqError, ProtocolError, RequestFailed, TopicNotFound, UsageError
+from halfmq.wire.remoting.codes import RequestCode, ResponseCode
+from halfmq.wire.remoting.group_bodies import decode_member_list
+from halfmq.wire.remoting.heartbeat import ConsumerGroup, Subscription, tags_of
+
+#: Precedent: RocketMQ ``RebalanceService``.
+REBALANCE_S: Final = 20.0
+#: While something is missing (a topic that does not exist yet, a broker that does not answer) it is tried sooner.
+_UNSETTLED_S: Final = 1.0
+#: Offsets are committed this often when they moved; with each pull anyway.
+COMMIT_S: Final = 1.0
+_LEAVE_TIMEOUT_S: Final = 1.0
+_FROM_WHERE: Final = {
+    "earliest": "CONSUME_FROM_FIRST_OFFSET",
+    "latest": "CONSUME_FROM_LAST_OFFSET",
+    "timestamp": "CONSUME_FROM_TIMESTAMP",
+}
+
+
+class GroupMember:
+    """One per group and client. Consumers subscribe and unsubscribe; the last one to go ends it."""
+
+    def __init__(self, plumbing: Plumbing, group: str, start: Start, retries: int) -> None:
+        self.group = group
+        self.start = start
+        self.retries = retries
+        self._plumbing = plumbing
+        self._retry_topic = f"%RETRY%{group}"
+        #: By topic, the retry topic included.
+        self._subscriptions: dict[str, Subscription] = {}
+        #: By topic, without the retry topic.
+        self._feeds: dict[str, Feed] = {}
+        self._pullers: dict[QueueRef, tuple[QueuePuller, asyncio.Task[None]]] = {}
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._missing: set[str] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._feeds
+
+    def assigned(self) -> list[QueueRef]:
+        """The queues that are ours now."""
+        return sorted(self._pullers)
+
+    # --- subscriptions --------------------------------------------------------------------------------------------
+
+    async def subscribe(self, topics: "tuple[str, ...]", tags: str, feed: Feed) -> None:
+        """Take up ``topics``; tells every broker at once.
+
+        Raises:
+            UsageError: this client consumes one of them with this group already.
+        """
+        for topic in topics:
+            if topic in self._feeds:
+                raise UsageError(f"group {self.group} consumes topic {topic} in this client already")
+        version = self._plumbing.clock.wall_ms()
+        for topic in topics:
+            self._subscriptions[topic] = Subscription(topic, tags, tags_of(tags), version)
+            self._feeds[topic] = feed
+        self._subscriptions[self._retry_topic] = Subscription(self._retry_topic, "*", (), version)
+        await self._announce()
+        if not self._tasks:
+            loop = asyncio.get_running_loop()
+            self._tasks = [loop.create_task(self._rebalance_loop()), loop.create_task(self._commit_loop())]
+        self.rebalance_soon()
+
+    async def unsubscribe(self, topics: "tuple[str, ...]") -> None:
+        """Give ``topics`` up: commits, and with the last topic leaves the group so that others take over at once."""
+        for topic in topics:
+            self._subscriptions.pop(topic, None)
+            self._feeds.pop(topic, None)
+        # The retry queues are released too: what waits here of these topics must be pulled anew by whoever has a reader.
+        given_up = {*topics, self._retry_topic}
+        await self._release([queue for queue in self._pullers if self.is_idle or queue.topic in given_up])
+        if self.is_idle:
+            await self._leave()
+        else:
+            await self._announce()
+            self.rebalance_soon()
+
+    async def close(self) -> None:
+        """Give everything up; open iterations end."""
+        for feed in set(self._feeds.values()):
+            feed.close()
+        await self.unsubscribe(tuple(self._feeds))
+
+    async def _announce(self) -> None:
+        plumbing = self._plumbing
+        consumer = ConsumerGroup(
+            self.group,
+            "CONSUME_PASSIVELY",
+            "CLUSTERING",
+            _FROM_WHERE[self.start.where],
+            tuple(self._subscriptions[topic] for topic in sorted(self._subscriptions)),
+        )
+        plumbing.membership.set_consumer(consumer)
+        for connection in plumbing.brokers.established():
+            try:
+                await plumbing.membership.heartbeat(connection)
+            except (NotSent, NoAnswer) as error:
+                log.debug("heartbeat to %s: %s", connection.address, error)
+
+    async def _leave(self) -> None:
+        plumbing = self._plumbing
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        plumbing.membership.remove_consumer(self.group)
+        for connection in plumbing.brokers.established():
+            try:
+                await plumbing.membership.leave_consumer(connection, self.group, _LEAVE_TIMEOUT_S)
+            except (NotSent, NoAnswer) as error:
+                log.debug("leaving group %s at %s: %s", self.group, connection.address, error)
+
+    # --- rebalance ------------------------------------------------------------------------------------------------
+
+    def rebalance_soon(self) -> None:
+        """Members or connections changed."""
+        self._wake.set()
+
+    async def _rebalance_loop(self) -> None:
+        unsettled_s = _UNSETTLED_S
+        while True:
+            self._wake.clear()
+            if await self._rebalance():
+                pause_s, unsettled_s = REBALANCE_S, _UNSETTLED_S
+            else:
+                pause_s, unsettled_s = unsettled_s, min(unsettled_s * 1.5, REBALANCE_S)
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+                unsettled_s = _UNSETTLED_S
+            except TimeoutError:
+                pass
+
+    async def _rebalance(self) -> bool:
+        """True when every topic has its decision."""
+        settled = True
+        for topic in sorted(self._subscriptions):
+            try:
+                await self._rebalance_topic(topic)
+                self._missing.discard(topic)
+            except TopicNotFound:
+                settled = False
+                if topic not in self._missing and topic != self._retry_topic:
+                    self._missing.add(topic)
+                    log.info("topic %s does not exist yet; group %s waits for it", topic, self.group)
+            except (ConnectError, NotSent, NoAnswer, RequestFailed, ProtocolError) as error:
+                settled = False
+                log.debug("rebalance of %s/%s: %s", self.group, topic, error)
+            except HalfmqError:
+                settled = False
+                log.exception("rebalance of %s/%s failed", self.group, topic)
+        return settled
+
+    async def _rebalance_topic(self, topic: str) -> None:
+        route = await self._plumbing.router.route(topic, max_age_s=REBALANCE_S / 2)
+        for address in route.brokers.values():
+            await self._plumbing.brokers.get(address)  # introduces us to each broker of the topic
+        mine = set(allocate(route.readable, await self._members(route), self._plumbing.membership.client_id))
+        gone = [queue for queue in self._pullers if queue.topic == topic and queue not in mine]
+        if gone:
+            log.info("group %s gives up %s", self.group, gone)
+            await self._release(gone)
+        for queue in sorted(mine - self._pullers.keys()):
+            self._take_up(queue)
+
+    async def _members(self, route: Route) -> tuple[str, ...]:
+        ext = {"consumerGroup": self.group}
+        failure: Exception | None = None
+        for address in route.brokers.values():
+            try:
+                connection = await self._plumbing.brokers.get(address)
+                answer = await connection.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
+            except (ConnectError, NotSent, NoAnswer) as error:
+                failure = error
+                continue
+            if answer.code == ResponseCode.SUCCESS:
+                return decode_member_list(answer.body)
+            failure = RequestFailed(f"members of {self.group}: {answer.remark}", response_code=answer.code)
+        raise failure or ConnectError(f"topic {route.topic} has no broker")
+
+    def _take_up(self, queue: QueueRef) -> None:
+        subscription = self._subscriptions.get(queue.topic)
+        if subscription is None:
+            return
+        log.info("group %s takes up %s", self.group, queue)
+        puller = QueuePuller(
+            self._plumbing, self.group, queue, subscription, self._feeds, self.start, self.retries, self._plumbing.dice
+        )
+        self._pullers[queue] = puller, asyncio.get_running_loop().create_task(self._run(puller))
+
+    async def _run(self, puller: QueuePuller) -> None:
+        try:
+            await puller.run()
+        except Exception:
+            # A bug of ours must not end in a queue that silently stands still.
+            log.exception("the reader of %s failed; it is started anew", puller.queue)
+            await asyncio.sleep(_UNSETTLED_S)
+            self._pullers.pop(puller.queue, None)
+            puller.release()
+            self.rebalance_soon()
+
+    async def _release(self, queues: "list[QueueRef]") -> None:
+        """Stop reading, commit what is done; what is buffered here comes again elsewhere."""
+        released = [self._pullers.pop(queue) for queue in queues]
+        for _, task in released:
+            task.cancel()
+        await asyncio.gather(*(task for _, task in released), return_exceptions=True)
+        for puller, _ in released:
+            await self._commit(puller, answered=True)
+            puller.release()
+
+    # --- offsets --------------------------------------------------------------------------------------------------
+
+    async def _commit_loop(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_S)
+            await self.commit()
+
+    async def commit(self) -> None:
+        """Commit what moved, one-way; the next pull carries it too."""
+        for puller, _ in list(self._pullers.values()):
+            await self._commit(puller, answered=False)
+
+    async def _commit(self, puller: QueuePuller, *, answered: bool) -> None:
+        connection = self._existing(puller.queue.broker)
+        ext = None if connection is None else puller.commit_ext()
+        if ext is None or connection is None:
+            return
+        try:
+            if answered:
+                await connection.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext, timeout_s=_LEAVE_TIMEOUT_S)
+            else:
+                connection.tell(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        except (NotSent, NoAnswer) as error:
+            puller.commit_failed()
+            log.debug("commit of %s: %s", puller.queue, error)
+
+    def _existing(self, broker: str) -> Connection | None:
+        address = self._plumbing.router.address_of(broker)
+        return None if address is None else self._plumbing.brokers.existing(address)

@@ -1,0 +1,38 @@
+"""What an application implements to send in RocketMQ's way: execute the local transaction, answer checks about it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
+from typing import Any, ClassVar
+
+from halfmq.client.message import Message
+from halfmq.client.outcome import Outcome
+
+
+class TransactionListener(ABC):
+    """One kind of transaction. Many may live in one client: ``name`` travels with the message and routes the check.
+
+    Both methods may be coroutine functions. After a restart a client must know the listener before it can be asked:
+    ``client.add_listener(OrderListener())`` at start, not only with the first send.
+    """
+
+    #: Empty: the name of the class. Do not change it while transactions of the old name are undecided.
+    name: ClassVar[str] = ""
+
+    @abstractmethod
+    def execute(self, message: Message, arg: Any) -> Outcome | Awaitable[Outcome]:
+        """The local transaction. The half message is stored already; nobody sees it yet.
+
+        UNKNOWN leaves it to ``check``. An exception sends ROLLBACK and goes on to the caller of
+        ``send_in_transaction``: raise only when the local transaction did not happen.
+        """
+
+    @abstractmethod
+    def check(self, message: Message) -> Outcome | Awaitable[Outcome]:
+        """Did the local transaction of ``message`` happen? ``message.transaction_id`` and ``message.key`` find it.
+
+        Asked in any process of the producer group, at any time, perhaps several times. UNKNOWN when in doubt.
+        """
+
+
+def listener_name(listener: TransactionListener) -> str:
+    return listener.name or type(listener).__name__

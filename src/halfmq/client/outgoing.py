@@ -1,0 +1,192 @@
+"""A message on its way out: its body as bytes, its properties checked, before any network is touched.
+
+A mistake of the caller is raised here, at the call, and not as a broker's error later.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from halfmq import limits
+from halfmq.errors import MessageTooLarge, UsageError
+from halfmq.model import properties as names
+from halfmq.model.ids import checked_name
+
+_to_json: Final = msgspec.json.Encoder().encode
+
+#: Names that the protocol uses itself. Precedent: RocketMQ ``MessageConst.STRING_HASH_SET``; its client refuses them too.
+RESERVED: Final = frozenset(
+    (
+        *("KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP"),
+        *("MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG"),
+        *("MQ2_FLAG", "RECONSUME_TIME", "MSG_REGION", "UNIQ_KEY", "EXTEND_UNIQ_INFO", "MAX_RECONSUME_TIMES"),
+        *("CONSUME_START_TIME", "INSTANCE_ID", "CLUSTER", "TRACE_ON", "DUP_INFO", "__transactionId__"),
+        *("TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "INNER_NUM", "INNER_BASE"),
+        *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__SHARDINGKEY"),
+        *("HMQ_TX_ID", "HMQ_TX_INDEX", "HMQ_TX_COUNT", "HMQ_TX_NAME", "HMQ_QUERY_ID"),
+    )
+)
+
+
+class OutgoingMessage(NamedTuple):
+    """What ``send`` was asked to send. ``properties`` is the encoded property string, without ids."""
+
+    topic: str
+    body: bytes
+    properties: bytes
+    sharding_key: str
+    #: 0: at once.
+    delay_ms: int
+
+
+def encode_body(body: object) -> bytes:
+    """Bytes as they are, text as UTF-8, anything else as JSON: dict, list, dataclass, msgspec Struct, pydantic model.
+
+    Raises:
+        UsageError: not encodable, or empty (RocketMQ takes an empty body for none and refuses it).
+        MessageTooLarge: more than ``limits.BODY_BYTES_MAX``.
+    """
+    if isinstance(body, bytes):
+        encoded = body
+    elif isinstance(body, str):
+        encoded = body.encode()
+    elif isinstance(body, bytearray | memoryview):
+        encoded = bytes(body)
+    else:
+        encoded = _json_of(body)
+    if not encoded:
+        raise UsageError("the body is empty", hint="brokers take an empty body for a missing one and refuse it")
+    if len(encoded) > limits.BODY_BYTES_MAX:
+        raise MessageTooLarge(
+            f"the body has {len(encoded)} bytes, {limits.BODY_BYTES_MAX} are allowed",
+            hint="store the data elsewhere and send a reference",
+        )
+    return encoded
+
+
+def _json_of(body: object) -> bytes:
+    dump = getattr(body, "model_dump_json", None)
+    if dump is not None and not isinstance(body, type):
+        return str(dump()).encode()
+    if body is None:
+        raise UsageError("the body is None", hint="send bytes, text, or something that has a JSON form")
+    try:
+        return _to_json(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"a body of type {type(body).__name__} has no JSON form: {error}",
+            hint="send bytes, str, dict, list, a dataclass or a msgspec Struct",
+        ) from error
+
+
+_good_topics: set[str] = set()
+
+
+def checked_topic(topic: str) -> str:
+    """``topic`` if it is a valid name. Remembers good ones: the hot path asks for the same few again and again."""
+    if topic not in _good_topics:
+        checked_name(topic, "topic", limits.TOPIC_CHARS_MAX)
+        if len(_good_topics) < 10_000:
+            _good_topics.add(topic)
+    return topic
+
+
+def compose(
+    topic: str,
+    body: object,
+    *,
+    tag: str | None = None,
+    key: object = None,
+    keys: Sequence[object] | str = (),
+    sharding_key: object = None,
+    delay: float | timedelta | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> OutgoingMessage:
+    """Check and encode one message. Pure; nothing is sent.
+
+    ``key`` is short for one of ``keys``. Messages with one ``sharding_key`` go to one queue. ``delay`` is in seconds.
+
+    Raises:
+        UsageError, InvalidName, MessageTooLarge: with what is wrong; nothing was sent.
+    """
+    encoded = encode_body(body)
+    delay_ms = 0 if delay is None else _delay_ms(delay)
+    if tag is None and key is None and not keys and sharding_key is None and not properties:
+        return OutgoingMessage(checked_topic(topic), encoded, b"", "", delay_ms)
+    pairs: list[tuple[str, str]] = []
+    if tag is not None:
+        pairs.append((names.TAGS, _checked_tag(tag)))
+    all_keys = [*([] if key is None else [key]), *([keys] if isinstance(keys, str) else keys)]
+    if all_keys:
+        pairs.append((names.KEYS, " ".join(_checked_key(str(one)) for one in all_keys)))
+    shard = "" if sharding_key is None else str(sharding_key)
+    if shard:
+        pairs.append((names.SHARDING_KEY, shard))
+    if properties:
+        pairs.extend(_checked_properties(properties))
+    try:
+        text = names.encode(pairs)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if len(text) > limits.PROPERTIES_BYTES_MAX - _OWN_PROPERTIES_BYTES:
+        raise MessageTooLarge(
+            f"the properties take {len(text)} bytes, {limits.PROPERTIES_BYTES_MAX - _OWN_PROPERTIES_BYTES} are allowed"
+        )
+    return OutgoingMessage(checked_topic(topic), encoded, text, shard, delay_ms)
+
+
+#: Room for what the client and the broker add themselves (ids, group, transaction, real topic), bytes.
+_OWN_PROPERTIES_BYTES: Final = 1_536
+
+
+def _delay_ms(delay: float | timedelta) -> int:
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if not 0 <= seconds <= limits.TIMER_DELAY_MAX_MS / 1000:
+        raise UsageError(
+            f"delay {seconds:g} s is out of range", hint=f"0 to {limits.TIMER_DELAY_MAX_MS // 1000} seconds"
+        )
+    return round(seconds * 1000)
+
+
+def _checked_tag(tag: str) -> str:
+    if not tag or tag.strip() != tag or "|" in tag:
+        raise UsageError(f"tag {tag!r} cannot be subscribed to", hint="not empty, no '|', no blanks around it")
+    return tag
+
+
+def _checked_key(key: str) -> str:
+    if not key or any(character.isspace() for character in key):
+        raise UsageError(f"key {key!r} is empty or holds a blank", hint="blanks separate keys on the wire")
+    return key
+
+
+def _checked_properties(properties: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    for name, value in properties.items():
+        if name in RESERVED:
+            raise UsageError(f"property {name!r} is reserved", hint="use the argument for it, or another name")
+        if not isinstance(value, str) or not value:
+            raise UsageError(f"property {name!r} must be text that is not empty", hint=f"it is {value!r}")
+        yield name, value
+
+
+def delay_properties(delay_ms: int, *, any_delay: bool) -> bytes:
+    """The property that makes a broker hold a message back; empty for no delay.
+
+    A standard level is used where one fits exactly, because every broker knows these.
+
+    Raises:
+        UsageError: not a standard level, and the broker (RocketMQ before 5.0) knows nothing else.
+    """
+    if delay_ms <= 0:
+        return b""
+    if delay_ms in limits.DELAY_LEVELS_MS:
+        return names.encode([(names.DELAY, str(limits.DELAY_LEVELS_MS.index(delay_ms) + 1))])
+    if not any_delay:
+        levels = ", ".join(f"{level // 1000}" for level in limits.DELAY_LEVELS_MS)
+        raise UsageError(f"this broker cannot delay by {delay_ms} ms", hint=f"it knows {levels} seconds")
+    if delay_ms % 1000:
+        return names.encode([(names.TIMER_DELAY_MS, str(delay_ms))])
+    return names.encode([(names.TIMER_DELAY_SEC, str(delay_ms // 1000))])
+

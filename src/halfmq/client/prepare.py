@@ -1,0 +1,222 @@
+"""Sending the halves of one transaction: pipelined to one broker, repeated under the same ids, all or an error.
+
+A half that stayed without an answer is sent again only to a halfmq broker, which knows it by its id. Apache RocketMQ
+would store a second half, and after COMMIT a check of the first one would make a second message of it; so there the
+call ends, and since nothing local has happened yet the caller may simply begin anew.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
+from halfmq.client.outgoing import OutgoingMessage, delay_properties
+from halfmq.client.plumbing import Plumbing
+from halfmq.client.producer import STORED
+from halfmq.client.receipts import Prepared, PreparedHalf
+from halfmq.client.refusals import refusal
+from halfmq.client.retry import RETRIABLE
+from halfmq.client.routing import Target
+from halfmq.errors import (
+    ConnectError,
+    ProtocolError,
+    RequestFailed,
+    SendTimeout,
+    TransactionRefused,
+    UnsupportedCombination,
+)
+from halfmq.model import properties as names
+from halfmq.model.ids import parse_offset_message_id
+from halfmq.model.stored_message import SYS_PREPARED
+from halfmq.wire.remoting.codes import EXT_VERDICT, ResponseCode
+from halfmq.wire.remoting.message_codec import encode_send
+from halfmq.wire.remoting.replies import SentReply, read_reply
+
+Lost = ConnectError | NotSent | NoAnswer
+
+
+class _Half(NamedTuple):
+    """A half on its way: ``properties`` are final but for the delay."""
+
+    message_id: str
+    message: OutgoingMessage
+    properties: bytes
+    target: Target
+
+
+class Preparation:
+    """One transaction being prepared. After ``send`` failed, ``so_far`` says what must be rolled back."""
+
+    def __init__(self, plumbing: Plumbing, group: str, tx_id: str, name: str) -> None:
+        self._plumbing = plumbing
+        self._group = group
+        self._tx_id = tx_id
+        self._name = name
+        self._halves: list[_Half] = []
+        #: By index. Acknowledged, though perhaps not as safely as the broker is configured for.
+        self._acknowledged: dict[int, PreparedHalf] = {}
+        self._atomic = True
+
+    def so_far(self) -> Prepared:
+        """What the broker holds; everything, after ``send`` returned."""
+        halves = tuple(self._acknowledged[index] for index in sorted(self._acknowledged))
+        return Prepared(self._tx_id, self._group, self._name, halves, self._atomic or len(halves) == 1)
+
+    async def compose(self, messages: Sequence[OutgoingMessage], query_id: str) -> None:
+        """Give each message its id, its place in the transaction and a queue.
+
+        Raises:
+            TopicNotFound, ConnectError: as ``Router.publish_route``.
+        """
+        common = names.encode(
+            [
+                (names.TRAN_MSG, "true"),
+                (names.PGROUP, self._group),
+                (names.HMQ_TX_ID, self._tx_id),
+                (names.HMQ_TX_NAME, self._name),
+                (names.HMQ_QUERY_ID, query_id),
+            ]
+        )
+        last = len(messages) - 1
+        broker = ""
+        for index, message in enumerate(messages):
+            message_id = self._plumbing.ids.message_id()
+            place = b"UNIQ_KEY\x01%b\x02HMQ_TX_INDEX\x01%d\x02" % (message_id.encode(), index)
+            if index == last:
+                place += b"HMQ_TX_COUNT\x01%d\x02" % len(messages)
+            target = await self._target(message, broker)
+            broker = broker or target.broker
+            self._halves.append(_Half(message_id, message, names.append(message.properties, common + place), target))
+
+    async def _target(self, message: OutgoingMessage, broker: str) -> Target:
+        """A queue, on ``broker`` if the topic lives there: one broker can settle all halves at once."""
+        router = self._plumbing.router
+        attempts = self._plumbing.attempts(f"transactional send to {message.topic}")
+        while True:
+            try:
+                route = await router.publish_route(message.topic)
+            except ConnectError as error:
+                await attempts.lost(error)
+                continue
+            elsewhere = [target for target in route.writable if broker and target.broker != broker]
+            if len(elsewhere) == len(route.writable):
+                elsewhere = []
+            return router.choose(route, message.sharding_key, elsewhere)
+
+    async def send(self) -> None:
+        """Send what is not acknowledged, until everything is.
+
+        Raises:
+            TransactionRefused: it has its verdict already. SendTimeout: a half may be stored that nobody acknowledged.
+            ConnectError, RequestFailed, UnsupportedCombination: see there.
+        """
+        attempts = self._plumbing.attempts(f"prepare of {self._tx_id}")
+        while True:
+            failure = await self._send_missing(attempts.timeout_s())
+            if failure is None:
+                return
+            self._plumbing.router.suspect(self._halves[0].message.topic)
+            if isinstance(failure, RequestFailed):
+                await attempts.refused(failure)
+            elif isinstance(failure, NoAnswer) and not self._atomic:
+                raise SendTimeout(
+                    f"prepare of {self._tx_id}: {failure}",
+                    hint="nothing is visible and nothing local has happened; begin a new transaction",
+                ) from failure
+            else:
+                await attempts.lost(failure)
+
+    async def _send_missing(self, timeout_s: float) -> RequestFailed | Lost | None:
+        """One round: all missing halves in order, in one write. The failure that matters most, None for success."""
+        failures: list[RequestFailed | Lost] = []
+        waiting: list[tuple[int, Connection, asyncio.Future[Answer]]] = []
+        try:
+            connections = await self._connections(timeout_s)
+            for index, half in enumerate(self._halves):
+                if index not in self._acknowledged:
+                    connection = connections[half.target.broker]
+                    waiting.append((index, connection, self._start(half, connection, timeout_s)))
+        except (ConnectError, NotSent) as error:
+            failures.append(error)
+        for index, connection, future in waiting:
+            try:
+                answer = await future
+            except NoAnswer as error:
+                failures.append(error)
+            else:
+                refused = self._take(index, answer, connection)
+                if refused is not None:
+                    failures.append(refused)
+        return min(failures, key=_weight) if failures else None
+
+    async def _connections(self, timeout_s: float) -> dict[str, Connection]:
+        """By broker name, all introduced, so that what they can do is known before anything is written."""
+        plumbing = self._plumbing
+        found: dict[str, Connection] = {}
+        for half in self._halves:
+            name = half.target.broker
+            if name not in found:
+                address = plumbing.router.address_of(name) or half.target.address
+                found[name] = plumbing.brokers.existing(address) or await plumbing.brokers.get(address)
+                await found[name].ready(timeout_s)
+        self._atomic = all(connection.is_halfmq for connection in found.values())
+        if len(found) > 1 and any(connection.is_halfmq for connection in found.values()):
+            raise UnsupportedCombination(
+                f"transaction {self._tx_id} spans the brokers {', '.join(sorted(found))}",
+                hint="a halfmq transaction lives on one broker",
+            )
+        return found
+
+    def _start(self, half: _Half, connection: Connection, timeout_s: float) -> "asyncio.Future[Answer]":
+        text = half.properties
+        if half.message.delay_ms:
+            if not connection.is_halfmq:
+                raise UnsupportedCombination(
+                    "this broker cannot delay a transactional message",
+                    hint="Apache RocketMQ would lose it; send the delayed message when you consume the first",
+                )
+            text = names.append(text, delay_properties(half.message.delay_ms, any_delay=True))
+        opaque = connection.next_opaque()
+        frame = encode_send(
+            opaque,
+            group=self._group,
+            topic=half.message.topic,
+            queue_id=half.target.queue,
+            sys_flag=SYS_PREPARED,
+            born_time_ms=self._plumbing.clock.wall_ms(),
+            property_string=text,
+            body=half.message.body,
+        )
+        return connection.call(opaque, frame, timeout_s)
+
+    def _take(self, index: int, answer: Answer, connection: Connection) -> RequestFailed | None:
+        half = self._halves[index]
+        if answer.code not in STORED:
+            what = f"half message for {half.message.topic}"
+            return refusal(answer.code, answer.remark or "", what, answer.ext.get(EXT_VERDICT, ""))
+        reply = read_reply(answer, SentReply)
+        try:
+            _, log_offset = parse_offset_message_id(reply.msg_id)
+        except ValueError as error:
+            raise ProtocolError(f"the answer to a half message names no offset: {error}") from error
+        self._acknowledged[index] = PreparedHalf(
+            half.message_id,
+            half.message.topic,
+            half.target.broker,
+            str(connection.address),
+            log_offset,
+            reply.queue_offset,
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            # Stored, but not as safely as configured. As with the Java client, the transaction does not run.
+            return RequestFailed(f"half message: {STORED[ResponseCode(answer.code)]}", response_code=answer.code)
+        return None
+
+
+def _weight(failure: RequestFailed | Lost) -> int:
+    """The lowest decides: a standing verdict, then a refusal that stays, then what is not known, then what may pass."""
+    if isinstance(failure, TransactionRefused):
+        return 0
+    if isinstance(failure, RequestFailed):
+        return 4 if failure.response_code in RETRIABLE else 1
+    return 2 if isinstance(failure, NoAnswer) else 3

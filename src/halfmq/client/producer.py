@@ -1,0 +1,172 @@
+"""Plain sends: one message, or many of one topic in batches."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from halfmq import limits
+from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
+from halfmq.client.outgoing import OutgoingMessage, delay_properties
+from halfmq.client.plumbing import Plumbing
+from halfmq.client.receipts import Receipt
+from halfmq.client.refusals import refusal
+from halfmq.client.routing import Target
+from halfmq.errors import ConnectError, ProtocolError, UsageError
+from halfmq.model import properties as names
+from halfmq.wire.remoting.codes import ResponseCode
+from halfmq.wire.remoting.message_codec import BatchEntry, encode_send, join_batch
+
+#: Stored, though not yet as safely as the broker is configured for. RocketMQ counts these as sent.
+STORED: Final = {
+    ResponseCode.SUCCESS: "SEND_OK",
+    ResponseCode.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
+    ResponseCode.SLAVE_NOT_AVAILABLE: "SLAVE_NOT_AVAILABLE",
+}
+#: A broker from 5.0 on delays by any time; before, by levels only.
+_V5_0_0: Final = 413
+#: Bytes of one batch, entry heads and properties included. Below the broker's limit for one body, which stock
+#: brokers apply to the whole batch.
+_BATCH_BYTES_MAX: Final = limits.BODY_BYTES_MAX - 64 * 1024
+_BATCH_MESSAGES_MAX: Final = 1_024
+_ENTRY_BYTES: Final = 22
+
+
+def unique_key(message_id: str) -> bytes:
+    return b"UNIQ_KEY\x01%b\x02" % message_id.encode()
+
+
+def delays_any_time(connection: Connection) -> bool:
+    return connection.is_halfmq or connection.version >= _V5_0_0
+
+
+class Producer:
+    """Sends for one producer group. Safe to use from many tasks at once."""
+
+    def __init__(self, plumbing: Plumbing, group: str) -> None:
+        self._plumbing = plumbing
+        self._group = group
+
+    async def send(self, message: OutgoingMessage, timeout_s: float | None = None) -> Receipt:
+        """One message, acknowledged; tried again under the same id.
+
+        Raises:
+            SendTimeout: it may have been stored. ConnectError: nothing was sent. RequestFailed: the broker refused.
+        """
+        plumbing = self._plumbing
+        message_id = plumbing.ids.message_id()
+        properties = names.append(message.properties, unique_key(message_id))
+        answer, target = await self._deliver(
+            message.topic, message.body, properties, message.sharding_key, message.delay_ms, timeout_s, batch=False
+        )
+        return _receipt(answer, target, message.topic, message_id)
+
+    async def send_many(
+        self, topic: str, messages: Sequence[OutgoingMessage], timeout_s: float | None = None
+    ) -> list[Receipt]:
+        """Messages of one topic, in batches: each batch is stored whole or not at all, in one queue, in order.
+
+        Raises:
+            UsageError: a message has a delay or a sharding key; send it by itself.
+            SendTimeout, ConnectError, RequestFailed: of the first batch that failed; earlier ones are stored.
+        """
+        for message in messages:
+            if message.delay_ms or message.sharding_key:
+                raise UsageError("a batch takes no delay and no sharding key", hint="use send for such a message")
+        receipts: list[Receipt] = []
+        for batch in batches(messages):
+            receipts += await self._send_batch(topic, batch, timeout_s)
+        return receipts
+
+    async def _send_batch(self, topic: str, batch: Sequence[OutgoingMessage], timeout_s: float | None) -> list[Receipt]:
+        ids = [self._plumbing.ids.message_id() for _ in batch]
+        body = join_batch(
+            BatchEntry(0, message.body, names.append(message.properties, unique_key(message_id)))
+            for message, message_id in zip(batch, ids, strict=True)
+        )
+        answer, target = await self._deliver(topic, body, unique_key(ids[0]), "", 0, timeout_s, batch=True)
+        first = _receipt(answer, target, topic, ids[0])
+        offset_ids = first.offset_id.split(",")
+        if len(offset_ids) != len(ids):
+            offset_ids = [offset_ids[0], *[""] * (len(ids) - 1)]
+        return [
+            Receipt(message_id, topic, first.broker, first.queue, first.offset + index, offset_id, first.status)
+            for index, (message_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True))
+        ]
+
+    async def _deliver(
+        self,
+        topic: str,
+        body: bytes,
+        properties: bytes,
+        sharding_key: str,
+        delay_ms: int,
+        timeout_s: float | None,
+        *,
+        batch: bool,
+    ) -> tuple[Answer, Target]:
+        plumbing = self._plumbing
+        attempts = plumbing.attempts(f"send to {topic}", timeout_s)
+        failed: list[Target] = []
+        while True:
+            try:
+                route = await plumbing.router.publish_route(topic)
+                target = plumbing.router.choose(route, sharding_key, failed)
+                connection = plumbing.brokers.existing(target.address) or await plumbing.brokers.get(target.address)
+                await connection.ready(attempts.timeout_s())
+                text = properties
+                if delay_ms:
+                    text = names.append(properties, delay_properties(delay_ms, any_delay=delays_any_time(connection)))
+                opaque = connection.next_opaque()
+                frame = encode_send(
+                    opaque,
+                    group=self._group,
+                    topic=topic,
+                    queue_id=target.queue,
+                    sys_flag=0,
+                    born_time_ms=plumbing.clock.wall_ms(),
+                    property_string=text,
+                    body=body,
+                    batch=batch,
+                )
+                answer = await connection.call(opaque, frame, attempts.timeout_s())
+            except (ConnectError, NotSent, NoAnswer) as error:
+                if isinstance(error, NoAnswer):
+                    failed.append(target)
+                plumbing.router.suspect(topic)
+                await attempts.lost(error)
+                continue
+            if answer.code in STORED:
+                return answer, target
+            failed.append(target)
+            await attempts.refused(refusal(answer.code, answer.remark or "", f"send to {topic}"))
+
+
+def batches(messages: Iterable[OutgoingMessage]) -> Iterator[list[OutgoingMessage]]:
+    """Cut so that no batch is larger than a broker takes; a message that is too large alone goes alone."""
+    batch: list[OutgoingMessage] = []
+    size = 0
+    for message in messages:
+        more = _ENTRY_BYTES + len(message.body) + len(message.properties) + 50
+        if batch and (size + more > _BATCH_BYTES_MAX or len(batch) >= _BATCH_MESSAGES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(message)
+        size += more
+    if batch:
+        yield batch
+
+
+def _receipt(answer: Answer, target: Target, topic: str, message_id: str) -> Receipt:
+    ext = answer.ext
+    try:
+        return Receipt(
+            message_id,
+            topic,
+            target.broker,
+            int(ext["queueId"]),
+            int(ext["queueOffset"]),
+            ext["msgId"],
+            STORED[ResponseCode(answer.code)],
+        )
+    except (KeyError, ValueError) as error:
+        raise ProtocolError(f"the answer to a send to {topic} lacks a field: {error!r}") from error

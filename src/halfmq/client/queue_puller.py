@@ -1,0 +1,326 @@
+"""One queue of a consumer group, while it is ours: where to start, the pull loop, acknowledgements, commits.
+
+The offset that is committed never passes an open message. What is handed to the application and neither acknowledged
+nor handed back is delivered again, to whoever owns the queue next.
+"""
+
+import asyncio
+import random
+from collections import deque
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from halfmq import limits
+from halfmq.client.allocation import QueueRef
+from halfmq.client.connection import Answer, NoAnswer, NotSent
+from halfmq.client.log import log
+from halfmq.client.message import Message
+from halfmq.client.offset_tracker import OffsetTracker
+from halfmq.client.plumbing import Plumbing
+from halfmq.client.refusals import refusal
+from halfmq.errors import ConnectError, HalfmqError, ProtocolError, RequestFailed
+from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
+from halfmq.wire.remoting.heartbeat import Subscription
+from halfmq.wire.remoting.message_codec import PulledMessage, decode_pulled
+from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
+
+#: How long a broker may hold a pull that finds nothing. Precedent: RocketMQ ``brokerSuspendMaxTimeMillis``.
+SUSPEND_MS: Final = 15_000
+#: A broker's own precision is 5 s; Java's client waits 30 s in all.
+_PULL_TIMEOUT_S: Final = SUSPEND_MS / 1000 + 10.0
+_PULL_MESSAGES: Final = 256
+#: Open messages of one queue, after which nothing more is pulled from it.
+_OPEN_MAX: Final = 10_000
+#: After a refusal. Precedent: RocketMQ ``pullTimeDelayMillsWhenException``.
+_REFUSED_PAUSE_S: Final = 3.0
+#: A message that could not be handed back is delivered again here after this.
+_LOCAL_RETRY_S: Final = 5.0
+
+#: Answers of a pull that was looked at, and so also its commit.
+_ANSWERED: Final = frozenset(
+    (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+)
+
+
+class Start(NamedTuple):
+    """Where a group starts in a queue that it has no offset for. ``at`` only with ``timestamp``."""
+
+    where: str
+    at: datetime | None = None
+
+
+class Feed:
+    """Messages that wait for the application, of all queues of one consumer, in the order in which they came."""
+
+    def __init__(self, prefetch: int) -> None:
+        self._prefetch = prefetch
+        self._waiting: deque[tuple[QueuePuller, Message]] = deque()
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self.closed = False
+
+    def put(self, puller: "QueuePuller", message: Message) -> None:
+        self._waiting.append((puller, message))
+        self._arrived.set()
+        if len(self._waiting) >= self._prefetch:
+            self._room.clear()
+
+    def take(self) -> Message | None:
+        """The next message that is still ours; None when there is none now."""
+        message = None
+        while self._waiting and message is None:
+            puller, candidate = self._waiting.popleft()
+            message = None if puller.released else candidate
+        if len(self._waiting) < self._prefetch:
+            self._room.set()
+        if not self._waiting and not self.closed:
+            self._arrived.clear()
+        return message
+
+    async def arrival(self) -> None:
+        """Returns when there may be something, or when the feed is closed."""
+        await self._arrived.wait()
+
+    async def room(self) -> None:
+        await self._room.wait()
+
+    def close(self) -> None:
+        self.closed = True
+        self._waiting.clear()
+        self._arrived.set()
+        self._room.set()
+
+
+class QueuePuller:
+    """The loop of one queue. ``run`` is a task of the group; ``release`` ends it."""
+
+    def __init__(
+        self,
+        plumbing: Plumbing,
+        group: str,
+        queue: QueueRef,
+        subscription: Subscription,
+        feeds: "dict[str, Feed]",
+        start: Start,
+        retries: int,
+        dice: random.Random,
+    ) -> None:
+        self.queue = queue
+        self.released = False
+        self._plumbing = plumbing
+        self._group = group
+        self._subscription = subscription
+        #: By topic; shared with the group, which adds and removes. A retry queue feeds all of them.
+        self._feeds = feeds
+        self._start = start
+        self._retries = retries
+        self._dice = dice
+        self._tracker: OffsetTracker | None = None
+        self._committed = -1
+        self._acked = asyncio.Event()
+        self._again: set[asyncio.TimerHandle] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Pull until cancelled."""
+        pause_s = 0.1
+        while True:
+            try:
+                if self._tracker is None:
+                    offset = await self._first_offset()
+                    self._tracker = OffsetTracker(offset)
+                await self._wait_for_room(self._tracker)
+                await self._pull(self._tracker)
+                pause_s = 0.1
+            except (ConnectError, NotSent, NoAnswer) as error:
+                log.debug("%s: %s; again in %.1f s", self.queue, error, pause_s)
+                self._plumbing.router.suspect(self.queue.topic)
+                await asyncio.sleep(pause_s * self._dice.uniform(0.7, 1.0))
+                pause_s = min(2 * pause_s, 2.0)
+            except (RequestFailed, ProtocolError) as error:
+                log.warning("pulling %s: %s", self.queue, error)
+                await asyncio.sleep(_REFUSED_PAUSE_S)
+
+    async def _wait_for_room(self, tracker: OffsetTracker) -> None:
+        for feed in self._my_feeds():
+            await feed.room()
+        while len(tracker) >= _OPEN_MAX:
+            log.warning("%s: %d messages are not acknowledged; nothing more is pulled", self.queue, len(tracker))
+            self._acked.clear()
+            await self._acked.wait()
+
+    def _my_feeds(self) -> list[Feed]:
+        feed = self._feeds.get(self.queue.topic)
+        return list(self._feeds.values()) if feed is None else [feed]
+
+    async def _ask(self, code: int, ext: dict[str, str], timeout_s: float = 3.0) -> Answer:
+        connection = await self._plumbing.broker(self.queue.broker)
+        return await connection.request(code, ext, timeout_s=timeout_s)
+
+    def _where(self, **more: str) -> dict[str, str]:
+        return {"topic": self.queue.topic, "queueId": str(self.queue.queue), **more}
+
+    async def _first_offset(self) -> int:
+        """The group's offset; for a queue without one, where ``start`` says. A retry queue starts at its beginning."""
+        answer = await self._ask(
+            RequestCode.QUERY_CONSUMER_OFFSET, self._where(consumerGroup=self._group, setZeroIfNotFound="false")
+        )
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            code, ext = self._start_question()
+            answer = await self._ask(code, ext)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer.code, answer.remark or "", f"first offset of {self.queue}")
+        return read_reply(answer, OffsetReply).offset
+
+    def _start_question(self) -> tuple[int, dict[str, str]]:
+        if self._start.where == "earliest" or self.queue.topic.startswith("%RETRY%"):
+            return RequestCode.GET_MIN_OFFSET, self._where()
+        if self._start.at is not None:
+            timestamp = str(round(self._start.at.timestamp() * 1000))
+            return RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self._where(timestamp=timestamp)
+        return RequestCode.GET_MAX_OFFSET, self._where()
+
+    async def _pull(self, tracker: OffsetTracker) -> None:
+        commit = tracker.committable
+        ext = self._where(
+            consumerGroup=self._group,
+            queueOffset=str(tracker.next_offset),
+            maxMsgNums=str(_PULL_MESSAGES),
+            maxMsgBytes=str(limits.PULL_BYTES_MAX),
+            sysFlag=str(int(PullFlag.SUSPEND | PullFlag.SUBSCRIPTION | PullFlag.COMMIT_OFFSET)),
+            commitOffset=str(commit),
+            suspendTimeoutMillis=str(SUSPEND_MS),
+            subscription=self._subscription.expression,
+            subVersion=str(self._subscription.version),
+            expressionType=self._subscription.expression_type,
+        )
+        answer = await self._ask(RequestCode.PULL_MESSAGE, ext, _PULL_TIMEOUT_S)
+        if answer.code in _ANSWERED:
+            self._committed = max(self._committed, commit)
+        match answer.code:
+            case ResponseCode.SUCCESS:
+                pulled = decode_pulled(answer.body)
+                self._take(tracker, pulled)
+                tracker.pulled_up_to(read_reply(answer, PulledReply).next_begin_offset)
+            case ResponseCode.PULL_NOT_FOUND | ResponseCode.PULL_RETRY_IMMEDIATELY:
+                tracker.pulled_up_to(read_reply(answer, PulledReply).next_begin_offset)
+            case ResponseCode.PULL_OFFSET_MOVED:
+                offset = read_reply(answer, PulledReply).next_begin_offset
+                log.warning("%s: offset %d is gone, going on at %d", self.queue, tracker.next_offset, offset)
+                tracker.restart(offset)
+            case ResponseCode.FLOW_CONTROL | ResponseCode.SYSTEM_BUSY:
+                await asyncio.sleep(0.1)
+            case ResponseCode.GO_AWAY:
+                raise NoAnswer("the broker is stopping")
+            case _:
+                raise refusal(answer.code, answer.remark or "", f"pull of {self.queue}")
+
+    def _take(self, tracker: OffsetTracker, pulled: list[PulledMessage]) -> None:
+        wanted = self._subscription.tags
+        for stored, log_offset, _ in pulled:
+            message = Message(stored, log_offset, stored.body, self)
+            # The broker filters by hash; two tags may share one.
+            if wanted and message.tag not in wanted:
+                continue
+            feed = self._feeds.get(message.topic)
+            if feed is None and len(self._feeds) == 1:
+                feed = next(iter(self._feeds.values()))
+            tracker.delivered(message.offset)
+            if feed is None:
+                log.warning("%r came back for a topic that nobody here consumes; handed back", message)
+                task = asyncio.get_running_loop().create_task(self.retry(message, None))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            else:
+                feed.put(self, message)
+
+    # --- what the application says --------------------------------------------------------------------------------
+
+    def ack(self, message: Message) -> None:
+        if self._tracker is None or self.released or not self._tracker.done(message.offset):
+            log.debug("%r is not open here any more", message)
+        self._acked.set()
+
+    async def retry(self, message: Message, delay: float | None) -> None:
+        await self._send_back(message, 0 if delay is None else delay_level(delay))
+
+    async def reject(self, message: Message) -> None:
+        await self._send_back(message, -1)
+
+    async def _send_back(self, message: Message, level: int) -> None:
+        if self.released:
+            log.debug("%r belongs to another member by now", message)
+            return
+        ext = {
+            "offset": str(message.log_offset),
+            "group": self._group,
+            "delayLevel": str(level),
+            "originMsgId": message.message_id,
+            "originTopic": message.topic,
+            "unitMode": "false",
+            "maxReconsumeTimes": str(self._retries),
+        }
+        try:
+            await self._hand_back(ext)
+        except HalfmqError as error:
+            # Perhaps it was done; delivering it again here as well is the safe side of "at least once".
+            log.warning("%r could not be handed back (%s); it is delivered again here", message, error)
+            self._later(_LOCAL_RETRY_S, message)
+        else:
+            self.ack(message)
+
+    async def _hand_back(self, ext: dict[str, str]) -> None:
+        attempts = self._plumbing.attempts(f"handing back {ext['originMsgId']}")
+        while True:
+            try:
+                answer = await self._ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext, attempts.timeout_s())
+            except (ConnectError, NotSent, NoAnswer) as error:
+                await attempts.lost(error)
+                continue
+            if answer.code == ResponseCode.SUCCESS:
+                return
+            await attempts.refused(refusal(answer.code, answer.remark or "", "handing a message back"))
+
+    def _later(self, delay_s: float, message: Message) -> None:
+        """Deliver it here again."""
+        loop = asyncio.get_running_loop()
+
+        def again() -> None:
+            self._again.discard(handle)
+            feed = self._feeds.get(message.topic)
+            if not self.released and feed is not None:
+                feed.put(self, message)
+
+        handle = loop.call_later(delay_s, again)
+        self._again.add(handle)
+
+    # --- commits --------------------------------------------------------------------------------------------------
+
+    def commit_ext(self) -> dict[str, str] | None:
+        """The command that commits what is done; None when the broker knows already."""
+        if self._tracker is None or self._tracker.committable == self._committed:
+            return None
+        self._committed = self._tracker.committable
+        return self._where(consumerGroup=self._group, commitOffset=str(self._committed))
+
+    def commit_failed(self) -> None:
+        """Whether the last commit arrived is not known: commit again."""
+        self._committed = -1
+
+    def release(self) -> None:
+        """Not ours any more: acknowledgements that come later mean nothing."""
+        self.released = True
+        for handle in self._again:
+            handle.cancel()
+        self._acked.set()
+
+
+def delay_level(delay_s: float) -> int:
+    """The first standard level that is not shorter than ``delay_s`` seconds; the longest for more."""
+    for number, level_ms in enumerate(limits.DELAY_LEVELS_MS, 1):
+        if level_ms >= delay_s * 1000:
+            return number
+    return len(limits.DELAY_LEVELS_MS)

@@ -1,0 +1,37 @@
+"""Which error a broker's answer is, for the caller of the client. One table, so that all calls agree."""
+
+from typing import NoReturn
+
+from halfmq.errors import NotAuthorized, RequestFailed, ServerBusy, TopicNotFound, TransactionRefused
+from halfmq.wire.remoting.codes import ResponseCode
+
+_HINTS = {
+    ResponseCode.MESSAGE_ILLEGAL: "body, properties or topic are larger than this broker takes",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "write tags as 'a || b', or '*'",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the server is no broker, or too old for this",
+}
+
+
+def refusal(code: int, remark: str, what: str, standing: str = "") -> RequestFailed:
+    """The error for answer ``code``. ``what``: what was asked, for the reader of the message.
+
+    ``standing``: the verdict that counts, when the broker names it with ILLEGAL_OPERATION.
+    """
+    text = f"{what}: {remark or 'no reason given'} (code {code})"
+    match code:
+        case ResponseCode.TOPIC_NOT_EXIST:
+            return TopicNotFound(text, response_code=code, hint="create the topic, or let the broker create topics")
+        case ResponseCode.NO_PERMISSION:
+            return NotAuthorized(text, response_code=code)
+        case ResponseCode.SYSTEM_BUSY | ResponseCode.SERVICE_NOT_AVAILABLE | ResponseCode.FLOW_CONTROL:
+            return ServerBusy(text, response_code=code, hint="nothing was stored; try again later")
+        case ResponseCode.GO_AWAY:
+            return ServerBusy(text, response_code=code, hint="the broker is stopping")
+        case ResponseCode.ILLEGAL_OPERATION:
+            return TransactionRefused(text, standing=standing, hint=f"it is {standing}" if standing else "")
+        case _:
+            return RequestFailed(text, response_code=code, hint=_HINTS.get(code, ""))  # type: ignore[call-overload]
+
+
+def refuse(code: int, remark: str, what: str, standing: str = "") -> NoReturn:
+    raise refusal(code, remark, what, standing)

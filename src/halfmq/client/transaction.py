@@ -1,0 +1,265 @@
+"""Transactions over the wire: prepare, commit, rollback.
+
+A transaction has an id, the producer group, and one or many half messages. On a halfmq broker they share one verdict
+at one log position, and END_TRANSACTION is answered; on Apache RocketMQ each half is a transaction of its own, ended by
+a one-way request that must never be repeated (a second COMMIT would be a second message): the check is behind it.
+
+What it never does: guess. Only ``commit`` and ``rollback`` send a verdict; what fails without one stays undecided.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from halfmq import limits
+from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
+from halfmq.client.log import log
+from halfmq.client.outcome import Outcome
+from halfmq.client.outgoing import OutgoingMessage
+from halfmq.client.plumbing import Plumbing
+from halfmq.client.prepare import Preparation
+from halfmq.client.receipts import COMMITTED, ROLLED_BACK, Prepared, PreparedHalf, TransactionReceipt, Verdict
+from halfmq.client.refusals import refusal
+from halfmq.client.retry import BACKOFF_MAX_S
+from halfmq.client.verdicts import Verdicts
+from halfmq.errors import (
+    ConnectError,
+    HalfmqError,
+    InvalidName,
+    SendTimeout,
+    TransactionRefused,
+    TransactionUnknown,
+    UsageError,
+)
+from halfmq.model.ids import is_transaction_id
+from halfmq.wire.remoting.codes import EXT_VERDICT, ResponseCode
+from halfmq.wire.remoting.message_codec import encode_end
+from halfmq.wire.remoting.replies import EndReply, read_reply
+
+#: How long a verdict without an answer is repeated in the background, seconds. Longer than any restart; the check
+#: settles what is left.
+_BACKGROUND_S: Final = 600.0
+
+_VERDICT_OF: Final[dict[Outcome, Verdict]] = {Outcome.COMMIT: COMMITTED, Outcome.ROLLBACK: ROLLED_BACK}
+
+
+class Settlement:
+    """One verdict on its way to the broker, so that what was told is not told again."""
+
+    def __init__(self, prepared: Prepared, outcome: Outcome) -> None:
+        self.prepared = prepared
+        self.outcome = outcome
+        self.what = f"{outcome.name} of {prepared.tx_id}"
+        #: Message ids of halves whose END was written one-way: never repeated.
+        self.told: set[str] = set()
+        self.reply: EndReply | None = None
+
+    def frame(self, opaque: int, half: PreparedHalf, *, oneway: bool) -> bytes:
+        return encode_end(
+            opaque,
+            group=self.prepared.group,
+            topic=half.topic,
+            half_index=half.half_index,
+            log_offset=half.log_offset,
+            commit_or_rollback=self.outcome.value,
+            message_id=half.message_id,
+            tx_id="" if oneway else self.prepared.tx_id,
+            oneway=oneway,
+        )
+
+    def receipt(self) -> TransactionReceipt:
+        tx_id, reply = self.prepared.tx_id, self.reply
+        ids = tuple(half.message_id for half in self.prepared.halves)
+        verdict = _VERDICT_OF[self.outcome]
+        if reply is None:
+            return TransactionReceipt(tx_id, verdict, ids, acknowledged=False, atomic=len(ids) == 1)
+        return TransactionReceipt(
+            tx_id,
+            verdict,
+            ids,
+            acknowledged=True,
+            atomic=self.prepared.atomic,
+            position=reply.position if reply.position >= 0 else None,
+            durability=reply.durability,
+            repeated=reply.repeated,
+        )
+
+
+class Transactions:
+    """The calls below ``begin``, ``send_in_transaction`` and ``transaction(session, ...)``, for one producer group."""
+
+    def __init__(self, plumbing: Plumbing, group: str) -> None:
+        self._plumbing = plumbing
+        self._group = group
+        self.verdicts = Verdicts()
+        self._background: set[asyncio.Task[None]] = set()
+
+    # --- prepare --------------------------------------------------------------------------------------------------
+
+    async def prepare(
+        self, messages: Sequence[OutgoingMessage], *, tx_id: str, name: str = "", query_id: str = ""
+    ) -> Prepared:
+        """Send the halves and wait for every acknowledgement.
+
+        If it raises, the halves that were acknowledged have been rolled back, and the rest will be when asked for.
+
+        Raises:
+            TransactionRefused: this transaction has a verdict already; the local transaction must not run.
+            SendTimeout: a half may be stored; nothing is visible, and a check will find it rolled back.
+            ConnectError, RequestFailed, UsageError: nothing is left behind.
+        """
+        _check_arguments(messages, tx_id)
+        preparation = Preparation(self._plumbing, self._group, tx_id, name)
+        try:
+            await preparation.compose(messages, query_id)
+            await preparation.send()
+        except TransactionRefused:
+            raise
+        except BaseException as error:
+            await self._clean_up(preparation.so_far(), error)
+            raise
+        return preparation.so_far()
+
+    async def _clean_up(self, prepared: Prepared, error: BaseException) -> None:
+        """Nothing local happened yet, so ROLLBACK is the truth and not a guess."""
+        self.verdicts.decided(prepared.tx_id, Outcome.ROLLBACK)
+        if not prepared.halves:
+            return
+        settlement = Settlement(prepared, Outcome.ROLLBACK)
+        if not isinstance(error, Exception):
+            self._settle_in_background(settlement)
+            return
+        try:
+            await self._settle(settlement)
+        except HalfmqError as lost:
+            log.info("%s was not acknowledged (%s); the check settles it", settlement.what, lost)
+
+    # --- verdicts -------------------------------------------------------------------------------------------------
+
+    async def commit(self, prepared: Prepared) -> TransactionReceipt:
+        """Make every message of it visible.
+
+        Raises:
+            TransactionUnknown: no answer; it is repeated in the background, and the check is answered COMMIT.
+            TransactionRefused: the opposite verdict stands. RequestFailed: the broker refused; it stays undecided.
+        """
+        return await self._decide(Settlement(prepared, Outcome.COMMIT))
+
+    async def rollback(self, prepared: Prepared) -> TransactionReceipt:
+        """Throw every message of it away. Raises as ``commit`` does."""
+        return await self._decide(Settlement(prepared, Outcome.ROLLBACK))
+
+    async def _decide(self, settlement: Settlement) -> TransactionReceipt:
+        tx_id = settlement.prepared.tx_id
+        self.verdicts.decided(tx_id, settlement.outcome)
+        try:
+            await self._settle(settlement)
+        except (SendTimeout, ConnectError) as error:
+            self._settle_in_background(settlement)
+            raise TransactionUnknown(
+                f"{settlement.what} was not answered",
+                tx_id=tx_id,
+                hint="it is repeated in the background, and the check settles it",
+            ) from error
+        except TransactionRefused:
+            self.verdicts.settled(tx_id)
+            raise
+        except asyncio.CancelledError:
+            self._settle_in_background(settlement)
+            raise
+        return settlement.receipt()
+
+    async def _settle(self, settlement: Settlement) -> None:
+        """One END for the transaction on a halfmq broker, one for each half on an Apache RocketMQ one."""
+        for half in settlement.prepared.halves:
+            if half.message_id in settlement.told:
+                continue
+            answer = await self._end(settlement, half)
+            if answer is not None:
+                settlement.reply = read_reply(answer, EndReply)
+                self.verdicts.settled(settlement.prepared.tx_id)
+                return
+
+    async def _end(self, settlement: Settlement, half: PreparedHalf) -> Answer | None:
+        """END_TRANSACTION until it is answered; None where the broker never answers it.
+
+        Raises:
+            SendTimeout, ConnectError: no answer in time. RequestFailed: refused.
+        """
+        plumbing = self._plumbing
+        attempts = plumbing.attempts(settlement.what)
+        while True:
+            try:
+                connection = await plumbing.broker(half.broker)
+                await connection.ready(attempts.timeout_s())
+                if not connection.is_halfmq:
+                    connection.tell_frame(settlement.frame(connection.next_opaque(), half, oneway=True))
+                    settlement.told.add(half.message_id)
+                    return None
+                opaque = connection.next_opaque()
+                frame = settlement.frame(opaque, half, oneway=False)
+                answer = await connection.call(opaque, frame, attempts.timeout_s())
+            except (ConnectError, NotSent, NoAnswer) as error:
+                plumbing.router.suspect(half.topic)
+                await attempts.lost(error)
+                continue
+            if answer.code == ResponseCode.SUCCESS:
+                return answer
+            standing = answer.ext.get(EXT_VERDICT, "")
+            await attempts.refused(refusal(answer.code, answer.remark or "", settlement.what, standing))
+
+    def tell_unknown(self, prepared: Prepared) -> None:
+        """Say UNKNOWN, as a stock producer does after its listener could not tell. Best effort; it settles nothing."""
+        settlement = Settlement(prepared, Outcome.UNKNOWN)
+        for half in prepared.halves[:1] if prepared.atomic else prepared.halves:
+            connection = self._existing(half)
+            if connection is not None and not connection.closed:
+                connection.tell_frame(settlement.frame(connection.next_opaque(), half, oneway=True))
+
+    def _existing(self, half: PreparedHalf) -> Connection | None:
+        address = self._plumbing.router.address_of(half.broker)
+        return None if address is None else self._plumbing.brokers.existing(address)
+
+    # --- in the background ----------------------------------------------------------------------------------------
+
+    def _settle_in_background(self, settlement: Settlement) -> None:
+        task = asyncio.get_running_loop().create_task(self._settle_later(settlement))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _settle_later(self, settlement: Settlement) -> None:
+        now = asyncio.get_running_loop().time
+        deadline = now() + _BACKGROUND_S
+        while now() < deadline:
+            try:
+                await self._settle(settlement)
+            except (SendTimeout, ConnectError):
+                await asyncio.sleep(BACKOFF_MAX_S)
+                continue
+            except HalfmqError as error:
+                log.warning("late %s was refused: %s", settlement.what, error)
+            return
+        log.warning("%s was never answered; the check settles it", settlement.what)
+
+    async def close(self, grace_s: float) -> None:
+        """Give verdicts on their way ``grace_s`` seconds; the check settles the rest."""
+        if not self._background:
+            return
+        _, late = await asyncio.wait(self._background, timeout=grace_s)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+
+def _check_arguments(messages: Sequence[OutgoingMessage], tx_id: str) -> None:
+    if not is_transaction_id(tx_id):
+        raise InvalidName(
+            f"{tx_id!r} is not a transaction id",
+            hint=f"1 to {limits.TRANSACTION_ID_CHARS_MAX} characters of A-Z a-z 0-9 . _ : -",
+        )
+    if not messages:
+        raise UsageError("a transaction without messages cannot be prepared")
+    if len(messages) > limits.TRANSACTION_MESSAGES_MAX:
+        raise UsageError(f"{len(messages)} messages in one transaction, {limits.TRANSACTION_MESSAGES_MAX} are allowed")
+    if sum(len(message.body) for message in messages) > limits.TRANSACTION_BYTES_MAX:
+        raise UsageError(f"the messages of one transaction may have {limits.TRANSACTION_BYTES_MAX} bytes together")
