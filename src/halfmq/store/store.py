@@ -7,29 +7,41 @@ A start, in this order:
     for batch in store.redo(): ...     every batch behind it; derived files follow as it goes
     store.finish_recovery(...)         cut the torn tail, make the rest durable; now ``append`` may come
 
-Then, for each batch: ``append``, ``request_sync``; when ``durable_position`` has reached it: ``publish``.
+Then, for each batch: ``append``, ``request_sync``; when ``durable_position`` has reached it: ``publish``. Now and then
+``checkpoint``, and ``trim`` once the record that says so is durable.
+
+Only this file knows in which order the parts must reach the disk; the reasons stand beside each step.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from halfmq import limits
-from halfmq.errors import StoreDamaged, StorePoisoned
-from halfmq.model.placement import SEGMENT_BYTES_DEFAULT
-from halfmq.model.records import Record
+from halfmq.errors import InvariantViolated, StoreDamaged, StorePoisoned, UsageError
+from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
+from halfmq.model.records import BATCH_HEADER_BYTES, Record
 from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
-from halfmq.store.batch_codec import decode_batch
+from halfmq.store.batch_codec import Header, decode_batch, read_header
+from halfmq.store.checkpoint import Present, Slot, read_checkpoint, write_checkpoint
 from halfmq.store.commit_log import CommitLog
+from halfmq.store.consume_queue import QueueEntry
+from halfmq.store.derive import Derived, FoundMessage
 from halfmq.store.group_flush import GroupFlush, Job, Syncer
 from halfmq.store.identity import Identity, read_identity, take_lock, write_identity
 from halfmq.store.log_scan import Batch, LogScan
-from halfmq.store.recovery import Recovery, find_out, settle
+from halfmq.store.published import Published, PublishedPage, read_published
+from halfmq.store.recovery import CheckpointFound, Recovery, find_out, settle
 from halfmq.store.recovery_cases import Act
 from halfmq.store.segment import SegmentFiles
+from halfmq.store.snapshot import WholeSnapshot, read_snapshot, remove_snapshots, write_snapshot
+from halfmq.store.topics_file import TopicInfo
+from halfmq.store.transaction_table import TransactionRow, UndecidedHalf
+from halfmq.store.two_slots import Missing, Unreadable
 
 SHARD: Final = "shard-0"
 
@@ -41,6 +53,19 @@ class Durability(Enum):
     FSYNC = "fsync"
 
 
+class FollowedBatch(Protocol):
+    """A durable batch, as ``publish`` takes it."""
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def broker_time_ms(self) -> int: ...
+
+    @property
+    def records(self) -> Sequence[Record]: ...
+
+
 class ScannedBatch(NamedTuple):
     """One batch of a redo."""
 
@@ -49,6 +74,58 @@ class ScannedBatch(NamedTuple):
     broker_time_ms: int
     epoch: int
     records: list[Record]
+
+
+class _Checkpoints(NamedTuple):
+    """What a start finds of checkpoints: the slots that can be believed, newest first, and the one snapshot to use."""
+
+    slots: tuple[Slot, ...]
+    found: tuple[CheckpointFound, ...]
+    snapshot: WholeSnapshot | None
+
+
+def _read_checkpoints(disk: Disk, shard: Path, store_id: bytes) -> _Checkpoints:
+    read = read_checkpoint(disk, shard / "checkpoint", store_id)
+    match read:
+        case Missing():
+            return _Checkpoints((), (), None)
+        case Unreadable():
+            return _Checkpoints((), (CheckpointFound(0, 0, False),), None)
+        case Present(slots):
+            found = []
+            snapshot: WholeSnapshot | None = None
+            for slot in slots:
+                usable = False
+                if snapshot is None:  # the older one is read only when the newer one is no good
+                    candidate = read_snapshot(disk, shard / "snapshots", store_id, slot.position)
+                    if isinstance(candidate, WholeSnapshot) and candidate.crc == slot.snapshot_crc:
+                        snapshot, usable = candidate, True
+                found.append(CheckpointFound(slot.position, slot.epoch, usable))
+            return _Checkpoints(slots, tuple(found), snapshot)
+
+
+def _identity(disk: Disk, directory: Path, entropy: Entropy, segment_bytes: int) -> Identity:
+    """The store's identity, made with its directories where there was none."""
+    identity = read_identity(disk, directory)
+    log_directory = directory / SHARD / "log"
+    if identity is None:
+        if disk.list(log_directory):
+            raise StoreDamaged(f"{directory} holds a log but no store.json", hint="restore store.json from a backup")
+        if segment_bytes < SEGMENT_BYTES_MIN or segment_bytes % SEGMENT_BYTES_MIN:
+            raise UsageError(
+                f"a segment of {segment_bytes} bytes", hint=f"give a multiple of {SEGMENT_BYTES_MIN}, below 2 GiB"
+            )
+        identity = Identity(entropy.token(16), segment_bytes)
+        write_identity(disk, directory, identity)
+    disk.make_directories(log_directory)
+    for made in (directory.parent, directory, directory / SHARD):
+        disk.sync_directory(made)  # each name on the way to the log; a crash may have come between
+    return identity
+
+
+def _release(lock: object) -> None:
+    if hasattr(lock, "close"):
+        lock.close()
 
 
 def _thread_flush(job: Job) -> Syncer:
@@ -75,6 +152,8 @@ class Store:
         identity: Identity,
         files: SegmentFiles,
         recovery: Recovery,
+        checkpoints: _Checkpoints,
+        epoch: int,
         held_lock: object,
         *,
         durability: Durability,
@@ -89,7 +168,7 @@ class Store:
         #: What the start found; ``says`` is for people.
         self.recovery = recovery
         #: Of this start; every batch carries it. Higher than any that was ever on this disk.
-        self.epoch = recovery.epoch + 1
+        self.epoch = epoch
         #: Called on the sync thread with the new durable position. Not called with ``MEMORY``.
         self.on_durable: Callable[[int], None] = _ignore_position
         #: Called once on the thread that saw a write or sync fail: stop the process, let no reply out.
@@ -109,6 +188,21 @@ class Store:
         self._make_syncer = make_syncer
         self._syncer: Syncer | None = None
         self._shard = directory / SHARD
+        self._slots = checkpoints.slots
+        self._snapshot = checkpoints.snapshot if recovery.case.act is Act.REDO_FROM_SNAPSHOT else None
+        self._published = 0
+        self._page: PublishedPage | None = None
+        #: Number of a segment -> broker time of its first batch, ms.
+        self._began_ms: dict[int, int] = {}
+        self.derived = Derived.open(
+            disk,
+            self._shard,
+            store=self.uuid,
+            segment_bytes=self.segment_bytes,
+            redo_from=recovery.redo_from,
+            log_start=recovery.log_start,
+            read_message=self.log.read_message,
+        )
 
     @classmethod
     def open(
@@ -130,35 +224,40 @@ class Store:
             StoreInUse: another process has it.
             StoreDamaged: damage that is not a torn tail; names file, place and remedy.
             WrongVersion: written by another version.
+            UsageError: a segment size that cannot be.
             OSError: the directory cannot be made or read.
         """
         disk.make_directories(directory)
         held_lock = take_lock(disk, directory)
-        identity = read_identity(disk, directory)
-        log_directory = directory / SHARD / "log"
-        if identity is None:
-            if disk.list(log_directory):
-                raise StoreDamaged(
-                    f"{directory} holds a log but no store.json", hint="restore store.json from a backup"
-                )
-            identity = Identity(entropy.token(16), segment_bytes)
-            write_identity(disk, directory, identity)
-        disk.make_directories(log_directory)
-        for made in (directory.parent, directory, directory / SHARD):
-            disk.sync_directory(made)  # each name on the way to the log; a crash may have come between
-        files = SegmentFiles(disk, log_directory, identity.segment_bytes)
-        recovery = find_out(files, [])
-        return cls(
-            disk,
-            directory,
-            identity,
-            files,
-            recovery,
-            held_lock,
-            durability=durability,
-            make_syncer=make_syncer,
-            reserve_bytes=reserve_bytes,
-        )
+        try:
+            identity = _identity(disk, directory, entropy, segment_bytes)
+            files = SegmentFiles(disk, directory / SHARD / "log", identity.segment_bytes)
+            checkpoints = _read_checkpoints(disk, directory / SHARD, identity.store_id)
+            recovery = find_out(files, checkpoints.found)
+            page = read_published(disk, directory / SHARD / "published")
+            # A run that crashed before its first batch left its epoch in the page only.
+            paged = page.epoch if isinstance(page, Published) and page.store == identity.store_id else 0
+            return cls(
+                disk,
+                directory,
+                identity,
+                files,
+                recovery,
+                checkpoints,
+                max(recovery.epoch, paged) + 1,
+                held_lock,
+                durability=durability,
+                make_syncer=make_syncer,
+                reserve_bytes=reserve_bytes,
+            )
+        except BaseException:
+            _release(held_lock)
+            raise
+
+    @property
+    def uuid(self) -> str:
+        """The store's id, 32 hex digits."""
+        return self.store_id.hex()
 
     # --- start -----------------------------------------------------------------------------------------------
 
@@ -179,33 +278,59 @@ class Store:
 
     def snapshot_chunks(self) -> Iterator[bytes] | None:
         """State at ``redo_from``; None when the redo starts at the log's beginning, with its base record."""
-        return None
+        return None if self._snapshot is None else iter(self._snapshot.chunks)
 
     def redo(self) -> Iterator[ScannedBatch]:
         """Every batch from ``redo_from`` to the log's end, in order. Go through all of it, then ``finish_recovery``.
 
+        Derived files follow as it goes. Without a snapshot they are made anew.
+
         Raises:
             WrongVersion: a record of a kind that this version does not know.
+            OSError: the disk failed.
         """
-        if self.recovery.case.act is Act.START_EMPTY:
+        recovery = self.recovery
+        page = self._page = PublishedPage.open(self._disk, self._shard / "published", self.store_id, self.epoch)
+        if recovery.case.act is not Act.REDO_FROM_SNAPSHOT:
+            page.rebuilding(recovery.log_start, 0)  # before the files go: readers must not take a half for the whole
+            self.derived.reset()
+        if recovery.case.act is Act.START_EMPTY:
             return
-        for scanned in LogScan(self._files).from_batch(self.redo_from, self.recovery.durable_position):
-            if not isinstance(scanned, Batch) or scanned.header.offset >= self.log.end:
+        for scanned in LogScan(self._files).from_batch(recovery.redo_from, recovery.durable_position):
+            if not isinstance(scanned, Batch) or scanned.header.offset >= recovery.end:
                 return
             header, view, place = scanned
             records = decode_batch(view, place, header)
+            self.derived.redo(header.offset, header.end, header.broker_time_ms, records)
             yield ScannedBatch(header.offset, header.end, header.broker_time_ms, header.epoch, records)
 
-    def finish_recovery(self) -> None:
-        """Cut what was never answered, make the rest durable, start the sync thread. ``append`` may follow.
+    def finish_recovery(
+        self,
+        *,
+        next_half_index: int,
+        undecided: Iterable[UndecidedHalf],
+        topics: Iterable[TopicInfo],
+        broker_time_ms: int,
+    ) -> None:
+        """Cut what was never answered, make the rest durable and readable, start the sync thread. ``append`` may follow.
+
+        The arguments are of the recovered state: derived files hold what the log says, and some of it was said
+        before the snapshot.
 
         Raises:
             OSError, StorePoisoned: the disk failed; nothing was lost, start again when it works.
         """
+        assert self._page is not None, "finish_recovery before redo"
         fsync = self.durability is Durability.FSYNC
         settle(self._disk, self._files, self.recovery, rewrite=fsync)
         if fsync:
             self.log.sync(self.log.end)
+        self._snapshot = None
+        self.derived.cut(self.log.end, next_half_index)
+        self.derived.rewrite_undecided(undecided)
+        self.derived.rewrite_topics(topics)
+        self._published = self.log.end
+        self._page.publish(self._published, self.derived.log_start, broker_time_ms)
         self.log.prepare_next()
         if fsync:
             self._syncer = self._make_syncer(self._sync)
@@ -266,9 +391,96 @@ class Store:
         except StorePoisoned as error:
             self.on_failed(error)
 
+    # --- publish, checkpoint, trim ---------------------------------------------------------------------------
+
+    @property
+    def published_position(self) -> int:
+        """Readers see the log below it: queues, keys, the transaction table, and other processes."""
+        return self._published
+
+    def publish(self, position: int, broker_time_ms: int, batches: Iterable[FollowedBatch]) -> None:
+        """Let derived files follow these batches, the next ones in log order, and let readers read below ``position``.
+
+        Call it when ``durable_position`` has reached ``position``: what is published must not be taken back.
+
+        Raises:
+            OSError: a write failed; stop, a restart makes derived files whole again.
+        """
+        assert self._page is not None, "publish before finish_recovery"
+        stage = self.derived.stage
+        for batch in batches:
+            records = batch.records
+            stage(records[0].offset - BATCH_HEADER_BYTES, batch.end, batch.broker_time_ms, records)
+        self.derived.flush()
+        self._published = position
+        self._page.publish(position, self.derived.log_start, broker_time_ms)
+
+    def checkpoint(self, position: int, chunks: Iterable[bytes]) -> None:
+        """Make a restart redo from ``position``, with the state there in ``chunks``. Any thread, one at a time.
+
+        ``position`` is published, and a batch ends there. Log and derived files are made durable first, then the
+        snapshot, then the slot that names it: each step only says what is true already.
+
+        Raises:
+            StorePoisoned: the log failed.
+            OSError: derived files, snapshot or slot failed; the checkpoint before still stands. What derived files
+                hold on the disk is not known: stop.
+        """
+        if position > self._published:
+            raise InvariantViolated(f"a checkpoint at {position} was asked for, published is {self._published}")
+        self.log.sync(position)
+        self.derived.sync()
+        snapshots = self._shard / "snapshots"
+        crc = write_snapshot(self._disk, snapshots, self.store_id, self.epoch, position, chunks)
+        self._disk.sync_directory(self._shard)  # the name of the snapshots' directory
+        newest = max((slot.sequence for slot in self._slots), default=0)
+        slot = Slot(newest + 1, self.epoch, position, crc)
+        write_checkpoint(self._disk, self._shard / "checkpoint", self.store_id, slot)
+        self._slots = (slot, *(old for old in self._slots if old.sequence == newest))
+        remove_snapshots(self._disk, snapshots, [kept.position for kept in self._slots])
+
+    def closed_segments(self) -> Iterator[tuple[int, int, int]]:
+        """(start, start of the next one, broker time of the next one's first batch, ms) of segments that are full.
+
+        Oldest first; the one that is written is not among them.
+        """
+        size = self.segment_bytes
+        numbers = [number for number in self._files.numbers() if number * size < self.log.end]
+        for number, following in pairwise(numbers):
+            yield number * size, following * size, self._began(following)
+
+    def _began(self, number: int) -> int:
+        began = self._began_ms.get(number)
+        if began is None:
+            segment = self._files.get(number)
+            start = number * self.segment_bytes
+            header = read_header(segment.view, 0, start, self.segment_bytes) if segment is not None else None
+            if not isinstance(header, Header):
+                raise StoreDamaged(
+                    f"{self._files.path(number)} does not begin with a batch", hint="run `halfmq store verify`"
+                )
+            began = self._began_ms[number] = header.broker_time_ms
+        return began
+
+    def trim(self, log_start: int) -> list[int]:
+        """Unlink what lies before ``log_start``; returns the starts of the segments that went.
+
+        The Trim record that says so is published, so that a restart knows that they are not missing.
+
+        Raises:
+            OSError: some may be left; the next trim takes them too.
+        """
+        gone = self.log.trim(min(log_start, self._published))
+        for start in gone:
+            self._began_ms.pop(start // self.segment_bytes, None)
+        if gone:
+            for base in self.derived.expired_table_files(log_start):
+                self.derived.drop_table_file(base)
+        return gone
+
     # --- read ------------------------------------------------------------------------------------------------
 
-    def read_stored(self, offset: int) -> memoryview:
+    def stored_view(self, offset: int) -> memoryview:
         """The stored message of the record at ``offset``, as it lies in the mapped segment.
 
         Raises:
@@ -276,13 +488,45 @@ class Store:
         """
         return self.log.stored_view(offset)
 
+    def kind_at(self, offset: int) -> int:
+        """Kind of the record at ``offset``.
+
+        Raises:
+            LookupError: before the log's start.
+        """
+        return self.log.kind_at(offset)
+
     def read_message(self, offset: int) -> tuple[int, StoredMessage]:
         """(record kind, message) of the record at ``offset``.
 
         Raises:
-            LookupError: as ``read_stored``.
+            LookupError: as ``stored_view``.
         """
         return self.log.read_message(offset)
+
+    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]:
+        """Published entries from ``queue_offset`` on, at most ``entries_max``."""
+        return self.derived.read_queue(topic_id, queue_id, queue_offset, entries_max, self._published)
+
+    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
+        """(first, one past the last) published queue offset; (0, 0) for a queue without messages."""
+        return self.derived.bounds(topic_id, queue_id)
+
+    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
+        """Queue offset by store time; see ``ConsumeQueues.search_by_time``."""
+        return self.derived.search_by_time(topic_id, queue_id, time_ms, upper=upper)
+
+    def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> tuple[int, QueueEntry] | None:
+        """(queue offset, entry) of the visible message whose record is at ``message_offset``; None when it is not visible."""
+        return self.derived.queues.find_offset(topic_id, queue_id, message_offset)
+
+    def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]:
+        """Visible messages of the topic with this unique id or key, the newest first."""
+        return self.derived.find_by_key(topic_id, topic, key, messages_max)
+
+    def transaction_row(self, half_index: int) -> TransactionRow | None:
+        """What became of a half, as far as it is published; None when it was never prepared here or is past retention."""
+        return self.derived.transaction_row(half_index)
 
     # --- end -------------------------------------------------------------------------------------------------
 
@@ -291,7 +535,11 @@ class Store:
         if self._syncer is not None:
             self._syncer.close()
             self._syncer = None
+        if self._page is not None:
+            self._page.close()
+            self._page = None
+        if self.log.failure is None:
+            self.derived.close()
         self.log.close()
         lock, self._held_lock = self._held_lock, None
-        if hasattr(lock, "close"):
-            lock.close()
+        _release(lock)
