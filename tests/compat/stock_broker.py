@@ -1,0 +1,180 @@
+"""A stock Apache RocketMQ: name server and broker from the published jars, on free ports and a fresh directory.
+
+    with StockBroker("4.9.7", tmp_path) as stock:
+        ...  # stock.names is "127.0.0.1:port"
+
+To compare with, and for tests that our client works against it.
+"""
+
+import itertools
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from halfmq.errors import ProtocolError
+from halfmq.wire.remoting.codes import RequestCode
+from halfmq.wire.remoting.frame import FrameSplitter
+from halfmq.wire.remoting.header import Request, decode, encode_request
+from tests.compat.toolchain import stock_classpath
+
+HOST = "127.0.0.1"
+START_SECONDS = 60
+STOP_SECONDS = 20
+#: What mapped files need on Java 9 and later; Java 8 does not know these options.
+_OPENS = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+_LOGBACK = (
+    "<configuration><appender name='out' class='ch.qos.logback.core.ConsoleAppender'>"
+    "<encoder><pattern>%d %p %t - %m%n</pattern></encoder></appender>"
+    "<root level='WARN'><appender-ref ref='out'/></root></configuration>"
+)
+
+
+class StockBroker:
+    """Two JVMs. ``settings`` are lines of ``broker.conf``, over what is set here."""
+
+    def __init__(self, version: str, directory: Path, **settings: str) -> None:
+        self.version = version
+        self.directory = directory
+        self.settings = settings
+        self.name_port = 0
+        self.broker_port = 0
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._classpath = stock_classpath(version)
+
+    @property
+    def names(self) -> str:
+        return f"{HOST}:{self.name_port}"
+
+    def __enter__(self) -> "StockBroker":
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Returns when the name server knows the broker; raises AssertionError with the logs when that takes too long."""
+        home = self.directory / "home"
+        (home / "conf").mkdir(parents=True)
+        for part in ("namesrv", "broker"):
+            (home / "conf" / f"logback_{part}.xml").write_text(_LOGBACK)
+        self.name_port = _free_ports(0)
+        names_conf = self.directory / "namesrv.conf"
+        names_conf.write_text(f"listenPort={self.name_port}\n")
+        self._java("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", str(names_conf))
+        # The broker also listens two below its port (VIP channel) and one above it (HA).
+        self.broker_port = _free_ports(-2, 0, 1)
+        store = self.directory / "store"
+        lines = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": "broker-a",
+            "brokerId": "0",
+            "brokerIP1": HOST,
+            "listenPort": str(self.broker_port),
+            "haListenPort": str(self.broker_port + 1),
+            "namesrvAddr": self.names,
+            "storePathRootDir": str(store),
+            "storePathCommitLog": str(store / "commitlog"),
+            "mappedFileSizeCommitLog": str(256 << 20),
+            "diskMaxUsedSpaceRatio": "95",
+            # 200 ms by default: on a busy test machine a cold broker would refuse its first messages as "busy".
+            "waitTimeMillsInSendQueue": "10000",
+            "autoCreateTopicEnable": "true",
+        } | self.settings
+        broker_conf = self.directory / "broker.conf"
+        broker_conf.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+        self._java("broker", "org.apache.rocketmq.broker.BrokerStartup", str(broker_conf))
+        self._wait_until_registered()
+
+    def stop(self) -> None:
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in reversed(self._processes):
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+
+    def log(self) -> str:
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(self.directory.glob("*.log"))
+        )
+
+    def _java(self, part: str, main: str, conf: str) -> None:
+        home = str(self.directory / "home")
+        command = [
+            "java", "-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", *_OPENS, f"-Duser.home={home}",
+            f"-Drocketmq.home.dir={home}", "-cp", self._classpath, main, "-c", conf,
+        ]  # fmt: skip
+        with (self.directory / f"{part}.log").open("wb") as output:
+            self._processes.append(
+                subprocess.Popen(
+                    command, stdout=output, stderr=output, cwd=self.directory, env={**os.environ, "ROCKETMQ_HOME": home}
+                )
+            )
+
+    def _wait_until_registered(self) -> None:
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end:
+            for process in self._processes:
+                if process.poll() is not None:
+                    raise AssertionError(f"RocketMQ {self.version} ended with {process.returncode}\n{self.log()}")
+            try:
+                if ask(self.name_port, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}).code == 0:
+                    return
+            except (OSError, ProtocolError):
+                pass
+            time.sleep(0.1)
+        raise AssertionError(f"RocketMQ {self.version} did not register in {START_SECONDS} s\n{self.log()}")
+
+
+def ask(port: int, code: int, ext: dict[str, object], body: bytes = b"") -> Request[dict[str, str]]:
+    """One command over a connection of its own, and its answer.
+
+    Raises:
+        OSError: nobody listens, the connection was closed, or no answer came in 5 s.
+    """
+    with socket.create_connection((HOST, port), timeout=5) as connection:
+        connection.sendall(encode_request(code, 1, ext, body))
+        splitter = FrameSplitter()
+        while True:
+            data = connection.recv(65_536)
+            if not data:
+                raise ConnectionResetError(f"{HOST}:{port} closed the connection without an answer")
+            for frame in splitter.feed(data):
+                return decode(frame)
+
+
+_bases = itertools.count(20_000 + os.getpid() % 1_000 * 10, 10)
+
+
+def _free_ports(*steps: int) -> int:
+    """A port such that it and its neighbours at these steps are free. Below the range that the system gives out by
+    itself, so that they stay free until they are taken."""
+    for base in itertools.islice(_bases, 1_000):
+        port = 20_000 + base % 10_000
+        sockets = [socket.socket() for _ in steps]
+        try:
+            for step, probe in zip(steps, sockets, strict=True):
+                probe.bind((HOST, port + step))
+            return port
+        except OSError:
+            continue
+        finally:
+            for probe in sockets:
+                probe.close()
+    raise AssertionError("no free ports between 20,000 and 30,000")
