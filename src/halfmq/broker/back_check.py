@@ -28,7 +28,9 @@ class BackCheck:
 
     def send(self, check: SendCheck) -> None:
         half = self._stored.half_bytes(check.offset)
-        if half is None or not self._gateway.push_frame(check.connection, lambda opaque: self._frame(opaque, check, half)):
+        if half is None or not self._gateway.push_frame(
+            check.connection, lambda opaque: self._frame(opaque, check, half)
+        ):
             self._pump.submit(CheckNotSent(check.group, check.tx_id), _nothing)
 
     def _frame(self, opaque: int, check: SendCheck, half: bytes) -> bytes:

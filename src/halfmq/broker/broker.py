@@ -9,7 +9,7 @@ process and inside a simulation.
 import asyncio
 import logging
 import time as stopwatch
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from halfmq.broker.timers import BrokerTime, DeadlineTimer
 from halfmq.core.apply import apply, close_batch, open_batch
 from halfmq.core.commands import Tick
 from halfmq.core.decision import Done, Effect, Reply, SendCheck, WakeQueue
+from halfmq.core.session import LogOffsetsNow, Published, apply_session
 from halfmq.core.snapshot import load_rows
 from halfmq.core.state import State
 from halfmq.errors import HalfmqError, PortTaken, StorePoisoned
@@ -39,6 +40,8 @@ from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
 from halfmq.store.group_flush import Job, Syncer
 from halfmq.store.store import Store
+from halfmq.store.topics_file import TopicInfo
+from halfmq.store.transaction_table import UndecidedHalf
 
 log = logging.getLogger("halfmq.broker")
 
@@ -121,7 +124,9 @@ class Broker:
             self.config.data, self._store.recovery.says, redone, count_undecided(state), state.log_start, state.log_end,
             stopwatch.perf_counter() - began,
         )  # fmt: skip
-        log.info("broker listens on %s:%d (durability %s)", self.config.host, ports.broker, self.config.durability.value)
+        log.info(
+            "broker listens on %s:%d (durability %s)", self.config.host, ports.broker, self.config.durability.value
+        )
         log.info("name service listens on %s:%d", self.config.host, ports.names)
         return ports
 
@@ -220,13 +225,14 @@ class Broker:
         self._pulls.release_all()
         await self._sleep(self.config.drain_ms / 1000)
         await self._settle()
-        self._pump.submit(Tick(drain=True), self._ticked)
+        apply_session(self._pump.state, LogOffsetsNow())
+        self._tick()
         await self._settle()
         self._gateway.close(abort=False)
         assert self._maintenance is not None
         self._maintenance.stop()
         written = self._loop.create_future()
-        self._maintenance.checkpoint(lambda: written.done() or written.set_result(None))
+        self._maintenance.checkpoint(lambda: written.set_result(None))
         await self._first(written)
 
     async def _settle(self) -> None:
@@ -267,9 +273,41 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:
             apply(state, record)
         close_batch(state)
         redone += 1
-    state.published = state.log_end
-    store.finish_recovery()
+    store.finish_recovery(
+        next_half_index=state.next_half_index,
+        undecided=_undecided_rows(state),
+        topics=[
+            TopicInfo(topic.topic_id, topic.name, topic.read_queues, topic.write_queues, topic.permission)
+            for topic in state.topics_by_id.values()
+        ],
+        broker_time_ms=state.batch_time_ms,
+    )
+    apply_session(state, Published(store.published_position))
     return state, redone
+
+
+def _undecided_rows(state: State) -> Iterator[UndecidedHalf]:
+    """What the transaction table must say of every half that is undecided."""
+    for group in state.producer_groups.values():
+        for known in group.undecided.values():
+            first = known.halves[0]
+            for half in known.halves:
+                yield UndecidedHalf(
+                    half.half_index,
+                    first.half_index if first.index == 0 else -1,
+                    half.first_offset,
+                    half.offset,
+                    half.message_bytes,
+                    half.topic_id,
+                    half.queue_id,
+                    half.index,
+                    known.count,
+                    known.group,
+                    known.tx_id,
+                    known.prepared_at_ms,
+                    known.next_check_at_ms,
+                    known.checks,
+                )
 
 
 def count_undecided(state: State) -> int:

@@ -5,7 +5,6 @@ consumer groups that a heartbeat names for the first time are made durably, and 
 client asks for the route of its ``%RETRY%`` topic next.
 """
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 from halfmq.broker.connection import Connection
@@ -13,11 +12,13 @@ from halfmq.broker.groups import GroupsOnUse
 from halfmq.broker.pump import Pump
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.timers import BrokerTime
+from halfmq.core.queues.filter import FilterRefused, parse_filter
+from halfmq.core.queues.ordering import lock_queues, unlock_queues
 from halfmq.core.session import (
     ConnectionClosed,
     ConsumerData,
+    Event,
     Heartbeat,
-    MembersChanged,
     Unregistered,
     apply_session,
 )
@@ -39,13 +40,13 @@ CAPABILITY: Final = {EXT_VERSION: "1"}
 
 class Clients:
     def __init__(
-        self, gateway: Gateway, pump: Pump, groups: GroupsOnUse, time: BrokerTime, arm: "Arm", *, broker_name: str
+        self, gateway: Gateway, pump: Pump, groups: GroupsOnUse, time: BrokerTime, *, broker_name: str
     ) -> None:
         self._gateway = gateway
+        self._pump = pump
         self._state: State = pump.state
         self._groups = groups
         self._time = time
-        self._arm = arm
         self._broker_name = broker_name
         gateway.handlers |= {
             RequestCode.HEART_BEAT: self.heartbeat,
@@ -55,3 +56,95 @@ class Clients:
             RequestCode.UNLOCK_BATCH_MQ: self.unlock,
             RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
         }
+
+    # --- coming and going
+
+    def heartbeat(self, connection: Connection, request: Request[Any]) -> None:
+        body = decode_heartbeat(request.body)
+        missing = [data.group for data in body.consumer_groups if data.group not in self._state.groups]
+        if missing:
+            self._make(missing, connection, request, body)
+        else:
+            self._register(connection, request, body)
+
+    def _make(self, missing: list[str], connection: Connection, request: Request[Any], body: HeartbeatBody) -> None:
+        """Make the groups one after another, then register. A group that may not be made is skipped, as in RocketMQ."""
+
+        def made(refused: tuple[int, str] | None) -> None:
+            if missing:
+                self._groups.ensure(missing.pop(), made)
+            elif connection.is_open:
+                self._register(connection, request, body)
+
+        made(None)
+
+    def _register(self, connection: Connection, request: Request[Any], body: HeartbeatBody) -> None:
+        consumers = tuple(_consumer(data) for data in body.consumer_groups if data.group in self._state.groups)
+        self._apply(
+            Heartbeat(
+                connection.number,
+                body.client_id,
+                request.version,
+                request.language,
+                body.producer_groups,
+                consumers,
+                self._time.now_ms(),
+            )
+        )
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, CAPABILITY)
+
+    def unregister(self, connection: Connection, request: Request[Any]) -> None:
+        fields = request.ext
+        self._apply(Unregistered(connection.number, fields.client_id, fields.producer_group, fields.consumer_group))
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS)
+
+    def connection_closed(self, number: int) -> None:
+        self._apply(ConnectionClosed(number))
+        self._gateway.flush()
+
+    def _apply(self, event: Event) -> None:
+        """Change the session, tell all members of the groups that changed (40), and look when a tick is due."""
+        for group, members in apply_session(self._state, event):
+            for number in members:
+                self._gateway.push(number, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+        self._pump.look_at_deadline()
+
+    # --- consumers of a group
+
+    def members(self, connection: Connection, request: Request[Any]) -> None:
+        session = self._state.consumers.get(request.ext.consumer_group)
+        if session is None or not session.members:
+            text = f"no consumer for this group, {request.ext.consumer_group}"
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
+            return
+        ids = dict.fromkeys(member.client_id for member in session.members.values())
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=encode_member_list(ids))
+
+    def lock(self, connection: Connection, request: Request[Any]) -> None:
+        body = decode_lock_request(request.body)
+        wanted = [(queue.topic, queue.queue_id) for queue in body.queues]
+        held = lock_queues(self._state, body.group, body.client_id, wanted, self._time.now_ms())
+        queues = [MessageQueue(topic, self._broker_name, queue_id) for topic, queue_id in held]
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=encode_lock_response(queues))
+
+    def unlock(self, connection: Connection, request: Request[Any]) -> None:
+        body = decode_lock_request(request.body)
+        unlock_queues(self._state, body.group, body.client_id, [(queue.topic, queue.queue_id) for queue in body.queues])
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS)
+
+    def check_config(self, connection: Connection, request: Request[Any]) -> None:
+        """46: sent by a consumer whose subscription is no tag expression, before it starts."""
+        subscription = decode_config_check(request.body).subscription
+        parsed = parse_filter(subscription.expression, subscription.expression_type)
+        if isinstance(parsed, FilterRefused):
+            code = ResponseCode.SYSTEM_ERROR if parsed.unknown_type else ResponseCode.SUBSCRIPTION_PARSE_FAILED
+            self._gateway.answer(connection, request, code, parsed.text)
+        else:
+            self._gateway.answer(connection, request, ResponseCode.SUCCESS)
+
+
+def _consumer(data: ConsumerGroup) -> ConsumerData:
+    subscriptions = tuple(
+        Subscription(item.topic, item.expression, item.expression_type, item.version) for item in data.subscriptions
+    )
+    return ConsumerData(data.group, data.message_model, data.consume_type, data.from_where, subscriptions)

@@ -51,10 +51,14 @@ class BrokerConfig:
         Raises:
             UsageError: with the setting and what it may be.
         """
-        if self.segment_bytes < SEGMENT_BYTES_MIN or self.segment_bytes >= 1 << 31 or self.segment_bytes % 4096:
+        if (
+            self.segment_bytes < SEGMENT_BYTES_MIN
+            or self.segment_bytes >= 1 << 31
+            or self.segment_bytes % SEGMENT_BYTES_MIN
+        ):
             raise UsageError(
                 f"segment bytes {self.segment_bytes} not possible",
-                hint=f"a multiple of 4096 from {SEGMENT_BYTES_MIN} to below 2 GiB",
+                hint=f"a multiple of {SEGMENT_BYTES_MIN}, below 2 GiB",
             )
         for name, port in (("port", self.port), ("name port", self.name_port)):
             if not 0 <= port <= 65_535:

@@ -46,7 +46,19 @@ class Frames(Protocol):
 class Connection(asyncio.Protocol):
     """``number`` names it in commands and is never used twice in one run."""
 
-    __slots__ = ("_full", "_gateway", "_held", "_out", "_splitter", "born_host", "generation", "is_open", "number", "peer", "transport")
+    __slots__ = (
+        "_full",
+        "_gateway",
+        "_held",
+        "_out",
+        "_splitter",
+        "born_host",
+        "generation",
+        "is_open",
+        "number",
+        "peer",
+        "transport",
+    )
 
     def __init__(self, gateway: Frames, number: int) -> None:
         self.number = number
@@ -58,7 +70,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport
         self._gateway = gateway
         self._splitter = FrameSplitter()
-        self._out: list[bytes] = []
+        self._out: list[bytes | bytearray] = []
         #: Reading is stopped: the peer does not take its answers; the gateway said so.
         self._full = False
         self._held = False
@@ -101,7 +113,7 @@ class Connection(asyncio.Protocol):
 
     # --- for the gateway
 
-    def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes | bytearray) -> None:
         """Queue a frame; it leaves at the end of this read or release. Nothing happens when the peer is gone."""
         out = self._out
         if not out:

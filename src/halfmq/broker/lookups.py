@@ -12,6 +12,7 @@ from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.stored import StoredMessages
 from halfmq.core.commands import CommitOffset
 from halfmq.core.decision import Reply
+from halfmq.core.queues.offsets import Stored, query_offset
 from halfmq.core.state import State
 from halfmq.store.consume_queue import QueueEntry
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
@@ -19,8 +20,9 @@ from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import HMQ_POSITION, PositionAnswer, TopicBounds, asked_topics, encode_answer
 
 #: A queue none of whose messages was ever trimmed counts as young while the log from its first message on is not longer
-#: than this. A new group starts a young queue at its beginning, as with RocketMQ, where "young" means that the first
-#: message is still in memory (``checkInDiskByConsumeOffset``, 40% of the machine's).
+#: than this. A new group starts a young queue at its beginning, whatever its clients say. As with RocketMQ, where "young"
+#: means that the first message is still in memory (``checkInDiskByConsumeOffset``, 40% of the machine's); needed where a
+#: topic is made by its first message: a consumer that waited for it would else jump over that very message.
 YOUNG_QUEUE_BYTES: Final = 1 << 30
 #: Precedent: RocketMQ ``defaultQueryMaxNum``.
 QUERY_MESSAGES_MAX: Final = 32
@@ -64,17 +66,14 @@ class Lookups:
     def consumer_offset(self, connection: Connection, request: Request[Any]) -> None:
         """14. "No offset" is 22 and nothing else: newer clients take any other refusal as "try again later"."""
         fields = request.ext
-        topic = self._state.topics_by_name.get(fields.topic)
+        known = query_offset(self._state, fields.consumer_group, fields.topic, fields.queue_id)
         found: int | None = None
-        if topic is not None:
-            queue = (topic.topic_id, fields.queue_id)
-            for offsets in (self._state.fresh_offsets, self._state.offsets):
-                found = offsets.get(fields.consumer_group, {}).get(queue)
-                if found is not None:
-                    break
-            else:
-                if fields.set_zero_if_not_found is not False and self._is_young(*queue):
-                    found = 0
+        if isinstance(known, Stored):
+            found = known.offset
+        elif fields.set_zero_if_not_found is not False:
+            queue = self._queue(fields)
+            if queue is not None and self._is_young(*queue):
+                found = 0
         if found is None:
             self._gateway.answer(
                 connection, request, ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
@@ -146,7 +145,10 @@ class Lookups:
         found = self._stored.visible_bytes(request.ext.offset)
         if found is None:
             self._gateway.answer(
-                connection, request, ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {request.ext.offset}"
+                connection,
+                request,
+                ResponseCode.SYSTEM_ERROR,
+                f"can not find message by the offset, {request.ext.offset}",
             )
         else:
             self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=found)

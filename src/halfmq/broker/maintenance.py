@@ -140,7 +140,7 @@ class Maintenance:
         elif reply.again:
             self._carry()
         else:
-            self._pump.submit(TrimLog(self._trimming, b""), self._trimmed)
+            self._pump.submit(TrimLog(self._trimming), self._trimmed)
 
     def _trimmed(self, context: None, reply: Reply | Failed) -> None:
         start, self._trimming = self._trimming, None

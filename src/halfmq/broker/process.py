@@ -91,7 +91,9 @@ def _explained(error: HalfmqError | OSError, config: BrokerConfig) -> HalfmqErro
     if error.errno == errno.EADDRINUSE:
         return PortTaken(str(error), hint="stop the other process, or choose --port and --name-port (0: any free one)")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return EnvironmentFailed(f"{config.data} is not writable: {error}", hint="choose another --data, or fix its owner")
+        return EnvironmentFailed(
+            f"{config.data} is not writable: {error}", hint="choose another --data, or fix its owner"
+        )
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return EnvironmentFailed(f"{config.data} is not a directory", hint="choose another --data")
     return EnvironmentFailed(str(error))

@@ -22,13 +22,13 @@ from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.core.commands import CommitOffset
 from halfmq.core.decision import Reply, WakeQueue
+from halfmq.core.queues.filter import TagFilter, parse_filter
+from halfmq.core.queues.long_poll import NotFound, OffsetMoved, place
 from halfmq.core.state import State, Topic
-from halfmq.model.ids import java_string_hash
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET
 from halfmq.store.consume_queue import QueueEntry
 from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_pull_response_head
-from halfmq.wire.remoting.heartbeat import EVERYTHING, tags_of
 from halfmq.wire.remoting.message_codec import patch_committed, patch_released
 
 #: Topics that only the broker reads: halves and verdicts are not messages. RocketMQ's names.
@@ -110,7 +110,9 @@ class PullService:
         if fields.consumer_group not in self._state.groups:
             self._groups.ensure(
                 fields.consumer_group,
-                lambda refused: self._refuse(connection, request, *refused) if refused else self.pull(connection, request),
+                lambda refused: (
+                    self._refuse(connection, request, *refused) if refused else self.pull(connection, request)
+                ),
             )
             return
         refused = self._refusal(fields)
@@ -156,7 +158,10 @@ class PullService:
         else:
             session = self._state.consumers.get(fields.consumer_group)
             if session is None or not session.members:
-                return ResponseCode.SUBSCRIPTION_NOT_EXIST, f"no consumer of group {fields.consumer_group} is registered"
+                return (
+                    ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                    f"no consumer of group {fields.consumer_group} is registered",
+                )
             known = session.subscriptions.get(fields.topic)
             if known is None:
                 return ResponseCode.SUBSCRIPTION_NOT_EXIST, (
@@ -167,27 +172,23 @@ class PullService:
                     f"the subscription of {fields.consumer_group} to {fields.topic} is newer than its heartbeat"
                 )
             expression, expression_type = known.expression, known.expression_type
-        if (expression_type or "TAG") != "TAG":
-            return ResponseCode.SYSTEM_ERROR, f"the broker does not filter by {expression_type}; use tags"
-        if not expression or expression == EVERYTHING:
-            return None
-        return frozenset(map(java_string_hash, tags_of(expression))) or None
+        parsed = parse_filter(expression, expression_type or "")
+        if isinstance(parsed, TagFilter):
+            return parsed.hashes
+        if parsed.unknown_type:
+            return ResponseCode.SYSTEM_ERROR, parsed.text
+        return ResponseCode.SUBSCRIPTION_PARSE_FAILED, parsed.text
 
     # --- one look
 
     def _look(self, topic: Topic, fields: Any, tags: Tags) -> Found:
         start = fields.queue_offset
         low, high = self._store.bounds(topic.topic_id, fields.queue_id)
-        if high == 0:
-            if start == 0:
-                return _nothing_new(0, low, high)
-            return Found(21, "OFFSET_MOVED", 0, low, high, bytearray())
-        if start < low:
-            return Found(21, "OFFSET_TOO_SMALL", low, low, high, bytearray())
-        if start == high:
-            return _nothing_new(high, low, high)
-        if start > high:
-            return Found(21, "OFFSET_OVERFLOW_BADLY", high, low, high, bytearray())
+        where = place(start, low, high)
+        if isinstance(where, NotFound):
+            return Found(19, "PULL_NOT_FOUND", where.next_begin, low, high, bytearray())
+        if isinstance(where, OffsetMoved):
+            return Found(21, "PULL_OFFSET_MOVED", where.next_begin, low, high, bytearray())
         count = min(max(fields.max_msg_nums, 1), limits.PULL_MESSAGES_MAX)
         bytes_max = _STOCK_BYTES if count <= _STOCK_MESSAGES else limits.PULL_BYTES_MAX
         if fields.max_msg_bytes > 0:
@@ -200,7 +201,7 @@ class PullService:
             return Found(0, "FOUND", next_offset, low, high, body)
         if next_offset > start:
             return Found(20, "NO_MATCHED_MESSAGE", next_offset, low, high, body)
-        return _nothing_new(start, low, high)
+        return Found(19, "PULL_NOT_FOUND", start, low, high, body)
 
     def _collect(
         self, entries: list[QueueEntry], start: int, tags: Tags, count: int, bytes_max: int
@@ -310,10 +311,6 @@ def _patch(body: bytearray, at: int, offset: int, queue_offset: int, store_time_
         patch_committed(body, at, queue_offset, store_time_ms, offset)
     else:
         patch_released(body, at, queue_offset, store_time_ms)
-
-
-def _nothing_new(offset: int, low: int, high: int) -> Found:
-    return Found(19, "PULL_NOT_FOUND", offset, low, high, bytearray())
 
 
 def _nothing(context: None, reply: Reply | Failed) -> None:

@@ -137,6 +137,10 @@ class Pump:
         else:
             deliver(context, reply)
 
+    def look_at_deadline(self) -> None:
+        """Session state changed outside of a turn: see when the next ``Tick`` is due now."""
+        self._on_deadline(next_deadline_ms(self.state))
+
     @property
     def idle(self) -> bool:
         """Nothing is waiting to be decided, written or released."""
@@ -239,9 +243,12 @@ class Pump:
             self._roll(now_ms)
         except StoreFull as error:
             return Refused(Why.STORE_FULL, str(error))
+        bound = size_bound(state, command)  # a commit may have to carry its halves now
         if fits(state.log_end, state.batch_open, bound, self._segment_bytes):
             return None
-        return Refused(Why.LIMIT_REACHED, f"up to {bound} bytes of records do not fit a segment of {self._segment_bytes}")
+        return Refused(
+            Why.LIMIT_REACHED, f"up to {bound} bytes of records do not fit a segment of {self._segment_bytes}"
+        )
 
     def _open(self, offset: int, now_ms: int) -> None:
         self._batch_start = offset

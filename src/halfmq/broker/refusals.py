@@ -8,7 +8,7 @@ half rolls back without asking its listener.
 from typing import Final
 
 from halfmq.broker.pump import Failed
-from halfmq.core.decision import Reply, Refused, Why
+from halfmq.core.decision import Refused, Reply, Why
 from halfmq.wire.remoting.codes import EXT_POSITION, EXT_VERDICT, ResponseCode
 
 CODES: Final[dict[Why, ResponseCode]] = {
@@ -35,4 +35,8 @@ def refusal(reply: Reply | Failed) -> tuple[int, str, dict[str, object]]:
     if isinstance(reply, Refused):
         ext: dict[str, object] = {EXT_VERDICT: reply.standing, EXT_POSITION: reply.position} if reply.standing else {}
         return CODES[reply.why], reply.text, ext
-    return ResponseCode.SYSTEM_ERROR, reply.text if isinstance(reply, Failed) else f"unexpected {type(reply).__name__}", {}
+    return (
+        ResponseCode.SYSTEM_ERROR,
+        reply.text if isinstance(reply, Failed) else f"unexpected {type(reply).__name__}",
+        {},
+    )

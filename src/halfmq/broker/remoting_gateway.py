@@ -79,7 +79,10 @@ class Gateway:
         handler = self.handlers.get(request.code)
         if handler is None:
             self.answer(
-                connection, request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported"
+                connection,
+                request,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {request.code} not supported",
             )
             return
         if self.draining and request.version > V5_3_1 and request.code not in _NEVER_SENT_AWAY:

@@ -7,9 +7,10 @@ import typer
 
 from halfmq import limits
 from halfmq.broker import config as defaults
-from halfmq.broker.config import BrokerConfig, Durability
+from halfmq.broker.config import BrokerConfig
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT
 from halfmq.model.settings import BrokerSettings
+from halfmq.store.store import Durability
 
 app = typer.Typer(add_completion=False)
 
@@ -24,7 +25,9 @@ def serve(
     durability: Annotated[
         Durability, typer.Option(help="Answer after the write (memory) or after the sync (fsync).")
     ] = Durability.FSYNC,
-    segment_bytes: Annotated[int, typer.Option(help="Size of one log file; of a new store only.")] = SEGMENT_BYTES_DEFAULT,
+    segment_bytes: Annotated[
+        int, typer.Option(help="Size of one log file; of a new store only.")
+    ] = SEGMENT_BYTES_DEFAULT,
     checkpoint_interval_ms: Annotated[
         int, typer.Option(help="Time between checkpoints; a restart redoes what came after the last.")
     ] = defaults.CHECKPOINT_INTERVAL_MS,
