@@ -239,15 +239,9 @@ class ConsumeQueues:
                 if base >= queue.end and queue.known:
                     self._drop_file(queue, base)
                 elif file_end(base) > queue.end:
-                    self._zero_from(queue, base, max(queue.end, base))
-
-    def _zero_from(self, queue: Queue, base: int, first: int) -> None:
-        file = self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base))
-        at = (first - base) * QUEUE_ENTRY_BYTES
-        rest = file.read(at, file_bytes(base) - at)
-        length = len(rest.rstrip(b"\0"))
-        if length:
-            self._files.write(file, at, [bytes(length)])
+                    file = self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base))
+                    self._files.lengthen(file, file_bytes(base))
+                    self._files.zero(file, max(0, queue.end - base) * QUEUE_ENTRY_BYTES, file_bytes(base))
 
     def trim(self, log_start: int) -> None:
         """Entries that became visible below ``log_start`` are gone; files that hold no others are removed.

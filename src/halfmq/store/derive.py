@@ -63,6 +63,20 @@ _KEYS: Final = b"KEYS"
 _pack_entry: Final = QUEUE_ENTRY.pack
 
 
+#: An empty promise in each directory that what belongs there was followed since the log's start or a checkpoint.
+_STAMP: Final = "begun"
+_DIRECTORIES: Final = ("queues", "transactions", "keys")
+
+
+def derived_files_are_there(disk: Disk, directory: Path) -> bool:
+    """False when somebody removed derived files: then no checkpoint may be used, and they are made again from the log.
+
+    ``reset`` leaves a stamp in each directory, durable with the first checkpoint. Looks for directories that are
+    gone; a single file that is gone is found by ``halfmq store verify``.
+    """
+    return all(disk.exists(directory / name / _STAMP) for name in _DIRECTORIES)
+
+
 class FoundMessage(NamedTuple):
     """A visible message that was found by its key: where it stands, and its entry."""
 
@@ -232,8 +246,8 @@ class Derived:
             self.table.settled_together(group, tx_id, halves, halves[0], len(halves))
 
     def _carried_half(self, record: CarriedHalf, now_ms: int) -> None:
+        self.table.carried(record)
         _, message = self._read_message(record.offset)
-        self.table.carried(record, message)
         self.keys.add(message, record.offset)
 
     def _carried_delayed(self, record: CarriedDelayed, now_ms: int) -> None:
@@ -294,6 +308,8 @@ class Derived:
         self._topics.clear()
         self._topics_changed = True
         self.position = 0
+        for name in _DIRECTORIES:
+            self._files.create((-3, -3, _DIRECTORIES.index(name)), self._directory / name / _STAMP, 1)
 
     def cut(self, end: int, next_half_index: int) -> None:
         """End of the redo at the recovered end of the log: what lies behind has no log behind it and goes.

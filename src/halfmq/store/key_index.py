@@ -15,7 +15,7 @@ from halfmq.model import properties as props
 from halfmq.model.ids import hash64
 from halfmq.model.placement import segment_start
 from halfmq.model.stored_message import StoredMessage
-from halfmq.runtime.disk import Disk
+from halfmq.runtime.disk import Disk, File
 from halfmq.store.consume_queue import list_bases
 from halfmq.store.layout import KEY_ENTRY
 from halfmq.store.open_files import OpenFiles
@@ -32,7 +32,7 @@ def key_hashes(message: StoredMessage) -> list[int]:
     if not keys:
         return []
     topic = message.topic.encode() + b"#"
-    return [hash64(topic + token) for token in set(keys.split(b" ")) if token]
+    return [hash64(topic + token) for token in dict.fromkeys(keys.split(b" ")) if token]
 
 
 class KeyIndex:
@@ -80,8 +80,8 @@ class KeyIndex:
         self._staged.clear()
         self._ends.clear()
         for start in list_bases(self._disk, self._directory, ".key"):
-            data = self._files.get((-2, -2, start), self._path(start)).read(0, 1 << 62) if start < position else b""
-            self._ends[start] = _entries_below(data, position) * _ENTRY_BYTES
+            file = self._files.get((-2, -2, start), self._path(start))
+            self._ends[start] = _entries_below(file, position) * _ENTRY_BYTES
 
     def cut(self) -> None:
         """Forget bytes behind the end of each file. Nobody maps these files, so they may shrink."""
@@ -105,12 +105,12 @@ class KeyIndex:
         return self._directory / f"{start:020d}.key"
 
 
-def _entries_below(data: bytes, position: int) -> int:
-    low, high = 0, len(data) // _ENTRY_BYTES
+def _entries_below(file: File, position: int) -> int:
+    """Entries of records below ``position``; they grow along the file, and zeros behind a crash are none."""
+    low, high = 0, file.size() // _ENTRY_BYTES
     while low < high:
         middle = (low + high) // 2
-        at = middle * _ENTRY_BYTES + 8
-        if 0 < int.from_bytes(data[at : at + 8], "big") < position:
+        if 0 < int.from_bytes(file.read(middle * _ENTRY_BYTES + 8, 8), "big") < position:
             low = middle + 1
         else:
             high = middle

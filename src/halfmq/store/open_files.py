@@ -15,6 +15,9 @@ from halfmq.runtime.disk import Disk, File
 #: Files kept open. A mapped file takes two descriptors; the usual limit of a process is 1,024.
 OPEN_FILES_MAX: Final = 256
 
+#: Bytes looked at in one piece when something is made zero.
+_CHUNK: Final = 1 << 16
+
 #: Which file: (topic id, queue id, first queue offset), (-1, -1, first half index), (-2, -2, segment start).
 FileKey = tuple[int, int, int]
 
@@ -22,7 +25,7 @@ FileKey = tuple[int, int, int]
 class OpenFiles:
     """Files by key. ``get`` is for the hot path: one dictionary look-up on a hit."""
 
-    __slots__ = ("_dirty_directories", "_disk", "_lock", "_open_max", "_writable", "dirty", "files")
+    __slots__ = ("_closed_dirty", "_dirty_directories", "_disk", "_lock", "_open_max", "_writable", "dirty", "files")
 
     def __init__(self, disk: Disk, open_max: int = OPEN_FILES_MAX, *, writable: bool = True) -> None:
         self._disk = disk
@@ -32,6 +35,8 @@ class OpenFiles:
         self.files: dict[FileKey, File] = {}
         #: A key for each file with writes that no ``sync`` has covered; set after the write, as in ``write``.
         self.dirty: dict[File, None] = {}
+        #: Files that were closed, to keep the number low, before a ``sync`` covered them.
+        self._closed_dirty: dict[Path, None] = {}
         self._dirty_directories: dict[Path, None] = {}
         self._lock = threading.Lock()
 
@@ -52,15 +57,28 @@ class OpenFiles:
             self._make_directories(path.parent)
             self._dirty_directories[path.parent] = None
         file = self._remember(key, self._disk.open(path, create=True))
+        self.lengthen(file, length)
+        return file
+
+    def lengthen(self, file: File, length: int) -> None:
+        """See to it that the file is ``length`` bytes long at least: a crash may have kept its name and lost that."""
         if file.size() < length:
             file.truncate(length)
             self.dirty[file] = None
-        return file
 
     def write(self, file: File, at: int, parts: list[bytes]) -> None:
         """Write, and remember that ``sync`` must cover it. Marked after the write: a sync in between does not count."""
         file.write(at, parts)
         self.dirty[file] = None
+
+    def zero(self, file: File, start: int, end: int) -> None:
+        """Make zero what is not, from ``start`` to ``end``. Holes stay holes."""
+        at = file.next_data(start)
+        while at < end:
+            chunk = file.read(at, min(_CHUNK, end - at)).rstrip(b"\0")
+            if chunk:
+                self.write(file, at, [bytes(len(chunk))])
+            at = file.next_data(at + _CHUNK)
 
     def directory_changed(self, directory: Path) -> None:
         self._dirty_directories[directory] = None
@@ -76,6 +94,11 @@ class OpenFiles:
                 if file in self.dirty:
                     del self.dirty[file]
                     file.sync()
+        for path in list(self._closed_dirty):
+            with self._lock:
+                if path in self._closed_dirty:
+                    del self._closed_dirty[path]
+                    self._sync_closed(path)
         for directory in list(self._dirty_directories):
             self._dirty_directories.pop(directory, None)
             if self._disk.exists(directory):
@@ -84,6 +107,8 @@ class OpenFiles:
     def remove(self, key: FileKey, path: Path) -> None:
         """Close and unlink. Whoever has it mapped keeps what it mapped."""
         self._close(key)
+        with self._lock:
+            self._closed_dirty.pop(path, None)
         if self._disk.exists(path):
             self._disk.remove(path)
             self._dirty_directories[path.parent] = None
@@ -100,10 +125,18 @@ class OpenFiles:
                 oldest = self.files.pop(first)
                 if oldest in self.dirty:
                     del self.dirty[oldest]
-                    oldest.sync()
+                    self._closed_dirty[oldest.path] = None
                 oldest.close()
         self.files[key] = file
         return file
+
+    def _sync_closed(self, path: Path) -> None:
+        """A sync is of the file, not of the descriptor that wrote: another one serves."""
+        file = self._disk.open(path)
+        try:
+            file.sync()
+        finally:
+            file.close()
 
     def _close(self, key: FileKey) -> None:
         file = self.files.pop(key, None)

@@ -79,7 +79,7 @@ def read_snapshot(disk: Disk, directory: Path, store: bytes, position: int) -> W
         return Missing()
     file = disk.open(path, writable=False)
     try:
-        data = file.read(0, 1 << 62 if file.size() == 0 else file.size())
+        data = file.read(0, file.size())
     finally:
         file.close()
     if len(data) < SNAPSHOT.size + SNAPSHOT_CHUNK.size:

@@ -59,7 +59,7 @@ def read_topics(disk: Disk, path: Path) -> tuple[str, list[TopicInfo]]:
         return "", []
     file = disk.open(path, writable=False)
     try:
-        data = file.read(0, 1 << 30)
+        data = file.read(0, file.size())
     finally:
         file.close()
     try:

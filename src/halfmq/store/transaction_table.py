@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from halfmq.model.records import MESSAGE_AT, CarriedHalf, HalfRecord
-from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
 from halfmq.store.consume_queue import list_bases
 from halfmq.store.layout import (
@@ -187,7 +186,7 @@ class TransactionTable:
             0,
         )
 
-    def carried(self, record: CarriedHalf, message: StoredMessage) -> None:
+    def carried(self, record: CarriedHalf) -> None:
         """The half lies elsewhere from now on. Writes the whole row: its first record may be trimmed away."""
         key = (record.group, record.tx_id)
         if record.index == 0:
@@ -203,7 +202,7 @@ class TransactionTable:
             record.offset,
             record.message_bytes,
             record.topic_id,
-            message.queue_id,
+            record.queue_id,
             record.index,
             record.count,
             record.group,
@@ -317,10 +316,8 @@ class TransactionTable:
                 self._files.remove((-1, -1, base), self._path(base))
             elif base + TRANSACTION_FILE_ROWS > next_half_index:
                 file = self._files.get((-1, -1, base), self._path(base))
-                at = (next_half_index - base) * TRANSACTION_ROW_BYTES
-                length = len(file.read(at, _FILE_BYTES - at).rstrip(b"\0"))
-                if length:
-                    self._files.write(file, at, [bytes(length)])
+                self._files.lengthen(file, _FILE_BYTES)
+                self._files.zero(file, (next_half_index - base) * TRANSACTION_ROW_BYTES, _FILE_BYTES)
 
     def reset(self) -> None:
         self.load()

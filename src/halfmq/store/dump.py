@@ -1,0 +1,205 @@
+"""``halfmq store dump``: every record of the log as one line of JSON, readable by people and by ``jq``.
+
+A line has where the record lies (``offset``, ``size``, ``batch``), the batch's ``epoch`` and ``time_ms``, the ``kind``,
+and the fields of the record. A message is its fields with the properties as an object; its body only on request, as
+``body`` where it is UTF-8 and else as ``body_base64``. Payloads of ``core`` are shown as the arrays that they are.
+"""
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from halfmq.errors import StoreDamaged, UsageError
+from halfmq.model import properties as props
+from halfmq.model.records import (
+    Base,
+    CarriedDelayed,
+    CarriedHalf,
+    Checked,
+    Committed,
+    DecidedBy,
+    DelayedRecord,
+    EpochStarted,
+    GroupSet,
+    HalfRecord,
+    Kind,
+    MessageRecord,
+    OffsetsCommitted,
+    Record,
+    Ref,
+    Released,
+    RolledBack,
+    TopicDeleted,
+    TopicSet,
+    Trim,
+)
+from halfmq.model.stored_message import StoredMessage, decode
+from halfmq.runtime.disk import Disk
+from halfmq.store.batch_codec import decode_batch
+from halfmq.store.identity import read_identity
+from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
+from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
+from halfmq.store.segment import SegmentFiles
+
+KIND_OF: Final[dict[type, str]] = {
+    MessageRecord: "message",
+    HalfRecord: "half",
+    CarriedHalf: "carried_half",
+    Committed: "committed",
+    RolledBack: "rolled_back",
+    Checked: "checked",
+    DelayedRecord: "delayed",
+    CarriedDelayed: "carried_delayed",
+    Released: "released",
+    TopicSet: "topic_set",
+    TopicDeleted: "topic_deleted",
+    GroupSet: "group_set",
+    OffsetsCommitted: "offsets",
+    EpochStarted: "epoch_started",
+    Base: "base",
+    Trim: "trim",
+}
+KINDS: Final = frozenset(KIND_OF.values())
+
+assert {kind.name.lower() for kind in Kind} == KINDS
+
+
+def dump_store(
+    disk: Disk,
+    directory: Path,
+    *,
+    start: int = 0,
+    kinds: frozenset[str] = frozenset(),
+    bodies: bool = False,
+    note: Callable[[str], None] = lambda text: None,
+) -> Iterator[bytes]:
+    """Lines without their line ends, in log order, from the first record at or behind ``start``.
+
+    ``kinds``: only these; empty: all. ``note`` hears where and how the log ends if it is not a clean end. Reads only,
+    also beside a running broker; then the end may be a batch that is being written.
+
+    Raises:
+        UsageError: no store there, or a kind that there is none of.
+        StoreDamaged: damage that is not a torn end; the lines before it were given.
+    """
+    unknown = kinds - KINDS
+    if unknown:
+        raise UsageError(f"no such kind: {', '.join(sorted(unknown))}", hint="kinds: " + ", ".join(sorted(KINDS)))
+    identity = read_identity(disk, directory)
+    if identity is None:
+        raise UsageError(f"{directory} holds no store", hint="give the directory that `halfmq serve --data` got")
+    files = SegmentFiles(disk, directory / "shard-0" / "log", identity.segment_bytes)
+    numbers = files.numbers()
+    if not numbers:
+        return
+    first = max(numbers[0], start // identity.segment_bytes)
+    for scanned in LogScan(files).from_batch(first * identity.segment_bytes, 0):
+        match scanned:
+            case Batch(header, view, place):
+                if header.end > start:
+                    for record in decode_batch(view, place, header):
+                        kind = KIND_OF[type(record)]
+                        if record.offset >= start and (not kinds or kind in kinds):
+                            line = {
+                                "offset": record.offset,
+                                "size": record.size,
+                                "kind": kind,
+                                "batch": header.offset,
+                                "epoch": header.epoch,
+                                "time_ms": header.broker_time_ms,
+                            }
+                            record_at = place + record.offset - header.offset
+                            line.update(_fields(record, view[record_at : record_at + record.size], bodies=bodies))
+                            yield msgspec.json.encode(line)
+            case EndOfLog():
+                pass
+            case TornTail(cut_at, _, why, whole):
+                note(f"the log ends at {cut_at}: torn end ({why}), {whole} whole batches behind it")
+            case CorruptInterior(at, file, why, durable):
+                files.close()
+                raise StoreDamaged(
+                    f"{file} at log offset {at}: {why}; the log was durable up to {durable}",
+                    hint="`halfmq store verify` says what to do; records behind it: --from",
+                )
+    files.close()
+
+
+def _fields(record: Record, raw: memoryview, *, bodies: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    values: tuple[Any, ...] = record[2:]
+    for name, value in zip(record._fields[2:], values, strict=True):
+        if isinstance(value, StoredMessage):
+            fields["message"] = _message(value, bodies=bodies)
+        elif name == "payload":
+            fields["payload"] = _payload(bytes(value))
+        elif name == "refs":
+            fields["refs"] = [dict(zip(Ref._fields, ref, strict=True)) for ref in value]
+        elif name == "decided_by":
+            fields["decided_by"] = _decided_by(value)
+        elif name != "source":
+            fields[name] = value
+    if isinstance(record, CarriedHalf | CarriedDelayed):
+        message, _, _ = decode(raw[MESSAGE_AT_BY_KIND[raw[0]] :])
+        fields["message"] = _message(message, bodies=bodies)
+    return fields
+
+
+def _message(message: StoredMessage, *, bodies: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "born_time_ms": message.born_time_ms,
+        "born_host": _host(message.born_host),
+        "store_time_ms": message.store_time_ms,
+        "store_host": _host(message.store_host),
+        "reconsume_times": message.reconsume_times,
+        "prepared_offset": message.prepared_offset,
+        "body_bytes": len(message.body),
+        "body_crc": message.body_crc,
+        "properties": props.to_dict(message.properties),
+    }
+    if bodies:
+        try:
+            fields["body"] = message.body.decode()
+        except UnicodeDecodeError:
+            fields["body_base64"] = b64encode(message.body).decode()
+    return fields
+
+
+def _host(packed: bytes) -> str:
+    port = int.from_bytes(packed[-4:], "big")
+    if len(packed) == 8:
+        return ".".join(map(str, packed[:4])) + f":{port}"
+    groups = [packed[at : at + 2].hex() for at in range(0, 16, 2)]
+    return "[" + ":".join(groups) + f"]:{port}"
+
+
+def _payload(payload: bytes) -> Any:
+    try:
+        return _plain(msgspec.msgpack.decode(payload))
+    except msgspec.DecodeError:
+        return {"base64": b64encode(payload).decode()}
+
+
+def _plain(value: Any) -> Any:
+    """``value`` as JSON can have it: byte strings as base64, keys as text."""
+    if isinstance(value, bytes):
+        return {"base64": b64encode(value).decode()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    return value
+
+
+def _decided_by(number: int) -> str:
+    try:
+        return DecidedBy(number).name.lower()
+    except ValueError:
+        return str(number)

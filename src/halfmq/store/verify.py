@@ -1,0 +1,553 @@
+"""``halfmq store verify``: walk everything, say what is wrong and what to do. Reads only.
+
+    log           every batch: header, checksum, the CRC of every body, the chain of segments; refs of verdicts lead to
+                  halves of their own segment, and no half is settled twice
+    queues        every entry that the log calls for stands in its place, with these fields, and no others do
+    transactions  every row says what the log says, or something later
+    keys          every token of KEYS is in the index, in log order
+    checkpoint    each slot, and the snapshot that it names, byte by byte
+    topics        the file is readable and names what the log names
+
+It works beside a running broker: what is compared lies below the published position, of which a broker changes only
+what time must change (rows settle, checks count up, old segments go). The log behind that position is looked at too;
+a torn end there is a note, since a broker may be writing it, or the next start will cut it.
+
+Damage to the log is for a backup or a replica. Damage to anything else is not: it can be made again from the log.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from halfmq.errors import HalfmqError, StoreDamaged, UsageError
+from halfmq.model import properties as props
+from halfmq.model.ids import hash64, key_hash
+from halfmq.model.offsets import DELAYED, NO_HALF
+from halfmq.model.placement import segment_start
+from halfmq.model.records import (
+    MESSAGE_AT,
+    CarriedDelayed,
+    CarriedHalf,
+    Checked,
+    Committed,
+    DelayedRecord,
+    HalfRecord,
+    Kind,
+    MessageRecord,
+    Record,
+    Ref,
+    Released,
+    RolledBack,
+    TopicDeleted,
+    TopicSet,
+)
+from halfmq.model.stored_message import AT_QUEUE_OFFSET, StoredMessage
+from halfmq.runtime.disk import Disk
+from halfmq.store.batch_codec import decode_batch
+from halfmq.store.checkpoint import Present, Slot, read_checkpoint
+from halfmq.store.consume_queue import ConsumeQueues, QueueEntry
+from halfmq.store.derive import tag_hash
+from halfmq.store.identity import Identity, read_identity
+from halfmq.store.key_index import key_hashes
+from halfmq.store.layout import KEY_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK, ROW_UNDECIDED
+from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
+from halfmq.store.open_files import OpenFiles
+from halfmq.store.published import Published, read_published
+from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
+from halfmq.store.segment import SegmentFiles
+from halfmq.store.snapshot import WholeSnapshot, read_snapshot
+from halfmq.store.topics_file import read_topics
+from halfmq.store.transaction_table import TransactionRow, TransactionTable
+from halfmq.store.two_slots import Unreadable
+
+#: Findings of one kind that are told one by one; the rest are counted.
+_TOLD_MAX: Final = 20
+#: Times that the log is listed again when a broker trims it meanwhile.
+_LIST_ATTEMPTS: Final = 5
+
+RESTORE: Final = "restore the segment from a backup or a replica; nothing else has these bytes"
+REMAKE: Final = (
+    "stop the broker, remove queues, transactions, keys, topics.json and checkpoint from shard-0, and start it: "
+    "they are made again from the log"
+)
+REDO_MORE: Final = "nothing to do: the next start redoes more of the log"
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong. ``damage`` False: worth knowing, nothing is lost."""
+
+    damage: bool
+    part: str
+    what: str
+    remedy: str
+
+
+class Report(NamedTuple):
+    findings: tuple[Finding, ...]
+    #: How many of what were looked at: batches, records, bodies, body_bytes, queue_entries, rows, keys, snapshots.
+    counted: dict[str, int]
+    #: The log from here to here was compared with everything that is derived from it.
+    log_start: int
+    position: int
+
+    @property
+    def damaged(self) -> bool:
+        return any(finding.damage for finding in self.findings)
+
+
+class _Notes:
+    """Findings, the first few of each kind; the rest counted."""
+
+    def __init__(self) -> None:
+        self._findings: list[Finding] = []
+        self._seen: Counter[tuple[str, str]] = Counter()
+        self._last: dict[tuple[str, str], Finding] = {}
+
+    def damage(self, part: str, what: str, remedy: str) -> None:
+        self._add(Finding(True, part, what, remedy))
+
+    def note(self, part: str, what: str, remedy: str) -> None:
+        self._add(Finding(False, part, what, remedy))
+
+    def _add(self, finding: Finding) -> None:
+        kind = (finding.part, finding.remedy)
+        self._seen[kind] += 1
+        self._last[kind] = finding
+        if self._seen[kind] <= _TOLD_MAX:
+            self._findings.append(finding)
+
+    def all(self) -> tuple[Finding, ...]:
+        more = [
+            self._last[kind]._replace(what=f"and {count - _TOLD_MAX} more, the last: {self._last[kind].what}")
+            for kind, count in self._seen.items()
+            if count > _TOLD_MAX
+        ]
+        return (*self._findings, *more)
+
+
+def verify_store(disk: Disk, directory: Path) -> Report:
+    """Everything above, in one pass over the log. Changes nothing.
+
+    Raises:
+        UsageError: there is no store in ``directory``.
+        StoreDamaged, WrongVersion: ``store.json`` itself cannot be read; nothing else was looked at.
+    """
+    identity = read_identity(disk, directory)
+    if identity is None:
+        raise UsageError(f"{directory} holds no store", hint="give the directory that `halfmq serve --data` got")
+    for _ in range(_LIST_ATTEMPTS):
+        try:
+            return _Walk(disk, directory / "shard-0", identity).run()
+        except FileNotFoundError:
+            continue  # a running broker trimmed the log between listing and opening
+    raise StoreDamaged(f"files of {directory} vanish while they are read", hint="stop the broker, then verify again")
+
+
+class _Walk:
+    def __init__(self, disk: Disk, shard: Path, identity: Identity) -> None:
+        self._disk = disk
+        self._shard = shard
+        self._identity = identity
+        self._notes = _Notes()
+        self._counted: Counter[str] = Counter(
+            batches=0, records=0, bodies=0, body_bytes=0, queue_entries=0, rows=0, keys=0, snapshots=0
+        )
+        self._segments = SegmentFiles(disk, shard / "log", identity.segment_bytes)
+        numbers = self._segments.numbers()
+        self._log_start = numbers[0] * identity.segment_bytes if numbers else 0
+        self._position = self._log_start
+
+    def run(self) -> Report:
+        slots = self._checkpoint()
+        page = self._published()
+        scan = LogScan(self._segments)
+        durable = max((slot.position for slot in slots), default=0)
+        if self._segments.numbers():
+            self._log(scan, durable, page)
+        elif durable:
+            self._notes.damage("log", f"no segments in {self._shard / 'log'}, but it was durable to {durable}", RESTORE)
+        for slot in slots:
+            if slot.position > self._log_start and not scan.batch_ends_at(slot.position):
+                what = f"a slot names log offset {slot.position}, where no batch ends"
+                self._notes.damage("checkpoint", what, "keep the directory; a start refuses this store")
+        self._segments.close()
+        return Report(self._notes.all(), dict(self._counted), self._log_start, self._position)
+
+    # --- the log
+
+    def _log(self, scan: LogScan, durable: int, page: Published | None) -> None:
+        below = page.position if page is not None else None
+        derived = _DerivedCheck(self._disk, self._shard, self._identity, self._notes, self._counted)
+        derived.start(self._log_start, below)
+        for scanned in scan.from_batch(self._log_start, durable):
+            if isinstance(scanned, Batch):
+                header = scanned.header
+                records = decode_batch(scanned.view, scanned.place, header)
+                self._counted["batches"] += 1
+                self._counted["records"] += len(records)
+                self._check_records(records)
+                if below is None or header.offset < below:
+                    derived.batch(header.broker_time_ms, records)
+                    self._position = header.end
+            else:
+                self._end(scanned, below)
+        if below is not None and self._position < below:
+            what = f"the log ends at {self._position}, position {below} is published"
+            self._notes.damage(
+                "log", what, "a broker with durability `memory` lost power, or the log was cut: " + RESTORE
+            )
+        derived.finish(self._position, below)
+
+    def _end(self, last: EndOfLog | TornTail | CorruptInterior, below: int | None) -> None:
+        match last:
+            case EndOfLog():
+                return
+            case TornTail(cut_at, _, why, whole):
+                if below is not None and cut_at < below:
+                    return  # told as a log that ends below the published position
+                what = f"torn end at {cut_at} ({why}), {whole} whole batches behind it"
+                self._notes.note(
+                    "log", what, "nothing to do: it was never answered, a running broker or a start settles it"
+                )
+            case CorruptInterior(at, file, why, position):
+                page = read_published(self._disk, self._shard / "published")
+                if below is not None and at >= below and isinstance(page, Published) and page.position > below:
+                    return  # a broker is writing there
+                self._notes.damage(
+                    "log", f"{file} at log offset {at}: {why}; the log was durable to {position}", RESTORE
+                )
+
+    def _check_records(self, records: list[Record]) -> None:
+        for record in records:
+            message = getattr(record, "message", None)
+            if message is not None:
+                self._counted["bodies"] += 1
+                self._counted["body_bytes"] += len(message.body)
+            if isinstance(record, Committed | Released):
+                for ref in record.refs:
+                    self._check_ref(record, ref)
+
+    def _check_ref(self, record: Committed | Released, ref: Ref) -> None:
+        """A verdict's refs lead to messages of its own segment."""
+        size = self._identity.segment_bytes
+        what = f"the verdict at {record.offset} refers to log offset {ref.offset}"
+        if segment_start(ref.offset, size) != segment_start(record.offset, size):
+            self._notes.damage("log", f"{what}, which lies in another segment", RESTORE)
+            return
+        segment = self._segments.get(ref.offset // size)
+        assert segment is not None
+        place = ref.offset % size
+        kind = segment.view[place]
+        message_at = MESSAGE_AT_BY_KIND[kind]
+        length = int.from_bytes(segment.view[place + 4 : place + 8], "big") - message_at
+        if not message_at or length != ref.message_bytes:
+            self._notes.damage("log", f"{what}: no message of {ref.message_bytes} bytes lies there", RESTORE)
+        elif kind in (Kind.HALF, Kind.CARRIED_HALF):
+            at = place + message_at + AT_QUEUE_OFFSET
+            half_index = int.from_bytes(segment.view[at : at + 8], "big", signed=True)
+            if half_index != ref.half_index:
+                self._notes.damage("log", f"{what} as half {ref.half_index}, there lies half {half_index}", RESTORE)
+
+    # --- what only accelerates
+
+    def _checkpoint(self) -> tuple[Slot, ...]:
+        found = read_checkpoint(self._disk, self._shard / "checkpoint", self._identity.store_id)
+        if isinstance(found, Unreadable):
+            self._notes.damage("checkpoint", found.why, REDO_MORE)
+        if not isinstance(found, Present):
+            return ()
+        for slot in found.slots:
+            snapshot = read_snapshot(self._disk, self._shard / "snapshots", self._identity.store_id, slot.position)
+            if isinstance(snapshot, WholeSnapshot) and snapshot.crc == slot.snapshot_crc:
+                self._counted["snapshots"] += 1
+            elif slot is found.slots[0]:
+                why = snapshot.why if isinstance(snapshot, Unreadable) else "missing, or not the one that was taken"
+                self._notes.damage("checkpoint", f"the snapshot of log offset {slot.position}: {why}", REDO_MORE)
+        return found.slots
+
+    def _published(self) -> Published | None:
+        page = read_published(self._disk, self._shard / "published")
+        if isinstance(page, Unreadable):
+            self._notes.note("published", page.why, "nothing to do: the next start writes it")
+        if not isinstance(page, Published):
+            return None
+        if page.store != self._identity.store_id:
+            what = f"the published page is of store {page.store.hex()}"
+            self._notes.damage("published", what, "nothing to do: the next start writes it")
+            return None
+        return None if page.rebuilding else page
+
+
+class _DerivedCheck:
+    """Compares derived files with what the records say, batch by batch."""
+
+    def __init__(self, disk: Disk, shard: Path, identity: Identity, notes: _Notes, counted: Counter[str]) -> None:
+        self._disk = disk
+        self._shard = shard
+        self._identity = identity
+        self._notes = notes
+        self._counted = counted
+        files = OpenFiles(disk, writable=False)
+        self._files = files
+        self._queues = ConsumeQueues(disk, shard / "queues", files)
+        self._table = TransactionTable(disk, shard / "transactions", files)
+        #: (topic, queue) -> queue offset that the log gives next.
+        self._ends: dict[tuple[int, int], int] = {}
+        #: What is wrong with entries, by topic: a topic that is deleted later has no queues to compare.
+        self._wrong: dict[int, list[str]] = {}
+        self._deleted: set[int] = set()
+        self._named: dict[int, str] = {}
+        self._undecided: set[int] = set()
+        self._settled: dict[int, int] = {}
+        self._key_data: dict[int, bytes] = {}
+        self._key_at: Counter[int] = Counter()
+        self._keys_wrong: set[int] = set()
+        self._bound = 1 << 62
+
+    def start(self, log_start: int, below: int | None) -> None:
+        self._bound = below if below is not None else 1 << 62
+        self._queues.load(self._bound, log_start)
+
+    def batch(self, now_ms: int, records: list[Record]) -> None:
+        for record in records:
+            check = self._CHECKS.get(type(record))
+            if check is not None:
+                check(self, record, now_ms)
+
+    def finish(self, position: int, below: int | None) -> None:
+        """What the log does not call for must not be there; what it calls for was checked on the way."""
+        for (topic_id, queue_id), end in self._ends.items():
+            has = self._queues.bounds(topic_id, queue_id)[1]
+            if below is not None and has != end:
+                self._entry_wrong(topic_id, f"topic {topic_id} queue {queue_id} ends at {has}, the log says {end}")
+        for topic_id, wrong in self._wrong.items():
+            if topic_id not in self._deleted:
+                for what in wrong:
+                    self._notes.damage("queues", what, REMAKE)
+        for half_index in sorted(self._undecided):
+            row = self._table.row(half_index)
+            if row is not None and row.state != ROW_UNDECIDED and row.verdict_position < position:
+                what = f"half {half_index} is undecided in the log, its row has a verdict at {row.verdict_position}"
+                self._notes.damage("transactions", what, REMAKE)
+        self._topics()
+        self._files.close()
+
+    # --- queues
+
+    def _plain(self, record: MessageRecord, now_ms: int) -> None:
+        message = record.message
+        tag = props.find(message.properties, props.TAGS)
+        entry = QueueEntry(
+            record.offset,
+            record.size - MESSAGE_AT,
+            tag_hash(tag) if tag else 0,
+            record.offset,
+            now_ms,
+            NO_HALF,
+            key_hash(message.topic, record.unique_id) if record.unique_id else 0,
+        )
+        self._entry(record.topic_id, message.queue_id, message.queue_offset, entry)
+        self._keys(message, record.offset)
+
+    def _ref_entry(self, ref: Ref, position: int, now_ms: int) -> None:
+        half_index = ref.half_index if ref.half_index >= 0 else DELAYED
+        entry = QueueEntry(ref.offset, ref.message_bytes, ref.tag_hash, position, now_ms, half_index, ref.key_hash)
+        self._entry(ref.topic_id, ref.queue_id, ref.queue_offset, entry)
+
+    def _entry(self, topic_id: int, queue_id: int, queue_offset: int, expected: QueueEntry) -> None:
+        self._counted["queue_entries"] += 1
+        where = f"topic {topic_id} queue {queue_id} entry {queue_offset}"
+        next_offset = self._ends.get((topic_id, queue_id), queue_offset)
+        if queue_offset != next_offset:
+            what = f"{where}: the record at {expected.visible_at} should give queue offset {next_offset}"
+            self._notes.damage("log", what, RESTORE)
+        self._ends[(topic_id, queue_id)] = queue_offset + 1
+        found = self._queues.read(topic_id, queue_id, queue_offset, 1, self._bound)
+        if not found:
+            self._entry_wrong(topic_id, f"{where} is missing; the record at {expected.visible_at} calls for it")
+        elif found[0] != expected:
+            self._entry_wrong(topic_id, f"{where} says {_differences(found[0], expected)}")
+
+    def _entry_wrong(self, topic_id: int, what: str) -> None:
+        self._wrong.setdefault(topic_id, []).append(what)
+
+    # --- transactions
+
+    def _half(self, record: HalfRecord, now_ms: int) -> None:
+        self._undecided.add(record.half_index)
+        message = record.message
+        self._row(
+            record.half_index,
+            original_offset=record.offset,
+            message_bytes=record.size - MESSAGE_AT,
+            topic_id=record.topic_id,
+            queue_id=message.queue_id,
+            number=record.index,
+            group_hash=hash64(record.group.encode()),
+            id_hash=hash64(record.tx_id.encode()),
+            prepared_at_ms=now_ms,
+        )
+        self._keys(message, record.offset)
+
+    def _carried_half(self, record: CarriedHalf, now_ms: int) -> None:
+        self._undecided.add(record.half_index)
+        row = self._row(
+            record.half_index,
+            original_offset=record.first_offset,
+            topic_id=record.topic_id,
+            message_bytes=record.message_bytes,
+            group_hash=hash64(record.group.encode()),
+            id_hash=hash64(record.tx_id.encode()),
+        )
+        if row is not None and row.current_offset < record.offset:
+            what = f"half {record.half_index} lies at {record.offset}, its row says {row.current_offset}"
+            self._notes.damage("transactions", what, REMAKE)
+        self._keys_of_carried(record.offset)
+
+    def _committed(self, record: Committed, now_ms: int) -> None:
+        for ref in record.refs:
+            self._verdict(ref.half_index, record.offset)
+            expected: dict[str, int] = {
+                "state": ROW_COMMITTED,
+                "decided_by": record.decided_by,
+                "verdict_position": record.offset,
+                "settled_at_ms": now_ms,
+                "due_ms": ref.due_ms,
+            }
+            if not ref.due_ms:
+                expected["queue_offset"] = ref.queue_offset
+                self._ref_entry(ref, record.offset, now_ms)
+            self._row(ref.half_index, **expected)
+
+    def _rolled_back(self, record: RolledBack, now_ms: int) -> None:
+        for half_index in record.half_indexes:
+            self._verdict(half_index, record.offset)
+            self._row(
+                half_index,
+                state=ROW_ROLLED_BACK,
+                decided_by=record.decided_by,
+                verdict_position=record.offset,
+                settled_at_ms=now_ms,
+                queue_offset=-1,
+            )
+
+    def _released(self, record: Released, now_ms: int) -> None:
+        for ref in record.refs:
+            self._ref_entry(ref, record.offset, now_ms)
+            if ref.half_index >= 0:
+                self._row(ref.half_index, queue_offset=ref.queue_offset)
+
+    def _checked(self, record: Checked, now_ms: int) -> None:
+        if record.half_index in self._undecided:
+            row = self._table.row(record.half_index)
+            if row is not None and row.checks < record.checks:
+                what = f"half {record.half_index} was checked {record.checks} times, its row says {row.checks}"
+                self._notes.damage("transactions", what, REMAKE)
+
+    def _verdict(self, half_index: int, position: int) -> None:
+        self._undecided.discard(half_index)
+        before = self._settled.setdefault(half_index, position)
+        if before != position:
+            what = f"half {half_index} is settled twice, at {before} and at {position}"
+            self._notes.damage("log", what, "keep the directory and report it: a transaction has one verdict")
+
+    def _row(self, half_index: int, **expected: int) -> TransactionRow | None:
+        self._counted["rows"] += 1
+        row = self._table.row(half_index)
+        if row is None:
+            self._notes.damage("transactions", f"the row of half {half_index} is missing", REMAKE)
+            return None
+        wrong = [
+            f"{name} {getattr(row, name)} instead of {value}"
+            for name, value in expected.items()
+            if getattr(row, name) != value
+        ]
+        if wrong:
+            self._notes.damage("transactions", f"the row of half {half_index} says {', '.join(wrong)}", REMAKE)
+        return row
+
+    # --- keys and topics
+
+    def _delayed(self, record: DelayedRecord, now_ms: int) -> None:
+        self._keys(record.message, record.offset)
+
+    def _carried_delayed(self, record: CarriedDelayed, now_ms: int) -> None:
+        self._keys_of_carried(record.offset)
+
+    def _keys_of_carried(self, offset: int) -> None:
+        """The keys of a carried message are compared through what the index has there: the record has no properties."""
+        start, data = self._key_file(offset)
+        while data[self._key_at[start] + 8 : self._key_at[start] + 16] == offset.to_bytes(8, "big"):
+            self._key_at[start] += KEY_ENTRY.size
+
+    def _keys(self, message: StoredMessage, offset: int) -> None:
+        for value in key_hashes(message):
+            self._counted["keys"] += 1
+            start, data = self._key_file(offset)
+            at = self._key_at[start]
+            self._key_at[start] = at + KEY_ENTRY.size
+            if data[at : at + KEY_ENTRY.size] != KEY_ENTRY.pack(value, offset) and start not in self._keys_wrong:
+                self._keys_wrong.add(start)
+                what = f"the index of segment {start} does not name the message at {offset} where it should"
+                self._notes.damage("keys", what, REMAKE)
+
+    def _key_file(self, offset: int) -> tuple[int, bytes]:
+        start = segment_start(offset, self._identity.segment_bytes)
+        if start not in self._key_data:
+            path = self._shard / "keys" / f"{start:020d}.key"
+            self._key_data = {start: _whole(self._disk, path)}
+        return start, self._key_data[start]
+
+    def _topic_set(self, record: TopicSet, now_ms: int) -> None:
+        self._named[record.topic_id] = record.name
+
+    def _topic_deleted(self, record: TopicDeleted, now_ms: int) -> None:
+        self._deleted.add(record.topic_id)
+
+    def _topics(self) -> None:
+        try:
+            _, topics = read_topics(self._disk, self._shard / "topics.json")
+        except HalfmqError as error:
+            self._notes.damage("topics", str(error), "nothing to do: the next start writes it")
+            return
+        has = {topic.topic_id: topic.name for topic in topics}
+        for topic_id, name in self._named.items():
+            if topic_id not in self._deleted and has.get(topic_id) != name:
+                what = f"topics.json does not name topic {topic_id}, {name!r}"
+                self._notes.damage("topics", what, "nothing to do: the next start writes it")
+
+    _CHECKS: Final[dict[type, Callable[..., None]]] = {
+        MessageRecord: _plain,
+        HalfRecord: _half,
+        CarriedHalf: _carried_half,
+        Committed: _committed,
+        RolledBack: _rolled_back,
+        Released: _released,
+        Checked: _checked,
+        DelayedRecord: _delayed,
+        CarriedDelayed: _carried_delayed,
+        TopicSet: _topic_set,
+        TopicDeleted: _topic_deleted,
+    }
+
+
+def _differences(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
+    names: tuple[str, ...] = getattr(expected, "_fields", ())
+    return ", ".join(_difference(names, found, expected))
+
+
+def _difference(names: tuple[str, ...], found: tuple[Any, ...], expected: tuple[Any, ...]) -> Iterator[str]:
+    for name, has, should in zip(names, found, expected, strict=True):
+        if has != should:
+            yield f"{name} {has} instead of {should}"
+
+
+def _whole(disk: Disk, path: Path) -> bytes:
+    if not disk.exists(path):
+        return b""
+    file = disk.open(path, writable=False)
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()
