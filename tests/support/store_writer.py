@@ -77,6 +77,7 @@ class StoreWriter:
         self.topics: dict[str, int] = {}
         self.ends: dict[tuple[int, int], int] = {}
         self.halves = 0
+        self.prepared_ms: dict[int, int] = {}
         self.topic_ids = 0
         self.log_start = 0
         self.batch: list[Record] = []
@@ -124,6 +125,7 @@ class StoreWriter:
             number = self.topics[topic]
             half_index = self.halves
             self.halves += 1
+            self.prepared_ms[half_index] = self.now_ms
             size = message_record_size(topic, len(body), len(properties))
             stored = self.message(topic, queue, body, properties, half_index)
             count = len(messages) if index == len(messages) - 1 else 0
@@ -151,7 +153,7 @@ class StoreWriter:
                     carried_size,
                     lambda at, half=half, carried_size=carried_size, message_bytes=message_bytes: CarriedHalf(  # type: ignore[misc]
                         at, carried_size, half.offset, half.offset, half.half_index, half.topic_id, message_bytes, GROUP,
-                        tx_id, half.index, half.count, self.now_ms, 0, 0, 0, half.message.queue_id, 0, 0, 0,
+                        tx_id, half.index, half.count, self.prepared_ms[half.half_index], 0, 0, 0, half.message.queue_id, 0, 0, 0,
                     ),
                 )  # fmt: skip
                 offset = carried.offset

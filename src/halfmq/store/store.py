@@ -30,7 +30,7 @@ from halfmq.store.batch_codec import Header, decode_batch, read_header
 from halfmq.store.checkpoint import Present, Slot, read_checkpoint, write_checkpoint
 from halfmq.store.commit_log import CommitLog
 from halfmq.store.consume_queue import QueueEntry
-from halfmq.store.derive import Derived, FoundMessage
+from halfmq.store.derive import Derived, FoundMessage, derived_files_are_there
 from halfmq.store.group_flush import GroupFlush, Job, Syncer
 from halfmq.store.identity import Identity, read_identity, take_lock, write_identity
 from halfmq.store.log_scan import Batch, LogScan
@@ -94,9 +94,11 @@ def _read_checkpoints(disk: Disk, shard: Path, store_id: bytes) -> _Checkpoints:
         case Present(slots):
             found = []
             snapshot: WholeSnapshot | None = None
+            # A snapshot does not stand in for derived files: without them they are made again from the log's start.
+            followed = derived_files_are_there(disk, shard)
             for slot in slots:
                 usable = False
-                if snapshot is None:  # the older one is read only when the newer one is no good
+                if snapshot is None and followed:  # the older one is read only when the newer one is no good
                     candidate = read_snapshot(disk, shard / "snapshots", store_id, slot.position)
                     if isinstance(candidate, WholeSnapshot) and candidate.crc == slot.snapshot_crc:
                         snapshot, usable = candidate, True
