@@ -1,3 +1,92 @@
-"""halfmq: a message is visible if and only if the local database transaction that sent it committed."""
+"""halfmq: a message is visible if and only if the local database transaction that sent it committed.
+
+The public names of the client and the errors live here; they are loaded when they are asked for, so that importing
+``halfmq`` costs nothing and a service loads only what it uses. The database side is ``halfmq.sql``, Spark's is
+``halfmq.spark``.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from halfmq.client import (
+        App,
+        AsyncClient,
+        Batch,
+        Client,
+        Consumer,
+        Message,
+        Outcome,
+        OutgoingMessage,
+        Prepared,
+        Receipt,
+        Transaction,
+        TransactionListener,
+        TransactionReceipt,
+    )
+    from halfmq.errors import (
+        ConnectError,
+        EnvironmentFailed,
+        HalfmqError,
+        InvalidName,
+        MessageTooLarge,
+        NotAuthorized,
+        OutcomeUnknown,
+        ProtocolError,
+        RequestFailed,
+        SendTimeout,
+        ServerBusy,
+        TopicNotFound,
+        TransactionRefused,
+        TransactionUnknown,
+        UnsupportedCombination,
+        UsageError,
+    )
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "App",
+    "AsyncClient",
+    "Batch",
+    "Client",
+    "ConnectError",
+    "Consumer",
+    "EnvironmentFailed",
+    "HalfmqError",
+    "InvalidName",
+    "Message",
+    "MessageTooLarge",
+    "NotAuthorized",
+    "Outcome",
+    "OutcomeUnknown",
+    "OutgoingMessage",
+    "Prepared",
+    "ProtocolError",
+    "Receipt",
+    "RequestFailed",
+    "SendTimeout",
+    "ServerBusy",
+    "TopicNotFound",
+    "Transaction",
+    "TransactionListener",
+    "TransactionReceipt",
+    "TransactionRefused",
+    "TransactionUnknown",
+    "UnsupportedCombination",
+    "UsageError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from halfmq import client, errors
+
+    value = getattr(errors, name) if hasattr(errors, name) else getattr(client, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,69 @@
+"""Clients for halfmq and Apache RocketMQ. The public names are those of ``halfmq``.
+
+    async_client.py  AsyncClient         sync.py  Client, the blocking facade over it      app.py  App: decorators
+    producer.py      plain sends         prepare.py transaction.py verdicts.py             halves and verdicts
+    consumer.py group_member.py queue_puller.py offset_tracker.py allocation.py            consuming
+    check_listener.py listener.py transaction_block.py transaction_log.py                  checks; seams for users and sql
+    connection.py links.py membership.py routing.py retry.py refusals.py connector.py      the network
+
+Importing this package imports nothing else; names are loaded when they are asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from halfmq.client.app import App
+    from halfmq.client.async_client import AsyncClient
+    from halfmq.client.consumer import Batch, Consumer
+    from halfmq.client.listener import TransactionListener
+    from halfmq.client.message import Message
+    from halfmq.client.outcome import Outcome
+    from halfmq.client.outgoing import OutgoingMessage, compose
+    from halfmq.client.receipts import Prepared, Receipt, TransactionReceipt
+    from halfmq.client.sync import Client
+    from halfmq.client.transaction_block import Transaction
+
+_WHERE = {
+    "App": "app",
+    "AsyncClient": "async_client",
+    "Batch": "consumer",
+    "Client": "sync",
+    "Consumer": "consumer",
+    "Message": "message",
+    "Outcome": "outcome",
+    "OutgoingMessage": "outgoing",
+    "Prepared": "receipts",
+    "Receipt": "receipts",
+    "Transaction": "transaction_block",
+    "TransactionListener": "listener",
+    "TransactionReceipt": "receipts",
+    "compose": "outgoing",
+}
+
+__all__ = [
+    "App",
+    "AsyncClient",
+    "Batch",
+    "Client",
+    "Consumer",
+    "Message",
+    "Outcome",
+    "OutgoingMessage",
+    "Prepared",
+    "Receipt",
+    "Transaction",
+    "TransactionListener",
+    "TransactionReceipt",
+    "compose",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _WHERE.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value

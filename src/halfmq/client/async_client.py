@@ -31,6 +31,7 @@ from halfmq.client.transaction_block import AsyncTransaction, checked_outcome
 from halfmq.client.transaction_log import CheckFunction, TransactionBlock, TransactionLog
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.client.user_code import RunBlocking, Threads, call
+from halfmq.client.verdicts import Verdicts
 from halfmq.errors import ConnectError, HalfmqError, UsageError
 from halfmq.model import properties as names
 from halfmq.model.ids import checked_name
@@ -153,9 +154,7 @@ class AsyncClient:
         )
         self._producer = Producer(self._plumbing, self.group or NO_GROUP)
         self._transactions = Transactions(self._plumbing, self.group)
-        self._check_listener = CheckListener(
-            self.group, self._transactions.verdicts, self._run_blocking, self._checks
-        )
+        self._check_listener = CheckListener(self.group, self._transactions.verdicts, self._run_blocking, self._checks)
         for name, check in self._check_functions.items():
             self._check_listener.register(name, check)
         if self._check_functions:
@@ -197,6 +196,20 @@ class AsyncClient:
         self._names.close()
         self._threads.close()
         self._opened = False
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def verdicts(self) -> Verdicts:
+        """What this process knows of its own transactions."""
+        self._open()
+        return self._transactions.verdicts
+
+    def check_functions(self) -> dict[str, CheckFunction]:
+        """Who answers which checks, by name."""
+        return dict(self._check_functions)
 
     @property
     def is_open(self) -> bool:
@@ -348,9 +361,7 @@ class AsyncClient:
             Exception: of ``execute``, after ROLLBACK was sent.
         """
         self.add_listener(listener)
-        outgoing = compose(
-            topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, properties=properties
-        )
+        outgoing = compose(topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, properties=properties)
         tx_id = self.new_transaction_id()
         verdicts = self._transactions.verdicts
         verdicts.opened(tx_id)
@@ -362,11 +373,12 @@ class AsyncClient:
             except Exception:
                 await self._roll_back_quietly(prepared)
                 raise
-            return await self._finish(prepared, checked_outcome(said, f"{type(listener).__name__}.execute"))
+            return await self.finish(prepared, checked_outcome(said, f"{type(listener).__name__}.execute"))
         finally:
             verdicts.left_open(tx_id)
 
-    async def _finish(self, prepared: Prepared, outcome: Outcome) -> TransactionReceipt:
+    async def finish(self, prepared: Prepared, outcome: Outcome) -> TransactionReceipt:
+        """What a listener said, told to the broker; a receipt with UNDECIDED for UNKNOWN. Raises as ``commit``."""
         match outcome:
             case Outcome.COMMIT:
                 return await self.commit(prepared)

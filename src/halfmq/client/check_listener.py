@@ -60,7 +60,7 @@ class CheckListener:
             log.warning("a check from %s cannot be read: %s", connection.address, error)
             return
         message = transaction.message
-        assert message is not None  # noqa: S101
+        assert message is not None
         group = message.properties.get(names.PGROUP)
         if group != self._group:
             log.warning("a check for producer group %s came to group %s; not answered", group, self._group)
@@ -78,7 +78,7 @@ class CheckListener:
         task.add_done_callback(lambda _: self._busy.discard(key))
 
     async def _answer(self, connection: Connection, transaction: Transaction, fields: CheckFields) -> None:
-        outcome = self._verdicts.get(transaction.id)
+        outcome = self._verdicts.get(transaction.id, asyncio.get_running_loop().time())
         if outcome is None:
             async with self._turns:
                 outcome = await self._ask(transaction)
@@ -86,7 +86,7 @@ class CheckListener:
             return  # the broker asks again, on a connection that lives
         self.counts["answered"] += 1
         message = transaction.message
-        assert message is not None  # noqa: S101
+        assert message is not None
         connection.tell_frame(
             encode_end(
                 connection.next_opaque(),
@@ -109,7 +109,7 @@ class CheckListener:
         try:
             answer = await call(self._run_blocking, check, transaction)
             return checked_outcome(answer, f"the check of transactions named {transaction.name!r}")
-        except Exception:
+        except Exception:  # noqa: BLE001 - the application's code or a bug; logged, and the service goes on
             self.counts["failed"] += 1
             log.exception("the check of transaction %s (%s) failed; UNKNOWN", transaction.id, transaction.name)
             return Outcome.UNKNOWN

@@ -38,9 +38,7 @@ class NoAnswer(Exception):
 class Connection(asyncio.Protocol):
     """Made by ``links``. ``version`` and ``capabilities`` are filled in by the first heartbeat."""
 
-    def __init__(
-        self, address: Address, loop: asyncio.AbstractEventLoop, on_push: OnPush, on_lost: OnLost
-    ) -> None:
+    def __init__(self, address: Address, loop: asyncio.AbstractEventLoop, on_push: OnPush, on_lost: OnLost) -> None:
         self.address = address
         #: MQVersion ordinal of the server; 0 until its first heartbeat answer.
         self.version = 0
@@ -148,7 +146,7 @@ class Connection(asyncio.Protocol):
         now = self._loop.time()
         expired = [opaque for opaque, (_, deadline) in self._waiting.items() if deadline <= now]
         for opaque in expired:
-            future, deadline = self._waiting.pop(opaque)
+            future, _ = self._waiting.pop(opaque)
             if not future.done():
                 future.set_exception(NoAnswer(f"{self.address} did not answer in time"))
         if expired and self._heard_at < now - 3 * _DEADLINE_TICK_S and self._silent_since_request(now):
@@ -163,7 +161,7 @@ class Connection(asyncio.Protocol):
     # --- asyncio.Protocol -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101
+        assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._heard_at = self._loop.time()
         name = transport.get_extra_info("sockname")

@@ -111,6 +111,10 @@ class Consumer:
             self._feed.close()
 
     @property
+    def is_closed(self) -> bool:
+        return self._open_feed().closed
+
+    @property
     def member(self) -> GroupMember:
         if self._member is None:
             raise UsageError("this consumer is not open", hint="async with mq.consumer(...) as messages:")

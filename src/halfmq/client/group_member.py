@@ -211,7 +211,7 @@ class GroupMember:
     async def _run(self, puller: QueuePuller) -> None:
         try:
             await puller.run()
-        except Exception:
+        except Exception:  # noqa: BLE001 - the application's code or a bug; logged, and the service goes on
             # A bug of ours must not end in a queue that silently stands still.
             log.exception("the reader of %s failed; it is started anew", puller.queue)
             await asyncio.sleep(_UNSETTLED_S)

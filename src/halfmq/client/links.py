@@ -87,7 +87,8 @@ class Links:
         except TimeoutError:
             connection.abort("it did not answer the first request")
             raise ConnectError(
-                f"{address} did not answer within {self._connect_timeout_s:g} s", hint="is it a halfmq or RocketMQ server?"
+                f"{address} did not answer within {self._connect_timeout_s:g} s",
+                hint="is it a halfmq or RocketMQ server?",
             ) from None
         except OSError as error:
             raise ConnectError(

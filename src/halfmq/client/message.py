@@ -51,9 +51,7 @@ class Message:
 
     __slots__ = ("_delivery", "_log_offset", "_properties", "_stored", "_texts", "body", "offset", "queue", "topic")
 
-    def __init__(
-        self, stored: StoredMessage, log_offset: int, body: bytes, delivery: Delivery | None = None
-    ) -> None:
+    def __init__(self, stored: StoredMessage, log_offset: int, body: bytes, delivery: Delivery | None = None) -> None:
         self._stored = stored
         self._properties = stored.properties
         self._texts: dict[str, str] | None = None
@@ -160,7 +158,9 @@ class Message:
 
     def _required_delivery(self) -> Delivery:
         if self._delivery is None:
-            raise UsageError("this message did not come from a consumer", hint="only consumed messages are acknowledged")
+            raise UsageError(
+                "this message did not come from a consumer", hint="only consumed messages are acknowledged"
+            )
         return self._delivery
 
     def ack(self) -> Awaitable[None]:
@@ -189,7 +189,7 @@ class Message:
         """
         try:
             yield self
-        except Exception:
+        except Exception:  # noqa: BLE001 - the application's code or a bug; logged, and the service goes on
             log.exception("processing of %r failed; it is delivered again later", self)
             await self.retry()
         else:

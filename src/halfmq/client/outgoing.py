@@ -5,7 +5,7 @@ A mistake of the caller is raised here, at the call, and not as a broker's error
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -189,4 +189,3 @@ def delay_properties(delay_ms: int, *, any_delay: bool) -> bytes:
     if delay_ms % 1000:
         return names.encode([(names.TIMER_DELAY_MS, str(delay_ms))])
     return names.encode([(names.TIMER_DELAY_SEC, str(delay_ms // 1000))])
-

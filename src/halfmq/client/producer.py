@@ -29,6 +29,7 @@ _V5_0_0: Final = 413
 _BATCH_BYTES_MAX: Final = limits.BODY_BYTES_MAX - 64 * 1024
 _BATCH_MESSAGES_MAX: Final = 1_024
 _ENTRY_BYTES: Final = 22
+_BATCH_PROPERTIES: Final = b"WAIT\x01true\x02"
 
 
 def unique_key(message_id: str) -> bytes:
@@ -83,7 +84,8 @@ class Producer:
             BatchEntry(0, message.body, names.append(message.properties, unique_key(message_id)))
             for message, message_id in zip(batch, ids, strict=True)
         )
-        answer, target = await self._deliver(topic, body, unique_key(ids[0]), "", 0, timeout_s, batch=True)
+        # Not the first id: brokers up to 5.0 append these properties to each entry's, where the last of two wins.
+        answer, target = await self._deliver(topic, body, _BATCH_PROPERTIES, "", 0, timeout_s, batch=True)
         first = _receipt(answer, target, topic, ids[0])
         offset_ids = first.offset_id.split(",")
         if len(offset_ids) != len(ids):

@@ -37,9 +37,7 @@ _REFUSED_PAUSE_S: Final = 3.0
 _LOCAL_RETRY_S: Final = 5.0
 
 #: Answers of a pull that was looked at, and so also its commit.
-_ANSWERED: Final = frozenset(
-    (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
-)
+_ANSWERED: Final = frozenset((ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY))
 
 
 class Start(NamedTuple):

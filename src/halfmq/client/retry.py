@@ -22,7 +22,14 @@ BACKOFF_MAX_S: Final = 1.0
 #: Answers after which the same request may succeed soon, or on another queue.
 #: RocketMQ's set without 16 and 17, which do not change by asking again.
 RETRIABLE: Final = frozenset(
-    (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY, 204, 205)
+    (
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.GO_AWAY,
+        204,
+        205,
+    )
 )
 
 

@@ -195,6 +195,7 @@ class Transactions:
                 if not connection.is_halfmq:
                     connection.tell_frame(settlement.frame(connection.next_opaque(), half, oneway=True))
                     settlement.told.add(half.message_id)
+                    self.verdicts.told(settlement.prepared.tx_id, asyncio.get_running_loop().time())
                     return None
                 opaque = connection.next_opaque()
                 frame = settlement.frame(opaque, half, oneway=False)

@@ -7,6 +7,7 @@ the FMQ source, 3.2.3: client version, client address, start time, process, conn
 
 import os
 from datetime import UTC, datetime
+from itertools import count
 from typing import Final
 
 from halfmq.model.ids import TransactionId
@@ -32,20 +33,20 @@ class UniqueIds:
         self._message_prefix = (ip + (process & 0xFFFF).to_bytes(2, "big") + random).hex().upper()
         self._transaction_prefix = f"{_ID_VERSION}-{ip.hex()}-{self._started_ms:x}-{process:x}-{random.hex()}-"
         self._month_started_ms = _month_start_ms(self._started_ms)
-        self._counter = 0
-        self._transactions = 0
+        # Counters whose ``next`` is one step of the interpreter: blocking clients ask from many threads.
+        self._messages = count(1)
+        self._transactions = count(1)
 
     def message_id(self) -> str:
         """A UNIQ_KEY of 32 characters."""
-        self._counter = counter = (self._counter + 1) & 0xFFFF
+        counter = next(self._messages) & 0xFFFF
         elapsed = self._clock.monotonic_ms() - self._monotonic_at_start_ms
         since_month = (self._started_ms + elapsed - self._month_started_ms) & 0xFFFFFFFF
         return f"{self._message_prefix}{since_month:08X}{counter:04X}"
 
     def transaction_id(self) -> TransactionId:
         """At most 64 characters, never given twice."""
-        self._transactions += 1
-        return TransactionId(f"{self._transaction_prefix}{self._transactions:x}")
+        return TransactionId(f"{self._transaction_prefix}{next(self._transactions):x}")
 
 
 def _month_start_ms(now_ms: int) -> int:

@@ -1,0 +1,96 @@
+"""How a consumer's function is called: what its parameters ask for, in an inbox transaction or not."""
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, Protocol, get_type_hints
+
+from halfmq.client.message import Message
+from halfmq.client.user_code import RunBlocking, call
+from halfmq.errors import UsageError
+
+
+class InboxPort(Protocol):
+    """``halfmq.sql.Inbox``: a block that yields True the first time a message is seen, and commits with the effect."""
+
+    def once(
+        self, session: Any, message: Message, *, group: str
+    ) -> AbstractContextManager[bool] | AbstractAsyncContextManager[bool]: ...
+
+
+class Handler:
+    """One function with its first parameter's type: the message itself, or what its body is decoded into.
+
+    With an ``inbox`` the function gets the open session as its second argument, and a duplicate is acknowledged
+    without calling it.
+
+    Raises:
+        UsageError: an inbox without sessions, or a function that takes no argument.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        group: str,
+        inbox: InboxPort | None,
+        sessions: Callable[[], Any] | None,
+        run_blocking: RunBlocking,
+    ) -> None:
+        if inbox is not None and sessions is None:
+            raise UsageError(
+                f"{function.__name__} has an inbox and no sessions", hint="App(..., sessions=sessionmaker(engine))"
+            )
+        self._function = function
+        self._group = group
+        self._inbox = inbox
+        self._sessions = sessions
+        self._run_blocking = run_blocking
+        self._into = _first_type(function)
+
+    async def __call__(self, message: Message) -> None:
+        """Handle one message; returns when it may be acknowledged.
+
+        Raises: whatever the function or the decoding raises: the message is delivered again.
+        """
+        if self._inbox is None or self._sessions is None:
+            await call(self._run_blocking, self._function, self._argument(message))
+        elif inspect.iscoroutinefunction(self._function):
+            await self._once_async(self._inbox, self._sessions, message)
+        else:
+            await self._run_blocking(self._once, self._inbox, self._sessions, message)
+
+    def _argument(self, message: Message) -> Any:
+        return message if self._into is None else message.decode(self._into)
+
+    async def _once_async(self, inbox: InboxPort, sessions: Callable[[], Any], message: Message) -> None:
+        async with sessions() as session:
+            block = inbox.once(session, message, group=self._group)
+            if not isinstance(block, AbstractAsyncContextManager):
+                raise UsageError("a coroutine function needs an async_sessionmaker for its inbox")
+            async with block as first:
+                if first:
+                    await self._function(self._argument(message), session)
+
+    def _once(self, inbox: InboxPort, sessions: Callable[[], Any], message: Message) -> None:
+        with sessions() as session:
+            block = inbox.once(session, message, group=self._group)
+            if not isinstance(block, AbstractContextManager):
+                raise UsageError("a plain function needs a sessionmaker for its inbox, not an async one")
+            with block as first:
+                if first:
+                    self._function(self._argument(message), session)
+
+
+def _first_type(function: Callable[..., Any]) -> type | None:
+    """What the first parameter is annotated with; None for the message itself."""
+    parameters = list(inspect.signature(function).parameters)
+    if not parameters:
+        raise UsageError(f"{function.__name__} takes no argument", hint="def handler(message): ...")
+    try:
+        hint = get_type_hints(function).get(parameters[0])
+    except NameError as error:
+        raise UsageError(f"an annotation of {function.__name__} cannot be read: {error}") from error
+    if hint is None or hint is Any or hint is Message:
+        return None
+    return hint  # type: ignore[no-any-return]

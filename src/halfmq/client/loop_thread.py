@@ -1,0 +1,80 @@
+"""The event loop behind the blocking facade: one daemon thread per process, made when it is first needed.
+
+After a fork the child has no such thread; it makes its own when it needs one. What belonged to the parent's loop is
+kept alive and untouched in the child, since a destructor would act on sockets that the parent still uses.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any, Final, TypeVar
+
+from halfmq.errors import UsageError
+
+_T = TypeVar("_T")
+
+
+class LoopThread:
+    """A running loop and its thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="halfmq-loop", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.wait()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.call_soon(self._ready.set)
+        self.loop.run_forever()
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run ``work`` on the loop and wait for it. An interrupt of the waiting thread cancels it.
+
+        Raises:
+            UsageError: called on the loop's own thread, where waiting would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise UsageError("a blocking call inside the client's own loop", hint="use AsyncClient in coroutines")
+        future: Future[_T] = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise UsageError("the client was closed during this call") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+
+_lock = threading.Lock()
+_current: LoopThread | None = None
+#: Loops of parent processes, never to be touched nor collected.
+_of_parents: Final[list[LoopThread]] = []
+
+
+def loop_thread() -> LoopThread:
+    """This process's loop thread."""
+    global _current
+    with _lock:
+        if _current is None:
+            _current = LoopThread()
+            _current.start()
+        return _current
+
+
+def _after_fork_in_child() -> None:
+    global _current, _lock
+    _lock = threading.Lock()
+    if _current is not None:
+        _of_parents.append(_current)
+        _current = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

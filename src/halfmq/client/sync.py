@@ -1,0 +1,368 @@
+"""``Client``: the blocking facade. Same names as ``AsyncClient``; one loop thread per process does the work.
+
+Usable from many threads, and after ``fork`` (gunicorn with preload): a child opens connections of its own with its first
+call. Consumers and transaction blocks do not cross a fork.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from halfmq import limits
+from halfmq.client.async_client import AsyncClient, environment, message_of
+from halfmq.client.consumer import PREFETCH, Batch, Consumer
+from halfmq.client.listener import TransactionListener, listener_name
+from halfmq.client.log import log
+from halfmq.client.loop_thread import loop_thread
+from halfmq.client.message import Message
+from halfmq.client.outgoing import OutgoingMessage, compose
+from halfmq.client.receipts import Prepared, Receipt, TransactionReceipt
+from halfmq.client.transaction_block import BlockingTransaction, checked_outcome
+from halfmq.client.transaction_log import CheckFunction, TransactionBlock, TransactionLog
+from halfmq.errors import HalfmqError, UsageError
+
+_T = TypeVar("_T")
+
+#: Clients of parent processes; see ``loop_thread``.
+_of_parents: Final[list[AsyncClient]] = []
+
+
+class Client:
+    """A connection to halfmq or Apache RocketMQ, for code without asyncio.
+
+    >>> with Client("rocketmq://127.0.0.1:9876", group="orders") as mq:
+    ...     mq.send("order-created", {"id": 7})
+
+    The arguments are those of ``AsyncClient``. Entering raises ``ConnectError`` when no server answers.
+    """
+
+    def __init__(self, url: str, *, group: str = "", **options: Any) -> None:
+        self._make: Callable[[], AsyncClient] = lambda: AsyncClient(url, group=group, **options)
+        self._client = self._make()
+        self.group = self._client.group
+        self._checks: dict[str, CheckFunction] = {}
+        self._entered = False
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_env(cls, **options: Any) -> Self:
+        """From HALFMQ_URL (or RocketMQ's NAMESRV_ADDR) and HALFMQ_GROUP."""
+        return cls(*environment(options), **options)
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def connect(self) -> None:
+        """What entering does. Raises ConnectError."""
+        self._after_fork()
+        loop_thread().run(self._client.connect())
+        self._entered = True
+
+    def close(self) -> None:
+        """Finish what is on its way, then close. Safe to call twice; in a forked child it closes only the child's own."""
+        if self._entered and self._pid == os.getpid():
+            loop_thread().run(self._client.close())
+        self._entered = False
+
+    def healthy(self) -> bool:
+        """Whether a broker answers now."""
+        return self._entered and self._run(self._live().healthy())
+
+    def _after_fork(self) -> bool:
+        """In a forked child, start over with a client of the child's own. True when that happened."""
+        if self._pid == os.getpid():
+            return False
+        self._lock = threading.Lock()
+        _of_parents.append(self._client)
+        self._client = self._make()
+        for name, check in self._checks.items():
+            self._client.add_check(name, check)
+        self._pid = os.getpid()
+        return True
+
+    def _live(self) -> AsyncClient:
+        if not self._entered:
+            raise UsageError("the client is not open", hint="with Client(...) as mq:")
+        if self._pid != os.getpid():
+            with self._lock:
+                if self._after_fork():
+                    loop_thread().run(self._client.connect())
+        return self._client
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return loop_thread().run(work)
+
+    # --- plain sends ----------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        body: object,
+        *,
+        tag: str | None = None,
+        key: object = None,
+        keys: Sequence[object] | str = (),
+        sharding_key: object = None,
+        delay: float | timedelta | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """See ``AsyncClient.send``."""
+        client = self._live()
+        return self._run(
+            client.send(
+                topic,
+                body,
+                tag=tag,
+                key=key,
+                keys=keys,
+                sharding_key=sharding_key,
+                delay=delay,
+                properties=properties,
+                timeout=timeout,
+            )
+        )
+
+    def send_many(
+        self,
+        topic: str,
+        bodies: Iterable[object],
+        *,
+        tag: str | None = None,
+        keys: Sequence[object] | str = (),
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> list[Receipt]:
+        """See ``AsyncClient.send_many``."""
+        client = self._live()
+        return self._run(
+            client.send_many(topic, list(bodies), tag=tag, keys=keys, properties=properties, timeout=timeout)
+        )
+
+    # --- transactions ---------------------------------------------------------------------------------------------
+
+    def new_transaction_id(self) -> str:
+        return self._live().new_transaction_id()
+
+    def prepare(
+        self, messages: Sequence[OutgoingMessage], *, tx_id: str, name: str = "", query_id: str = ""
+    ) -> Prepared:
+        """See ``AsyncClient.prepare``."""
+        client = self._live()
+        return self._run(client.prepare(messages, tx_id=tx_id, name=name, query_id=query_id))
+
+    def commit(self, prepared: Prepared) -> TransactionReceipt:
+        """See ``AsyncClient.commit``."""
+        client = self._live()
+        return self._run(client.commit(prepared))
+
+    def rollback(self, prepared: Prepared) -> TransactionReceipt:
+        """See ``AsyncClient.rollback``."""
+        client = self._live()
+        return self._run(client.rollback(prepared))
+
+    def begin(self, name: str = "", *, topic: str | None = None, query_id: str = "") -> BlockingTransaction:
+        """``with mq.begin() as tx: tx.send(...)``. See ``AsyncClient.begin``."""
+        client = self._live()
+        if not self.group:
+            raise UsageError("transactions need a group", hint='Client(url, group="orders")')
+        return BlockingTransaction(self, client.verdicts, name, topic=topic, query_id=query_id)
+
+    def transaction(
+        self, session: Any, *, log: TransactionLog, **options: Any
+    ) -> AbstractContextManager[TransactionBlock]:
+        """One outcome for a database session and its messages; see ``halfmq.sql.TransactionLog``."""
+        self._live()
+        if not self.group:
+            raise UsageError("transactions need a group", hint='Client(url, group="orders")')
+        return log.bind(self, session, **options)
+
+    def send_in_transaction(
+        self,
+        topic: str,
+        body: object,
+        arg: Any = None,
+        *,
+        listener: TransactionListener,
+        tag: str | None = None,
+        key: object = None,
+        keys: Sequence[object] | str = (),
+        sharding_key: object = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> TransactionReceipt:
+        """See ``AsyncClient.send_in_transaction``. ``listener.execute`` runs in the calling thread."""
+        client = self._live()
+        self.add_listener(listener)
+        outgoing = compose(topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, properties=properties)
+        tx_id = client.new_transaction_id()
+        verdicts = client.verdicts
+        verdicts.opened(tx_id)
+        try:
+            prepared = self.prepare([outgoing], tx_id=tx_id, name=listener_name(listener))
+            message = message_of(outgoing, prepared, client.clock.wall_ms())
+            try:
+                said = listener.execute(message, arg)
+            except Exception:
+                self._roll_back_quietly(prepared)
+                raise
+            outcome = checked_outcome(said, f"{type(listener).__name__}.execute")
+            return self._run(client.finish(prepared, outcome))
+        finally:
+            verdicts.left_open(tx_id)
+
+    def _roll_back_quietly(self, prepared: Prepared) -> None:
+        try:
+            self.rollback(prepared)
+        except HalfmqError as error:
+            log.warning("%s; the check settles it", error)
+
+    # --- checks ---------------------------------------------------------------------------------------------------
+
+    def add_listener(self, listener: TransactionListener) -> None:
+        """See ``AsyncClient.add_listener``."""
+        self._on_loop(lambda: self._client.add_listener(listener))
+
+    def add_check(self, name: str, check: CheckFunction) -> None:
+        """See ``AsyncClient.add_check``."""
+        self._on_loop(lambda: self._client.add_check(name, check))
+
+    def answer_checks(self, log: TransactionLog, sessions: Any) -> None:
+        """See ``AsyncClient.answer_checks``."""
+        self.add_check(log.name, log.checker(sessions))
+
+    def _on_loop(self, register: Callable[[], None]) -> None:
+        async def work() -> None:
+            register()
+
+        if self._entered:
+            self._live()
+            self._run(work())
+        else:
+            register()
+        self._checks = self._client.check_functions()
+
+    # --- consuming ------------------------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        *,
+        group: str = "",
+        tags: str = "*",
+        start: str | datetime = "earliest",
+        retries: int = limits.RETRY_TIMES_MAX,
+        prefetch: int = PREFETCH,
+    ) -> "BlockingConsumer":
+        """``with mq.consumer(topic, group="billing") as messages``. See ``AsyncClient.consumer``."""
+        return BlockingConsumer(
+            self._live().consumer(topics, group=group, tags=tags, start=start, retries=retries, prefetch=prefetch)
+        )
+
+
+class BlockingMessage(Message):
+    """A message whose ``ack``, ``retry`` and ``reject`` need no ``await``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, message: Message) -> "BlockingMessage":
+        return cls(message._stored, message._log_offset, message.body, message._delivery)
+
+    def ack(self) -> None:  # type: ignore[override]
+        """Done with it."""
+        delivery = self._required_delivery()
+        loop_thread().loop.call_soon_threadsafe(delivery.ack, self)
+
+    def retry(self, delay: float | None = None) -> None:  # type: ignore[override]
+        """See ``Message.retry``."""
+        loop_thread().run(self._required_delivery().retry(self, delay))
+
+    def reject(self) -> None:  # type: ignore[override]
+        """See ``Message.reject``."""
+        loop_thread().run(self._required_delivery().reject(self))
+
+    @contextmanager
+    def processing(self) -> Iterator["BlockingMessage"]:  # type: ignore[override]
+        """See ``Message.processing``."""
+        try:
+            yield self
+        except Exception:  # noqa: BLE001 - the application's code or a bug; logged, and the service goes on
+            log.exception("processing of %r failed; it is delivered again later", self)
+            self.retry()
+        else:
+            self.ack()
+
+
+class BlockingBatch(list[BlockingMessage]):
+    """Some messages at once; may be empty when none came in time."""
+
+    def ack(self) -> None:
+        """Acknowledge all."""
+        if self:
+            loop_thread().loop.call_soon_threadsafe(self._ack_on_loop)
+
+    def _ack_on_loop(self) -> None:
+        for message in self:
+            message._required_delivery().ack(message)
+
+    def retry(self, delay: float | None = None) -> None:
+        """Hand all back."""
+        for message in self:
+            message.retry(delay)
+
+
+class BlockingConsumer:
+    """Made by ``Client.consumer``; lives inside ``with``. One thread at a time."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __enter__(self) -> Self:
+        loop_thread().run(self._consumer.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """As leaving the block. Iteration ends."""
+        loop_thread().run(self._consumer.close())
+
+    def stop(self) -> None:
+        """End the iteration, from any thread or a signal handler."""
+        loop_thread().loop.call_soon_threadsafe(self._consumer.stop)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> BlockingMessage:
+        message = self.get()
+        if message is None:
+            raise StopIteration
+        return message
+
+    def get(self, timeout: float | None = None) -> BlockingMessage | None:
+        """The next message; None when ``timeout`` seconds passed or the consumer was closed."""
+        message = loop_thread().run(self._consumer.get(timeout))
+        return None if message is None else BlockingMessage.of(message)
+
+    def batches(self, max: int = 100, wait: float = 1.0) -> Iterator[BlockingBatch]:  # noqa: A002 - the word users type
+        """Batches until the consumer is closed; an empty one each ``wait`` seconds when nothing comes."""
+        while not self._consumer.is_closed:
+            batch: Batch = loop_thread().run(self._consumer.take(max, wait))
+            yield BlockingBatch(BlockingMessage.of(message) for message in batch)
