@@ -16,7 +16,7 @@ from halfmq.core.queues.sent_again import forget_old, forget_sent, forget_verdic
 from halfmq.core.state import CHECK_BUCKET_MS, Delayed, Half, ProducerGroup, State, Undecided
 from halfmq.core.transaction.immunity import immunity_ms
 from halfmq.errors import InvariantViolated
-from halfmq.model.message_facts import delay_of, key_hash_of, tag_hash_of
+from halfmq.model.message_facts import half_facts, pairs_of
 from halfmq.model.placement import aligned
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
@@ -164,15 +164,17 @@ def unschedule(group: ProducerGroup, tx_id: str, at_ms: int) -> None:
 def _half(state: State, record: HalfRecord) -> None:
     offset, size, topic_id, message, half_index, group_name, tx_id, index, count = record
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
-    properties = message[13]
+    parsed = state.parsed
+    if parsed[0] is not message[13]:  # redo; live, the decision has just read the same properties
+        pairs = pairs_of(message[13])
+        parsed = (message[13], half_facts(pairs), immunity_ms(state.settings, pairs))
+    tag_hash, key_hash, delay = parsed[1]
     message_bytes = size - MESSAGE_AT
     half = _new(
-        Half,
-        (index, half_index, offset, offset, topic_id, message[1], message_bytes, tag_hash_of(properties),
-         key_hash_of(properties), delay_of(properties)),
-    )  # fmt: skip
+        Half, (index, half_index, offset, offset, topic_id, message[1], message_bytes, tag_hash, key_hash, delay)
+    )
     now_ms = state.batch_time_ms
-    immune_until_ms = now_ms + immunity_ms(state.settings, properties)
+    immune_until_ms = now_ms + parsed[2]
     state.topics_by_id[topic_id].pending += 1
     state.next_half_index = half_index + 1
     group.bytes += message_bytes

@@ -6,7 +6,7 @@ two are carried forward, and of the last two live state forgets what only older 
 The payload is the same bytes for the same state, so a redo that meets a base compares it with what it came to.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -15,7 +15,6 @@ from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
 from halfmq.model.records import (
     Base,
-    EpochStarted,
     GroupSet,
     TopicSet,
     base_size,
@@ -59,13 +58,6 @@ def group_payload(group: GroupSettings) -> bytes:
 def group_set(offset: int, group: GroupSettings) -> GroupSet:
     payload = group_payload(group)
     return GroupSet(offset, payload_record_size(payload), group.name, payload)
-
-
-def epoch_started(state: State, wall_ms: int) -> EpochStarted:
-    """One per start of the broker: the caller opens a batch, applies it, and makes it durable before anything is answered."""
-    epoch = state.epoch + 1
-    payload = payload_of(epoch, wall_ms)
-    return EpochStarted(next_offset(state), payload_record_size(payload), epoch, wall_ms, payload)
 
 
 def read_topic(state: State, payload: bytes) -> Topic:
@@ -136,10 +128,7 @@ def _load(state: State, payload: _Payload) -> None:
         raise InvariantViolated(f"base of version {payload.version}; this version reads {_VERSION}")
     for settings, ends in payload.topics:
         topic = read_topic(state, settings)
-        for queue_id in range(len(topic.ends), len(ends)):  # queues from before the topic was made smaller
-            topic.resize(state.settings, queue_id + 1, queue_id + 1)
-        topic_fields: Any = msgspec.msgpack.decode(settings)
-        topic.resize(state.settings, topic_fields[2], topic_fields[3])
+        topic.keep_queues(state.settings, len(ends))  # also those from before the topic was made smaller
         topic.ends[:] = ends
         topic.mins[:] = ends
     for group in payload.groups:

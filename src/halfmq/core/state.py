@@ -9,10 +9,10 @@ from collections import deque
 from typing import Any, Final, NamedTuple
 
 from halfmq import limits
-from halfmq.core.decision import WakeQueue
+from halfmq.core.decision import Effect, WakeQueue
 from halfmq.model.placement import segment_start
 from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC
-from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT
+from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, Record
 from halfmq.model.settings import BrokerSettings, GroupSettings
 from halfmq.model.stored_message import size_of
 
@@ -124,13 +124,27 @@ class Topic:
         """Take new queue counts. Queues that are no longer written keep their ends."""
         self.read_queues = read_queues
         self.write_queues = write_queues
-        for queue_id in range(len(self.ends), max(read_queues, write_queues)):
+        self.keep_queues(settings, max(read_queues, write_queues))
+
+    def keep_queues(self, settings: BrokerSettings, queues: int) -> None:
+        """Have ends and ready-made parts for at least this many queues."""
+        for queue_id in range(len(self.ends), queues):
             self.ends.append(0)
             self.mins.append(0)
             self.half_suffixes.append(
                 f"{REAL_TOPIC}\x01{self.name}\x02{REAL_QID}\x01{queue_id}\x02{CLUSTER}\x01{settings.cluster}\x02".encode()
             )
             self.wakes.append((WakeQueue(self.topic_id, queue_id),))
+
+
+class Place(NamedTuple):
+    """Where a message of one decision will stand. ``made``, ``effects``: of the same decision, before it (a new topic)."""
+
+    topic: Topic
+    queue_id: int
+    made: tuple[Record, ...]
+    effects: tuple[Effect, ...]
+    offset: int
 
 
 class ProducerGroup:
@@ -242,6 +256,9 @@ class State:
         self.published = 0
         #: Connection behind the decision whose records are applied next; 0 during redo.
         self.sender = 0
+        #: What the last half's stored properties say (facts of its entry, immunity ms), so that they are read once. Holds
+        #: the properties themselves, and counts only for that very object.
+        self.parsed: tuple[bytes, tuple[int, int, int], int] = (b"", (0, 0, 0), 0)
         #: Groups with entries in ``ready`` or ``cut``, in the order in which they take turns.
         self.asking: dict[str, None] = {}
         self.consumers: dict[str, ConsumerSession] = {}

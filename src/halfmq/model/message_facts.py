@@ -12,6 +12,13 @@ from halfmq.model.properties import DELAY, TAGS, TIMER_DELAY_MS, TIMER_DELAY_SEC
 
 #: An absolute time is told from a span by its sign.
 NO_DELAY: Final = 0
+_TAGS: Final = TAGS.encode()
+_UNIQ_KEY: Final = UNIQ_KEY.encode()
+_DELAY: Final = DELAY.encode()
+_TIMER_DELAY_SEC: Final = TIMER_DELAY_SEC.encode()
+_TIMER_DELAY_MS: Final = TIMER_DELAY_MS.encode()
+_TIMER_DELIVER_MS: Final = TIMER_DELIVER_MS.encode()
+_DELAYS: Final = frozenset({_DELAY, _TIMER_DELAY_SEC, _TIMER_DELAY_MS, _TIMER_DELIVER_MS})
 
 
 @lru_cache(maxsize=4_096)
@@ -20,10 +27,21 @@ def tag_hash(tags: bytes) -> int:
     return java_string_hash(tags.decode("utf-8", "replace"))
 
 
+def pairs_of(properties: bytes) -> dict[bytes, bytes]:
+    """The property string as a dictionary, by the reader rules of ``properties``.
+
+    For decisions that need many names of one message: from about five on this is cheaper than ``find`` for each.
+    """
+    pairs = {}
+    for piece in properties.split(b"\x02"):
+        name, _, value = piece.partition(b"\x01")
+        if value:
+            pairs[name] = value
+    return pairs
+
+
 def tag_hash_of(properties: bytes) -> int:
     """0 without TAGS, as in RocketMQ."""
-    if b"TAGS\x01" not in properties:
-        return 0
     tags = find(properties, TAGS)
     return tag_hash(tags) if tags else 0
 
@@ -35,23 +53,37 @@ def key_hash_of(properties: bytes) -> int:
 
 
 def delay_of(properties: bytes) -> int:
+    """``delay_in`` the message with these properties."""
+    return delay_in(pairs_of(properties)) if b"DELAY" in properties or b"TIMER_" in properties else NO_DELAY
+
+
+def delay_in(pairs: dict[bytes, bytes]) -> int:
     """When the message may be seen: 0 at once, n > 0: n ms after it is stored or committed, n < 0: at broker time -n ms.
 
     DELAY (a standard level, from 1; more than the last means the last) wins over TIMER_DELAY_SEC, TIMER_DELAY_MS and
     TIMER_DELIVER_MS. What is not a number says nothing, as in RocketMQ.
     """
-    if b"DELAY" not in properties and b"TIMER_" not in properties:
-        return NO_DELAY
-    level = _number(find(properties, DELAY))
+    level = _number(pairs.get(_DELAY))
     if level > 0:
         return limits.DELAY_LEVELS_MS[min(level, len(limits.DELAY_LEVELS_MS)) - 1]
-    if (seconds := _number(find(properties, TIMER_DELAY_SEC))) > 0:
+    if (seconds := _number(pairs.get(_TIMER_DELAY_SEC))) > 0:
         return seconds * 1_000
-    if (span := _number(find(properties, TIMER_DELAY_MS))) > 0:
+    if (span := _number(pairs.get(_TIMER_DELAY_MS))) > 0:
         return span
-    if (at := _number(find(properties, TIMER_DELIVER_MS))) > 0:
+    if (at := _number(pairs.get(_TIMER_DELIVER_MS))) > 0:
         return -at
     return NO_DELAY
+
+
+def half_facts(pairs: dict[bytes, bytes]) -> tuple[int, int, int]:
+    """(tag hash, key hash, delay) of a half message: what its queue entry will say at commit."""
+    tags = pairs.get(_TAGS)
+    unique_id = pairs.get(_UNIQ_KEY)
+    return (
+        tag_hash(tags) if tags else 0,
+        hash64(unique_id) if unique_id else 0,
+        NO_DELAY if pairs.keys().isdisjoint(_DELAYS) else delay_in(pairs),
+    )
 
 
 def _number(text: bytes | None) -> int:

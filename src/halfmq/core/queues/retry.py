@@ -10,8 +10,8 @@ from typing import Final
 from halfmq import limits
 from halfmq.core.commands import SendBack
 from halfmq.core.decision import NOTHING, Decision, Done, Effect, Refused, TopicChanged, Why
-from halfmq.core.queues.send import dead_letter_topic, retry_topic, store_message
-from halfmq.core.state import State, next_offset
+from halfmq.core.queues.send import dead_letter_topic, next_queue, retry_topic, store_message
+from halfmq.core.state import Place, State, next_offset
 from halfmq.model.ids import offset_message_id
 from halfmq.model.properties import (
     DELAY,
@@ -63,17 +63,14 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
     if isinstance(found, Refused):
         return Decision(NOTHING, found)
     topic, made = found
-    queue_id = topic.turn % max(1, topic.write_queues)
-    topic.turn += 1
+    queue_id = next_queue(topic)
     level = 0 if dead else retry_level(command.delay_level, message.reconsume_times)
     pairs = _properties(state, command, message, dead, level, topic.name, queue_id)
     effects: tuple[Effect, ...] = (TopicChanged(topic.topic_id, topic.name),) if made else ()
-    decision = store_message(
-        state, topic, queue_id, message.flag, message.sys_flag, message.born_time_ms, message.born_host,
-        message.reconsume_times + 1, message.body, message.body_crc, encode(pairs), pairs.get(UNIQ_KEY, ""),
-        limits.DELAY_LEVELS_MS[level - 1] if level else 0, made, effects,
-        offset + sum([record.size for record in made]), now_ms,
-    )  # fmt: skip
+    place = Place(topic, queue_id, made, effects, offset + sum([record.size for record in made]))
+    copy = message._replace(reconsume_times=message.reconsume_times + 1, properties=encode(pairs))
+    delay = limits.DELAY_LEVELS_MS[level - 1] if level else 0
+    decision = store_message(state, place, copy, pairs.get(UNIQ_KEY, ""), delay, now_ms)
     return decision if isinstance(decision.reply, Refused) else decision._replace(reply=Done())
 
 

@@ -12,11 +12,11 @@ from halfmq.core.commands import SendBatch, SendMessage
 from halfmq.core.decision import NOTHING, Decision, Effect, Refused, Sent, SentBatch, TopicChanged, Why
 from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.queues.sent_again import sent_before
-from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, Topic
+from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, Place, SentOnce, State, Topic
 from halfmq.core.topics import PERMISSION_WRITE, Made, first_use, make_topic
 from halfmq.core.transaction.machine import DISK_FULL, NOT_STORED_BITS, body_too_large, prepare, too_many_properties
 from halfmq.model.ids import offset_message_id
-from halfmq.model.message_facts import delay_of, key_hash_of, tag_hash_of
+from halfmq.model.message_facts import delay_in, delay_of, key_hash_of, pairs_of, tag_hash_of
 from halfmq.model.properties import TRAN_MSG, UNIQ_KEY, append, find, without
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
@@ -29,6 +29,8 @@ from halfmq.model.records import (
 from halfmq.model.stored_message import SYS_PREPARED, SYS_TRANSACTION_MASK, StoredMessage, body_crc_of
 
 _new = tuple.__new__
+_TRAN_MSG: Final = TRAN_MSG.encode()
+_UNIQ_KEY: Final = UNIQ_KEY.encode()
 #: Receipt of a pop, meaningless in a new message (RocketMQ strips it, too).
 _POP_RECEIPT: Final = "POP_CK"
 
@@ -42,7 +44,6 @@ def decide_send(state: State, command: SendMessage, now_ms: int) -> Decision:
     """
     topic_name = command[2]
     queue_id = command[4]
-    properties = command[8]
     state.sender = command[0]
     offset = state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
     topic = state.topics_by_name.get(topic_name)
@@ -57,17 +58,24 @@ def decide_send(state: State, command: SendMessage, now_ms: int) -> Decision:
         effects = (TopicChanged(topic.topic_id, topic.name),)
         offset += record.size
     if topic.exempt or command[9] > 0:
-        return _send_copy(state, command, topic, made, effects, offset, now_ms)
-    if not 0 <= queue_id < topic.write_queues or not topic.permission & PERMISSION_WRITE:
-        if queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
-            return Decision(NOTHING, _not_writable(topic, queue_id))
-        queue_id = topic.turn % topic.write_queues
-        topic.turn += 1
-    if b"TRAN_MSG\x01" in properties and (find(properties, TRAN_MSG) or b"").lower() == b"true":
-        return prepare(state, command, topic, queue_id, made, effects, offset, now_ms)
+        return _send_copy(state, command, _new(Place, (topic, queue_id, made, effects, offset)), now_ms)
+    if queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
+        return Decision(NOTHING, _not_writable(topic, queue_id))
+    if queue_id < 0:
+        queue_id = next_queue(topic)
+    place = _new(Place, (topic, queue_id, made, effects, offset))
+    pairs = pairs_of(command[8])
+    if pairs.get(_TRAN_MSG, b"").lower() == b"true":
+        return prepare(state, command, pairs, place, now_ms)
     if command[5] & SYS_TRANSACTION_MASK == SYS_PREPARED:
         return Decision(NOTHING, _prepared_without_property())
-    return _send_plain(state, command, topic, queue_id, made, effects, offset, now_ms)
+    return _send_plain(state, command, pairs, place, now_ms)
+
+
+def next_queue(topic: Topic) -> int:
+    """A write queue where the sender leaves the choice to us: they take turns."""
+    topic.turn += 1
+    return topic.turn % max(1, topic.write_queues)
 
 
 def _not_writable(topic: Topic, queue_id: int) -> Refused:
@@ -85,34 +93,46 @@ def _prepared_without_property() -> Refused:
     )
 
 
-def _send_plain(
-    state: State, command: SendMessage, topic: Topic, queue_id: int, made: tuple[Record, ...],
-    effects: tuple[Effect, ...], offset: int, now_ms: int,
-) -> Decision:  # fmt: skip
+def _send_plain(state: State, command: SendMessage, pairs: dict[bytes, bytes], place: Place, now_ms: int) -> Decision:
     properties = command[8]
     body = command[11]
     crc = body_crc_of(body)
-    raw_id = find(properties, UNIQ_KEY)
+    raw_id = pairs.get(_UNIQ_KEY)
     if raw_id is not None:
         unique_id = raw_id.decode("utf-8", "replace")
-        sent = sent_before(state, topic, unique_id, crc, command[0])
+        sent = sent_before(state, place[0], unique_id, crc, command[0])
         if sent is not None:
             return Decision(NOTHING, Sent(sent[3], sent[4], sent[5], unique_id))
     else:
-        unique_id = offset_message_id(state.settings.store_host, offset)
-        properties = append(properties, f"{UNIQ_KEY}\x01{unique_id}\x02".encode())
-    return store_message(
-        state, topic, queue_id, command[7], command[5], command[6], command[12], command[9], body, crc, properties,
-        unique_id, delay_of(properties), made, effects, offset, now_ms,
+        unique_id, properties = with_unique_id(state, properties, place[4])
+    draft = draft_of(command, place, crc, properties)
+    return store_message(state, place, draft, unique_id, delay_in(pairs), now_ms)
+
+
+def draft_of(command: SendMessage, place: Place, crc: int, properties: bytes) -> StoredMessage:
+    return _new(
+        StoredMessage,
+        (place[0].name, place[1], 0, command[7], command[5], command[6], command[12], 0, b"", command[9], 0,
+         command[11], crc, properties),
     )  # fmt: skip
 
 
+def with_unique_id(state: State, properties: bytes, offset: int) -> tuple[str, bytes]:
+    """(unique id, properties with it) for a message whose sender gave none: the log offset makes it unique."""
+    unique_id = offset_message_id(state.settings.store_host, offset)
+    return unique_id, append(properties, f"{UNIQ_KEY}\x01{unique_id}\x02".encode())
+
+
 def store_message(
-    state: State, topic: Topic, queue_id: int, flag: int, sys_flag: int, born_time_ms: int, born_host: bytes,
-    reconsume_times: int, body: bytes, crc: int, properties: bytes, unique_id: str, delay: int,
-    made: tuple[Record, ...], effects: tuple[Effect, ...], offset: int, now_ms: int,
-) -> Decision:  # fmt: skip
-    """One plain message at ``offset``, behind ``made``: visible at once, or later when its delay says so."""
+    state: State, place: Place, draft: StoredMessage, unique_id: str, delay: int, now_ms: int
+) -> Decision:
+    """One plain message, visible at once, or later when ``delay`` (``message_facts.delay_of``) says so.
+
+    Of ``draft`` the broker's own fields are filled in here: queue offset, store time and host, and what is added to the
+    properties.
+    """
+    topic, queue_id, made, effects, offset = place
+    _, _, _, flag, sys_flag, born_time_ms, born_host, _, _, reconsume_times, _, body, crc, properties = draft
     if state.disk_full:
         return Decision(NOTHING, DISK_FULL)
     if len(body) > state.settings.body_bytes_max:
@@ -160,27 +180,22 @@ def _too_large(state: State, size: int) -> Refused:
 # --- retries that a client sends itself ------------------------------------------------------------------------
 
 
-def _send_copy(
-    state: State, command: SendMessage, topic: Topic, made: tuple[Record, ...], effects: tuple[Effect, ...],
-    offset: int, now_ms: int,
-) -> Decision:  # fmt: skip
+def _send_copy(state: State, command: SendMessage, place: Place, now_ms: int) -> Decision:
     """A copy of a message that failed in a consumer, sent by the client when its send-back (36) failed.
 
     It keeps the unique id of its original, so nothing here is taken for sent again. Beyond the retry limit, or while
     the group consumes in order, it becomes a dead letter (RocketMQ ``SendMessageProcessor.handleRetryAndDLQ``;
     ``>`` here, ``>=`` in send-back).
     """
+    topic, queue_id, made, effects, offset = place
     delay = delay_of(command.properties)
-    queue_id = command.queue_id
     if topic.name.startswith(RETRY_PREFIX):
         group_name = topic.name[len(RETRY_PREFIX) :]
         group = state.groups.get(group_name)
         if group is None:
             return Decision(NOTHING, Refused(Why.GROUP_NOT_EXIST, f"consumer group {group_name!r} does not exist"))
         times_max = command.max_reconsume_times if command.max_reconsume_times >= 0 else group.retry_max_times
-        session = state.consumers.get(group_name)
-        in_order = session is not None and any(until > now_ms for _, until in session.locks.values())
-        if command.reconsume_times > times_max or in_order:
+        if command.reconsume_times > times_max or _consumes_in_order(state, group_name, now_ms):
             found = dead_letter_topic(state, group_name, offset, ahead=len(made))
             if isinstance(found, Refused):
                 return Decision(NOTHING, found)
@@ -192,18 +207,21 @@ def _send_copy(
     if not topic.permission & PERMISSION_WRITE or queue_id >= topic.write_queues:
         return Decision(NOTHING, _not_writable(topic, queue_id))
     if queue_id < 0:
-        queue_id = topic.turn % topic.write_queues
-        topic.turn += 1
+        queue_id = next_queue(topic)
     properties = command.properties
     raw_id = find(properties, UNIQ_KEY)
-    unique_id = raw_id.decode("utf-8", "replace") if raw_id else offset_message_id(state.settings.store_host, offset)
-    if raw_id is None:
-        properties = append(properties, f"{UNIQ_KEY}\x01{unique_id}\x02".encode())
-    return store_message(
-        state, topic, queue_id, command.flag, command.sys_flag, command.born_time_ms, command.born_host,
-        command.reconsume_times, command.body, body_crc_of(command.body), properties, unique_id, delay, made, effects,
-        offset, now_ms,
-    )  # fmt: skip
+    if raw_id is not None:
+        unique_id = raw_id.decode("utf-8", "replace")
+    else:
+        unique_id, properties = with_unique_id(state, properties, offset)
+    place = Place(topic, queue_id, made, effects, offset)
+    draft = draft_of(command, place, body_crc_of(command.body), properties)
+    return store_message(state, place, draft, unique_id, delay, now_ms)
+
+
+def _consumes_in_order(state: State, group: str, now_ms: int) -> bool:
+    session = state.consumers.get(group)
+    return session is not None and any(until_ms > now_ms for _, until_ms in session.locks.values())
 
 
 def dead_letter_topic(
@@ -260,11 +278,9 @@ def decide_send_batch(state: State, command: SendBatch, now_ms: int) -> Decision
     again = _batch_sent_before(state, topic, command)
     if again is not None:
         return Decision(NOTHING, again)
-    queue_id = command.queue_id
-    if queue_id < 0:
-        queue_id = topic.turn % topic.write_queues
-        topic.turn += 1
-    return _store_batch(state, topic, queue_id, command, records, effects, offset, now_ms)
+    queue_id = command.queue_id if command.queue_id >= 0 else next_queue(topic)
+    place = Place(topic, queue_id, tuple(records), effects, offset)
+    return _store_batch(state, place, command, now_ms)
 
 
 def _refuse_batch(topic: Topic, command: SendBatch) -> Refused | None:
@@ -282,13 +298,13 @@ def _refuse_batch(topic: Topic, command: SendBatch) -> Refused | None:
 
 def _batch_sent_before(state: State, topic: Topic, command: SendBatch) -> SentBatch | None:
     """The first answer when every entry was stored before, in this order; else None."""
-    before = []
+    before: list[SentOnce] = []
     for _, body, properties in command.entries:
         raw_id = find(properties, UNIQ_KEY)
-        sent = raw_id and sent_before(
-            state, topic, raw_id.decode("utf-8", "replace"), body_crc_of(body), command.connection
-        )
-        if not sent:
+        if raw_id is None:
+            return None
+        sent = sent_before(state, topic, raw_id.decode("utf-8", "replace"), body_crc_of(body), command.connection)
+        if sent is None:
             return None
         before.append(sent)
     first = before[0]
@@ -297,24 +313,22 @@ def _batch_sent_before(state: State, topic: Topic, command: SendBatch) -> SentBa
     return SentBatch(tuple([sent[3] for sent in before]), first[4], first[5])
 
 
-def _store_batch(
-    state: State, topic: Topic, queue_id: int, command: SendBatch, records: list[Record],
-    effects: tuple[Effect, ...], offset: int, now_ms: int,
-) -> Decision:  # fmt: skip
-    first_offset = offset
+def _store_batch(state: State, place: Place, command: SendBatch, now_ms: int) -> Decision:
+    topic, queue_id, made, effects, offset = place
+    records = list(made)
     places: list[int] = []
     queue_offset = topic.ends[queue_id]
     for flag, body, properties in command.entries:
         raw_id = find(properties, UNIQ_KEY)
-        unique_id = (
-            raw_id.decode("utf-8", "replace") if raw_id else offset_message_id(state.settings.store_host, offset)
-        )
-        if raw_id is None:
-            properties = append(properties, f"{UNIQ_KEY}\x01{unique_id}\x02".encode())
-        decision = store_message(
-            state, topic, queue_id, flag, command.sys_flag, command.born_time_ms, command.born_host, 0, body,
-            body_crc_of(body), properties, unique_id, 0, (), (), offset, now_ms,
+        if raw_id is not None:
+            unique_id = raw_id.decode("utf-8", "replace")
+        else:
+            unique_id, properties = with_unique_id(state, properties, offset)
+        draft = StoredMessage(
+            topic.name, queue_id, 0, flag, command.sys_flag, command.born_time_ms, command.born_host, 0, b"", 0, 0, body,
+            body_crc_of(body), properties,
         )  # fmt: skip
+        decision = store_message(state, Place(topic, queue_id, (), (), offset), draft, unique_id, 0, now_ms)
         if not decision.records:
             return decision
         record = decision.records[0]
@@ -323,8 +337,8 @@ def _store_batch(
         records.append(record._replace(message=record.message._replace(queue_offset=at)))
         places.append(offset)
         offset += record.size
-    if offset - first_offset + 256 > state.record_bytes_max:
-        return Decision(NOTHING, _too_large(state, offset - first_offset))
+    if offset - place.offset + 256 > state.record_bytes_max:
+        return Decision(NOTHING, _too_large(state, offset - place.offset))
     return Decision(
         tuple(records), SentBatch(tuple(places), queue_id, queue_offset), (*effects, *topic.wakes[queue_id])
     )

@@ -15,19 +15,21 @@ older one is carried into this one directly before the commit, in the same batch
 import re
 from functools import lru_cache
 from typing import Final
+from zlib import crc32
 
 from halfmq import limits
 from halfmq.core.commands import EndTransaction, ResolveTransaction, SendMessage, SettledRow, Wanted
-from halfmq.core.decision import NOTHING, Decision, Effect, Noted, Refused, Sent, Settled, WakeQueue, Why
+from halfmq.core.decision import NOTHING, Decision, Noted, Refused, Sent, Settled, WakeQueue, Why
 from halfmq.core.queues.delay import delay_refusal, due_at
-from halfmq.core.state import Half, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
+from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
 from halfmq.core.transaction.admission import refuse_half
+from halfmq.core.transaction.immunity import immunity_ms
 from halfmq.core.transaction.states import OUTCOMES, Outcome, standing_state
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name, hash64, offset_message_id
-from halfmq.model.message_facts import delay_of
+from halfmq.model.message_facts import half_facts
 from halfmq.model.placement import segment_start
-from halfmq.model.properties import HMQ_TX_COUNT, HMQ_TX_ID, HMQ_TX_INDEX, PGROUP, UNIQ_KEY, find
+from halfmq.model.properties import HMQ_TX_COUNT, HMQ_TX_ID, HMQ_TX_INDEX, PGROUP, UNIQ_KEY
 from halfmq.model.records import (
     MESSAGE_AT,
     CarriedHalf,
@@ -46,10 +48,14 @@ from halfmq.model.stored_message import (
     SYS_STORE_HOST_V6,
     SYS_TRANSACTION_MASK,
     StoredMessage,
-    body_crc_of,
 )
 
 _new = tuple.__new__
+_PGROUP: Final = PGROUP.encode()
+_UNIQ_KEY: Final = UNIQ_KEY.encode()
+_HMQ_TX_ID: Final = HMQ_TX_ID.encode()
+_HMQ_TX_INDEX: Final = HMQ_TX_INDEX.encode()
+_HMQ_TX_COUNT: Final = HMQ_TX_COUNT.encode()
 _ID: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.TRANSACTION_ID_CHARS_MAX}}}")
 #: Bits of a client's sys flag that the broker sets by itself or not at all.
 NOT_STORED_BITS: Final = SYS_TRANSACTION_MASK | SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
@@ -69,14 +75,11 @@ def _group_name(raw: bytes) -> str | Refused:
         return Refused(Why.INVALID_PARAMETER, str(error))
 
 
-def _identity(properties: bytes, unique_id: str) -> tuple[str, int, int] | Refused:
-    """(transaction id, index, count) of a half that is one of several."""
-    raw = find(properties, HMQ_TX_ID)
-    if raw is None:
-        return unique_id, 0, 1
+def _identity(pairs: dict[bytes, bytes], raw: bytes) -> tuple[str, int, int] | Refused:
+    """(transaction id, index, count) of a half that is one of several, whose HMQ_TX_ID is ``raw``."""
     tx_id = raw.decode("ascii", "replace")
-    index = _number(find(properties, HMQ_TX_INDEX))
-    count = _number(find(properties, HMQ_TX_COUNT) or b"0")
+    index = _number(pairs.get(_HMQ_TX_INDEX))
+    count = _number(pairs.get(_HMQ_TX_COUNT, b"0"))
     if not 0 <= index < limits.TRANSACTION_MESSAGES_MAX or not 0 <= count <= limits.TRANSACTION_MESSAGES_MAX:
         return Refused(
             Why.INVALID_PARAMETER,
@@ -92,13 +95,10 @@ def _number(raw: bytes | None) -> int:
     return int(raw) if raw is not None and len(raw) < 10 and raw.isdigit() else -1
 
 
-def prepare(
-    state: State, command: SendMessage, topic: Topic, queue_id: int, made: tuple[Record, ...],
-    effects: tuple[Effect, ...], offset: int, now_ms: int,
-) -> Decision:  # fmt: skip
+def prepare(state: State, command: SendMessage, pairs: dict[bytes, bytes], place: Place, now_ms: int) -> Decision:
     """Store a half message, or give its first answer again.
 
-    ``made``: records of this decision that stand before ``offset`` (a topic on first use).
+    ``pairs``: its properties.
 
     Replies:
         Sent: stored, or stored before; ``queue_offset`` is the half index.
@@ -108,27 +108,30 @@ def prepare(
 
     Source: docs/promises.md, "Once in the log".
     """
-    properties = command[8]
-    raw_group = find(properties, PGROUP)
+    _, sender_group, _, _, _, sys_flag, born_time_ms, flag, properties, reconsume_times, _, body, born_host = command
+    topic, queue_id, made, effects, offset = place
+    raw_group = pairs.get(_PGROUP)
+    raw_id = pairs.get(_UNIQ_KEY)
     added = b""
-    if raw_group is None:
-        raw_group = command[1].encode()
-        added = f"{PGROUP}\x01{command[1]}\x02".encode()
+    if raw_group is None or raw_id is None:
+        if raw_group is None:
+            raw_group = sender_group.encode()
+            added = b"PGROUP\x01%b\x02" % raw_group
+        if raw_id is None:
+            raw_id = pairs[_UNIQ_KEY] = offset_message_id(state.settings.store_host, offset).encode()
+            added += b"UNIQ_KEY\x01%b\x02" % raw_id
+    unique_id = tx_id = raw_id.decode("ascii", "replace")
+    index, count = 0, 1
     group_name = _group_name(raw_group)
-    raw_id = find(properties, UNIQ_KEY)
-    if raw_id is None:
-        unique_id = offset_message_id(state.settings.store_host, offset)
-        raw_id = unique_id.encode()
-        added += f"{UNIQ_KEY}\x01{unique_id}\x02".encode()
-    else:
-        unique_id = raw_id.decode("ascii", "replace")
-    identity = (unique_id, 0, 1) if b"HMQ_TX_" not in properties else _identity(properties, unique_id)
-    if type(group_name) is Refused:
-        return Decision(NOTHING, group_name)
-    if type(identity) is Refused:
-        return Decision(NOTHING, identity)
-    tx_id, index, count = identity  # type: ignore[misc]  # the two refusals are gone
-    group = state.producer_groups.get(group_name)  # type: ignore[arg-type]
+    if type(group_name) is not str:
+        return Decision(NOTHING, group_name)  # type: ignore[arg-type]  # what is no name is a refusal
+    raw_tx_id = pairs.get(_HMQ_TX_ID)
+    if raw_tx_id is not None:
+        identity = _identity(pairs, raw_tx_id)
+        if isinstance(identity, Refused):
+            return Decision(NOTHING, identity)
+        tx_id, index, count = identity
+    group = state.producer_groups.get(group_name)
     known = None
     if group is not None:
         known = group.undecided.get(tx_id)
@@ -138,35 +141,38 @@ def prepare(
                 return Decision(NOTHING, answered)
         elif tx_id in group.settled:
             return Decision(NOTHING, _already_settled(group.settled[tx_id]))
-    body = command[11]
-    refused = (
-        _refuse_message(state, tx_id, body, delay_of(properties), now_ms)
-        if state.disk_full or len(body) > state.settings.body_bytes_max or not tx_id.isalnum() or len(tx_id) > 64
-        or b"DELAY" in properties or b"TIMER_" in properties
-        else None
-    )  # fmt: skip
-    if refused is not None:
-        return Decision(NOTHING, refused)
-    suffix = topic.half_suffixes[queue_id]
-    properties = (
-        b"%b%b%b" % (properties, added, suffix) if properties[-1] == 2 else properties + b"\x02" + added + suffix
-    )
-    born_host = command[12]
+    facts = half_facts(pairs)
+    if (
+        state.disk_full
+        or facts[2]
+        or len(body) > state.settings.body_bytes_max
+        or not tx_id.isalnum()
+        or len(tx_id) > 64
+    ):
+        refused = _refuse_message(state, tx_id, body, facts[2], now_ms)
+        if refused is not None:
+            return Decision(NOTHING, refused)
+    if properties[-1] == 2:
+        properties = properties + added + topic.half_suffixes[queue_id]
+    else:
+        properties = b"%b\x02%b%b" % (properties, added, topic.half_suffixes[queue_id])
     size = topic.frame_bytes + len(born_host) + len(body) + len(properties)
     if len(properties) > limits.PROPERTIES_BYTES_MAX:
         return Decision(NOTHING, too_many_properties(len(properties)))
     refused = refuse_half(state, group, known, size - MESSAGE_AT)
     if refused is not None:
         return Decision(NOTHING, refused)
+    settings = state.settings
     half_index = state.next_half_index
+    state.parsed = (properties, facts, immunity_ms(settings, pairs))
     message = _new(
         StoredMessage,
-        (topic.name, queue_id, half_index, command[7], command[5] & ~NOT_STORED_BITS, command[6], born_host, now_ms,
-         state.settings.store_host, command[9], 0, body, body_crc_of(body), properties),
+        (topic.name, queue_id, half_index, flag, sys_flag & ~NOT_STORED_BITS, born_time_ms, born_host, now_ms,
+         settings.store_host, reconsume_times, 0, body, crc32(body) & 0x7FFFFFFF, properties),
     )  # fmt: skip
     record = _new(HalfRecord, (offset, size, topic.topic_id, message, half_index, group_name, tx_id, index, count))
     reply = _new(Sent, (offset, queue_id, half_index, unique_id))
-    return _new(Decision, ((*made, record), reply, effects))
+    return _new(Decision, ((*made, record) if made else (record,), reply, effects))
 
 
 def _prepared_before(
