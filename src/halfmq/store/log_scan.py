@@ -138,6 +138,11 @@ class LogScan:
         segment = self._files.get(number)
         return segment is None or segment.nonzero_from(0) is None
 
+    def is_whole(self, number: int) -> bool:
+        """Whether the segment has its full size; a crash may have cut its allocation short."""
+        segment = self._files.get(number)
+        return segment is not None and len(segment.view) == self._segment_bytes
+
     def _batch_after(self, position: int, *, first: bool) -> Batch | NotABatch:
         """The batch with which the log goes on at ``position``: there, or at the beginning of the next segment."""
         number, place = divmod(position, self._segment_bytes)

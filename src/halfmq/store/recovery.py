@@ -161,18 +161,19 @@ def settle(disk: Disk, files: SegmentFiles, recovery: Recovery, *, rewrite: bool
     """Make the disk agree with ``recovery``: see above. The caller then syncs the log up to its end.
 
     Raises:
+        StoreFull: the last segment lost its space, and there is none now.
         OSError: the disk failed; nothing may be appended.
     """
     scan = LogScan(files)
     here = recovery.end // files.segment_bytes
     for number in reversed(files.numbers()):
-        segment = files.get(number)
-        whole = segment is not None and len(segment.view) == files.segment_bytes
-        if number > here or (number == here and recovery.end % files.segment_bytes == 0):
-            if not whole or not scan.is_blank(number):
+        if number > here:
+            if not (scan.is_whole(number) and scan.is_blank(number)):
                 files.remove(number)
         elif number == here:
-            _zero_from(files, number, recovery.end % files.segment_bytes, whole=whole)
+            # Made zero and not removed, also when nothing of it stays: a blank segment behind it may survive a crash,
+            # and must not look like the oldest one of a trimmed log.
+            _zero_from(files, number, recovery.end % files.segment_bytes, whole=scan.is_whole(number))
     if files.numbers():
         disk.sync_directory(files.directory)
     if rewrite:
@@ -183,8 +184,7 @@ def _zero_from(files: SegmentFiles, number: int, place: int, *, whole: bool) -> 
     segment = files.get(number)
     assert segment is not None
     if not whole:  # its allocation did not survive; the batches in it did
-        segment.file.allocate(files.segment_bytes)
-        segment.view = segment.file.view()
+        segment.allocate(files.segment_bytes)
     changed = not whole
     for start, end in segment.data_ranges(place):
         if any(segment.view[start:end]):

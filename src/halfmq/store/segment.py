@@ -67,6 +67,24 @@ class Segment:
         disk.sync_directory(self.path.parent)
         self.name_synced = True
 
+    def allocate(self, segment_bytes: int) -> None:
+        """Claim the whole segment's space; what is new is zero.
+
+        Raises:
+            StoreFull: no room for it.
+            OSError: anything else.
+        """
+        try:
+            self.file.allocate(segment_bytes)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise StoreFull(
+                f"no room for a log segment of {segment_bytes} bytes: {self.path}",
+                hint="free some space there, or shorten retention; verdicts go on while the current segment lasts",
+            ) from error
+        self.view = self.file.view()
+
     def write(self, at: int, data: bytes) -> None:
         self.file.write(at, [data])
 
@@ -101,21 +119,15 @@ def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: i
         OSError: anything else.
     """
     path = log_directory / segment_name(start)
-    file = disk.open(path, create=True)
+    segment = Segment(disk.open(path, create=True), start, name_synced=False)
     try:
-        file.allocate(segment_bytes)
-        segment = Segment(file, start, name_synced=False)
-        if sync:
-            segment.sync_name(disk)
-    except OSError as error:
-        file.close()
-        if error.errno not in NO_ROOM:
-            raise
+        segment.allocate(segment_bytes)
+    except StoreFull:
+        segment.close()
         disk.remove(path)
-        raise StoreFull(
-            f"no room for the next log segment of {segment_bytes} bytes in {log_directory}",
-            hint="free some space there, or shorten retention; verdicts go on while the current segment lasts",
-        ) from error
+        raise
+    if sync:
+        segment.sync_name(disk)
     return segment
 
 

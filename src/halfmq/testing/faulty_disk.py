@@ -6,7 +6,8 @@ be there after a power loss. ``sync`` moves a file from one to the other, ``sync
     crash()             power goes and comes back: of what was not synced, each 512-byte sector of a file keeps any one of
                         the contents it had since the last sync (so writes are kept, lost, torn and reordered), and each
                         change of a name is kept or lost on its own; so is each file's length. Open files and locks die
-    power_fails_after   the same in the middle of an operation: raises ``PowerLost``; call ``crash`` next
+    kill()              the process ends, the page cache stays
+    power_fails_after   an operation is cut in the middle: raises ``PowerLost``; call ``crash`` or ``kill`` next
     fail                the next matching writes, syncs or allocations raise an OSError
     fill                the disk has only so many bytes more
     flip_bit            a bit rots, on the disk and in the cache
@@ -249,7 +250,7 @@ class FaultyDisk:
         self.dice = random.Random(seed)
         #: Syncs return without doing anything, of files and of directories.
         self.sync_is_a_lie = False
-        #: How often power was lost.
+        #: How often power was lost or the process killed; files that were opened before are dead.
         self.crashes = 0
         #: Operations that change something, so far: what ``power_fails_after`` counts.
         self.steps = 0
@@ -283,6 +284,10 @@ class FaultyDisk:
             if inode is not None:
                 inode.lose_power(dice, kept)
         self._give_back(used - self._used())
+        self.kill()
+
+    def kill(self) -> None:
+        """The process dies, the machine does not: open files and locks are gone, what was written stays unsynced."""
         self._locked.clear()
         self._fail.clear()
         self._power_fails_at = None

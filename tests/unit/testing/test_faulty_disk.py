@@ -202,6 +202,19 @@ def test_a_sync_that_lies_keeps_nothing() -> None:
     assert set(after_crashes(prepare, lambda disk: disk.content(HOME / "a"))) == {b"old", b"new"}
 
 
+def test_a_killed_process_leaves_what_it_wrote_and_a_later_loss_may_take_it() -> None:
+    def prepare(disk: FaultyDisk) -> None:
+        durable_file(disk, b"old")
+        file = disk.open(HOME / "a")
+        file.write(0, [b"new"])
+        disk.kill()
+        assert disk.content(HOME / "a") == b"new"
+        with pytest.raises(OSError, match="gone"):
+            file.read(0, 1)
+
+    assert set(after_crashes(prepare, lambda disk: disk.content(HOME / "a"))) == {b"old", b"new"}
+
+
 def test_a_crash_frees_the_locks() -> None:
     disk = disk_with_home()
     held = disk.lock(HOME / "lock")

@@ -1,0 +1,183 @@
+"""Power loss over the log alone, at random operations, on a disk that drops, tears and reorders what was not synced.
+
+Sometimes only the process is killed, so that what was not synced is still there and a later loss takes it. After each the log is recovered, compared, and written on; power may fail again, also inside recovery. Promised:
+
+    everything that was reported durable is there
+    what is there is a prefix of what was written, batch by batch, byte by byte
+    an epoch is higher than any in the log, and nothing is refused: a power loss is not damage
+
+`HALFMQ_SEEDS=2000` runs more seeds. A seed repeats exactly.
+"""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from tests.support import log_records as make
+
+from halfmq.errors import HalfmqError
+from halfmq.store.batch_codec import decode_batch, read_header
+from halfmq.store.commit_log import CommitLog
+from halfmq.store.log_scan import Batch, LogScan
+from halfmq.store.recovery import find_out, settle
+from halfmq.store.segment import SegmentFiles
+from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
+
+SEEDS = int(os.environ.get("HALFMQ_SEEDS", "150"))
+HOME = Path("/store/shard-0/log")
+
+
+class Lost(AssertionError):
+    """The promise is broken; the text says which."""
+
+
+class Run:
+    """One seed: a log under load, with power losses. Counts what it saw, so that none passes on nothing."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(f"load {seed}")
+        self.disk = FaultyDisk(seed)
+        self.under = make.LogUnderTest(self.disk, HOME)
+        #: (end, records) of each batch that was written or begun, in order.
+        self.written: list[tuple[int, list[object]]] = []
+        self.durable = 0
+        self.epoch = 0
+        self.losses = 0
+        self.kills = 0
+        self.rolls = 0
+        self.cut_batches = 0
+        self.inside_recovery = 0
+
+    def go(self) -> "Run":
+        for _ in range(self.dice.randrange(2, 6)):
+            self.disk.power_fails_after(int(self.dice.expovariate(1 / 60)))
+            try:
+                self.start()
+                self.load()
+            except PowerLost:
+                self.losses += 1
+            if self.dice.random() < 0.3:
+                self.disk.kill()
+                self.kills += 1
+            else:
+                self.disk.crash()
+        self.start()
+        self.check()
+        return self
+
+    def start(self) -> None:
+        recovering = True
+        try:
+            self.under.make().start()
+            recovering = False
+        finally:
+            self.inside_recovery += recovering
+        self.check()
+        log = self.under.log
+        if log.epoch <= self.epoch:
+            raise Lost(f"epoch {log.epoch}, and the log holds a batch of epoch {self.epoch}")
+
+    def check(self) -> None:
+        """The recovered log is a prefix of what was written, and holds all that was durable."""
+        under = self.under
+        if under.log.end < self.durable:
+            raise Lost(f"the log ends at {under.log.end}, it was durable up to {self.durable}")
+        found = []
+        for scanned in LogScan(under.files).from_batch(under.recovery.log_start, 0):
+            if isinstance(scanned, Batch):
+                self.epoch = max(self.epoch, scanned.header.epoch)
+                found.append((scanned.header.end, decode_batch(scanned.view, scanned.place, scanned.header)))
+        expected = [one for one in self.written if one[0] <= under.log.end]
+        if found != expected:
+            raise Lost(f"{len(found)} batches are there, {len(expected)} should be up to {under.log.end}")
+        self.cut_batches += len(self.written) - len(expected)
+        self.written = expected
+        self.durable = under.log.end
+
+    def load(self) -> None:
+        dice, log = self.dice, self.under.log
+        for _ in range(dice.randrange(1, 120)):
+            self.append()
+            if dice.random() < 0.25:
+                self.durable = log.sync(log.end if dice.random() < 0.7 else self.durable)
+            if dice.random() < 0.2:
+                log.prepare_next()
+
+    def append(self) -> None:
+        dice, log = self.dice, self.under.log
+        makes = [
+            make.plain(dice.randbytes(dice.choice((0, 10, 500, 3_000)))) if dice.random() < 0.7 else make.checked()
+            for _ in range(dice.randrange(1, 6))
+        ]
+        end = log.end
+        records = make.laid_out(end, makes)
+        size = make.end_of(records) - end
+        if end % make.SEGMENT == 0 or end % make.SEGMENT + size > make.SEGMENT:
+            records = make.laid_out(-(-end // make.SEGMENT) * make.SEGMENT, [make.base(end), *makes])
+            self.rolls += 1
+        # Noted before it is written: power may fail in the middle, and all of it may have arrived.
+        self.written.append((make.end_of(records), list(records)))
+        log.append(records, 1_000)
+
+
+def test_everything_durable_is_there_and_the_rest_is_a_prefix() -> None:
+    runs = []
+    for seed in range(SEEDS):
+        try:
+            runs.append(Run(seed).go())
+        except (Lost, HalfmqError) as error:
+            pytest.fail(f"seed {seed}: {error}")
+    assert sum(run.losses for run in runs) > SEEDS
+    assert sum(run.kills for run in runs) > SEEDS / 2
+    assert sum(run.rolls for run in runs) > SEEDS
+    assert sum(run.cut_batches for run in runs) > SEEDS
+    assert sum(run.inside_recovery for run in runs) > SEEDS / 10
+
+
+def broken(seeds: int) -> int:
+    """How many of these seeds see a promise broken."""
+    count = 0
+    for seed in range(seeds):
+        try:
+            Run(seed).go()
+        except (Lost, HalfmqError, ValueError):
+            count += 1
+    return count
+
+
+def test_without_fdatasync_it_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = FaultyDisk.__init__
+
+    def lying(self: FaultyDisk, seed: int = 0) -> None:
+        original(self, seed)
+        self.sync_is_a_lie = True
+
+    monkeypatch.setattr(FaultyDisk, "__init__", lying)
+    assert broken(30) > 10
+
+
+def test_without_the_directory_sync_of_a_new_segment_it_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("halfmq.store.segment.Segment.sync_name", lambda self, disk: self.file.sync())
+    assert broken(60) > 3
+
+
+def test_accepting_a_torn_tail_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch whose header is there is taken without looking at its checksum."""
+    monkeypatch.setattr("halfmq.store.log_scan.examine", read_header)
+    assert broken(60) > 3
+
+
+def test_taking_the_end_for_durable_without_a_sync_at_the_start_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeroing a torn tail counts only when it is on the disk before the next batch is."""
+    monkeypatch.setattr(make.LogUnderTest, "start", start_without_sync)
+    assert broken(60) > 3
+
+
+def start_without_sync(self: make.LogUnderTest) -> make.LogUnderTest:
+    self.files = SegmentFiles(self.disk, self.directory, self.segment_bytes)
+    self.recovery = find_out(self.files, [])
+    end = self.recovery.end
+    self.log = CommitLog(self.disk, self.files, epoch=self.recovery.epoch + 1, end=end, synced_position=end)
+    settle(self.disk, self.files, self.recovery, rewrite=False)
+    return self

@@ -1,0 +1,239 @@
+"""Records for tests of the log: one of each kind, and a writer that lays batches out as the pump does."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from halfmq.model import properties as props
+from halfmq.model.placement import aligned
+from halfmq.model.records import (
+    BATCH_HEADER_BYTES,
+    TRIM_SIZE,
+    Base,
+    CarriedDelayed,
+    CarriedHalf,
+    Checked,
+    Committed,
+    DecidedBy,
+    DelayedRecord,
+    EpochStarted,
+    GroupSet,
+    HalfRecord,
+    MessageRecord,
+    OffsetsCommitted,
+    Record,
+    Ref,
+    Released,
+    RolledBack,
+    TopicDeleted,
+    TopicSet,
+    Trim,
+    base_size,
+    carried_delayed_size,
+    carried_half_size,
+    checked_size,
+    committed_size,
+    delayed_record_size,
+    message_record_size,
+    payload_of,
+    payload_record_size,
+    released_size,
+    rolled_back_size,
+)
+from halfmq.model.stored_message import StoredMessage, body_crc_of
+from halfmq.runtime.disk import Disk
+from halfmq.store.commit_log import CommitLog
+from halfmq.store.recovery import CheckpointFound, Recovery, find_out, settle
+from halfmq.store.segment import SegmentFiles
+
+HOST_V4 = b"\x0a\x01\x02\x03\x00\x00\x2a\x9f"
+HOST_V6 = bytes(range(16)) + b"\x00\x00\x2a\x9f"
+SEGMENT = 1 << 16
+GROUP = "order-service"
+
+#: Makes a record that starts at an offset.
+Make = Callable[[int], Record]
+
+
+def message(
+    *,
+    topic: str = "orders",
+    queue_id: int = 3,
+    queue_offset: int = 17,
+    body: bytes = b"hello",
+    properties: bytes = b"UNIQ_KEY\x01K1\x02",
+    born_host: bytes = HOST_V4,
+    store_host: bytes = HOST_V4,
+) -> StoredMessage:
+    return StoredMessage(
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        flag=5,
+        sys_flag=(0x10 if len(born_host) == 20 else 0) | (0x20 if len(store_host) == 20 else 0),
+        born_time_ms=1_700_000_000_123,
+        born_host=born_host,
+        store_time_ms=1_700_000_000_456,
+        store_host=store_host,
+        reconsume_times=2,
+        prepared_offset=0,
+        body=body,
+        body_crc=body_crc_of(body),
+        properties=properties,
+    )
+
+
+def half_properties(tx_id: str, group: str = GROUP, **more: str) -> bytes:
+    return props.encode({"UNIQ_KEY": tx_id, "TRAN_MSG": "true", "PGROUP": group, **more})
+
+
+def plain(body: bytes = b"hello", unique_id: str = "K1", topic: str = "orders", queue_offset: int = 17) -> Make:
+    properties = props.encode({"UNIQ_KEY": unique_id, "TAGS": "new"})
+    stored = message(topic=topic, body=body, properties=properties, queue_offset=queue_offset)
+    size = message_record_size(topic, len(body), len(properties))
+    return lambda offset: MessageRecord(offset, size, 7, stored, unique_id)
+
+
+def half(half_index: int = 0, body: bytes = b"hello", tx_id: str = "T1", index: int = 0, count: int = 1) -> Make:
+    properties = half_properties(tx_id)
+    stored = message(body=body, properties=properties, queue_offset=half_index)
+    size = message_record_size("orders", len(body), len(properties))
+    return lambda offset: HalfRecord(offset, size, 7, stored, half_index, GROUP, tx_id, index, count)
+
+
+def ref(offset: int = 64, half_index: int = 0, due_ms: int = 0) -> Ref:
+    return Ref(offset, 200, offset, half_index, 7, 3, -1 if due_ms else 21, due_ms, -1_234_567, 987_654_321_012)
+
+
+def committed(*refs: Ref, tx_id: str = "T1") -> Make:
+    size = committed_size(GROUP, tx_id, len(refs))
+    return lambda offset: Committed(offset, size, GROUP, tx_id, DecidedBy.PRODUCER, refs)
+
+
+def rolled_back(*half_indexes: int, tx_id: str = "T1") -> Make:
+    size = rolled_back_size(GROUP, tx_id, len(half_indexes))
+    return lambda offset: RolledBack(offset, size, GROUP, tx_id, DecidedBy.CHECK, half_indexes)
+
+
+def checked(tx_id: str = "T1", checks: int = 1) -> Make:
+    size = checked_size(GROUP, tx_id)
+    return lambda offset: Checked(offset, size, GROUP, tx_id, 5, checks, 1_700_000_009_000)
+
+
+def delayed(due_ms: int = 1_700_000_050_000) -> Make:
+    properties = props.encode({"UNIQ_KEY": "D1", "DELAY": "3"})
+    stored = message(properties=properties)
+    size = delayed_record_size("orders", 5, len(properties))
+    return lambda offset: DelayedRecord(offset, size, 7, stored, "D1", due_ms, -9, 10**15)
+
+
+def released(*refs: Ref) -> Make:
+    return lambda offset: Released(offset, released_size(len(refs)), refs)
+
+
+def carried_half(source: int, message_bytes: int, half_index: int = 0, tx_id: str = "T1") -> Make:
+    return lambda offset: CarriedHalf(
+        offset, carried_half_size(message_bytes), source, source, half_index, 7, message_bytes, GROUP, tx_id, 0, 1,
+        1_700_000_000_000, 1_700_000_006_000, 4, 1_700_000_011_000, 3, 0, 0, 0,
+    )  # fmt: skip
+
+
+def carried_delayed(source: int, message_bytes: int, half_index: int = -1) -> Make:
+    return lambda offset: CarriedDelayed(
+        offset, carried_delayed_size(message_bytes), source, source, half_index, 7, 3, message_bytes,
+        1_700_000_050_000, -9, 10**15,
+    )  # fmt: skip
+
+
+def topic_set(name: str = "orders") -> Make:
+    payload = payload_of(7, name, 8, 4, 6)
+    return lambda offset: TopicSet(offset, payload_record_size(payload), 7, name, 8, 4, 6, payload)
+
+
+def topic_deleted() -> Make:
+    payload = payload_of(7, "more")
+    return lambda offset: TopicDeleted(offset, payload_record_size(payload), 7, payload)
+
+
+def group_set(name: str = GROUP, filler: bytes = b"") -> Make:
+    payload = payload_of(name, filler)
+    return lambda offset: GroupSet(offset, payload_record_size(payload), name, payload)
+
+
+def offsets_committed() -> Make:
+    entries = (("group-a", 7, 0, 12), ("group-b", 8, 3, 2**40))
+    payload = payload_of(entries)
+    return lambda offset: OffsetsCommitted(offset, payload_record_size(payload), entries, payload)
+
+
+def epoch_started(epoch: int = 3) -> Make:
+    payload = payload_of(epoch, 1_700_000_000_000)
+    return lambda offset: EpochStarted(offset, payload_record_size(payload), epoch, 1_700_000_000_000, payload)
+
+
+def base(previous_end: int, payload: bytes = b"state") -> Make:
+    return lambda offset: Base(offset, base_size(payload), previous_end, payload)
+
+
+def trim(log_start: int) -> Make:
+    return lambda offset: Trim(offset, TRIM_SIZE, log_start)
+
+
+def laid_out(start: int, makes: Sequence[Make]) -> list[Record]:
+    """Records of a batch that starts at ``start``."""
+    records = []
+    place = start + BATCH_HEADER_BYTES
+    for make in makes:
+        record = make(place)
+        records.append(record)
+        place += record.size
+    return records
+
+
+def end_of(records: Sequence[Record]) -> int:
+    """Where the batch of ``records`` ends."""
+    return aligned(records[-1].offset + records[-1].size)
+
+
+class LogUnderTest:
+    """A log on some disk, written as the pump would: batches, and a base record where a segment begins."""
+
+    def __init__(self, disk: Disk, directory: Path, segment_bytes: int = SEGMENT) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.segment_bytes = segment_bytes
+        self.checkpoints: list[CheckpointFound] = []
+        self.files: SegmentFiles
+        self.recovery: Recovery
+        self.log: CommitLog
+
+    def make(self) -> "LogUnderTest":
+        self.disk.make_directories(self.directory)
+        for parent in reversed(self.directory.parents):
+            self.disk.sync_directory(parent)
+        return self
+
+    def start(self, *, reserve_bytes: int = 0, rewrite: bool = True) -> "LogUnderTest":
+        """Recover, cut, sync: as ``Store`` does with durability fsync."""
+        self.files = SegmentFiles(self.disk, self.directory, self.segment_bytes)
+        self.recovery = find_out(self.files, self.checkpoints)
+        self.log = CommitLog(
+            self.disk,
+            self.files,
+            epoch=self.recovery.epoch + 1,
+            end=self.recovery.end,
+            synced_position=self.recovery.durable_position,
+            reserve_bytes=reserve_bytes,
+        )
+        settle(self.disk, self.files, self.recovery, rewrite=rewrite)
+        self.log.sync(self.log.end)
+        self.log.prepare_next()
+        return self
+
+    def append(self, *makes: Make, time_ms: int = 1_000) -> int:
+        """One batch; in the next segment, behind its base, where it does not fit. Returns the log's end."""
+        end = self.log.end
+        records = laid_out(end, makes)
+        if end % self.segment_bytes == 0 or end % self.segment_bytes + end_of(records) - end > self.segment_bytes:
+            start = -(-end // self.segment_bytes) * self.segment_bytes
+            records = laid_out(start, (base(end), *makes))
+        return self.log.append(records, time_ms)

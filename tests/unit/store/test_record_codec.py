@@ -1,0 +1,210 @@
+"""Each kind of record: its size, its golden bytes (``tests/vectors/records.txt``), and that it is read back as it was."""
+
+import struct
+
+import pytest
+from tests.support import log_records as make
+from tests.support.vectors import vectors
+
+from halfmq.errors import InvariantViolated, WrongVersion
+from halfmq.model import message_facts, stored_message
+from halfmq.model import properties as props
+from halfmq.model.records import (
+    BATCH_HEADER_BYTES,
+    CARRIED_DELAYED_MESSAGE_AT,
+    CARRIED_HALF_MESSAGE_AT,
+    DELAYED_MESSAGE_AT,
+    MESSAGE_AT,
+    CarriedDelayed,
+    CarriedHalf,
+    HalfRecord,
+    Kind,
+    MessageRecord,
+    message_record_size,
+)
+from halfmq.store.record_codec import (
+    Pieces,
+    body_place,
+    decode_records,
+    encode_record,
+    half_identity,
+    message_at,
+    split_message,
+)
+
+SOURCE = 4_096
+AT = 1_000
+
+
+def source_message() -> stored_message.StoredMessage:
+    properties = make.half_properties("T9", TAGS="new", TIMER_DELAY_MS="700", HMQ_TX_ID="app-9")
+    return make.message(properties=properties, queue_offset=5)
+
+
+def copy(source: int) -> Pieces:
+    assert source == SOURCE
+    return stored_message.encode(source_message(), SOURCE)
+
+
+SOURCE_BYTES = sum(map(len, copy(SOURCE)))
+
+KINDS: dict[str, make.Make] = {
+    "message": make.plain(),
+    "half": make.half(half_index=5, index=1, count=3),
+    "carried_half": make.carried_half(SOURCE, SOURCE_BYTES, half_index=5),
+    "committed": make.committed(make.ref(64, 0), make.ref(300, 1, due_ms=1_700_000_050_000)),
+    "rolled_back": make.rolled_back(5, 6, 2**40),
+    "checked": make.checked(checks=4),
+    "delayed": make.delayed(),
+    "carried_delayed": make.carried_delayed(SOURCE, SOURCE_BYTES, half_index=8),
+    "released": make.released(make.ref(64, -1)),
+    "topic_set": make.topic_set(),
+    "topic_deleted": make.topic_deleted(),
+    "group_set": make.group_set(),
+    "offsets": make.offsets_committed(),
+    "epoch_started": make.epoch_started(),
+    "base": make.base(12_345),
+    "trim": make.trim(65_536),
+}
+
+
+def encoded(name: str) -> bytes:
+    pieces = encode_record(KINDS[name](AT), copy)
+    return pieces if isinstance(pieces, bytes) else b"".join(pieces)
+
+
+def as_read(record: object) -> object:
+    """What a redo gives for ``record``: carried records name their own place, and what their message says."""
+    if isinstance(record, CarriedHalf):
+        properties = source_message().properties
+        return record._replace(
+            source=record.offset,
+            tx_id="app-9",
+            tag_hash=message_facts.tag_hash_of(properties),
+            key_hash=message_facts.key_hash_of(properties),
+            delay=700,
+        )
+    if isinstance(record, CarriedDelayed):
+        return record._replace(source=record.offset)
+    return record
+
+
+def test_every_kind_is_here() -> None:
+    assert {name.upper() for name in KINDS} == {kind.name for kind in Kind}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_encoded_size_is_the_stated_size(name: str) -> None:
+    assert len(encoded(name)) == KINDS[name](AT).size
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_bytes_are_the_golden_bytes(name: str) -> None:
+    assert encoded(name).hex() == vectors("records")[name].hex()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_golden_bytes_are_read_back(name: str) -> None:
+    data = vectors("records")[name]
+    assert decode_records(b"xyz" + data + b"tail", 3, 3 + len(data), AT) == [as_read(KINDS[name](AT))]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_head_says_kind_and_length(name: str) -> None:
+    data = encoded(name)
+    assert struct.unpack_from(">BBHI", data) == (Kind[name.upper()], 0, 0, len(data))
+
+
+def test_all_kinds_in_a_row_are_read_back() -> None:
+    records = make.laid_out(AT, list(KINDS.values()))
+    data = bytearray()
+    for record in records:
+        pieces = encode_record(record, copy)
+        data += pieces if isinstance(pieces, bytes) else b"".join(pieces)
+    assert decode_records(bytes(data), 0, len(data), AT + BATCH_HEADER_BYTES) == list(map(as_read, records))
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("message", MESSAGE_AT),
+        ("half", MESSAGE_AT),
+        ("delayed", DELAYED_MESSAGE_AT),
+        ("carried_half", CARRIED_HALF_MESSAGE_AT),
+        ("carried_delayed", CARRIED_DELAYED_MESSAGE_AT),
+    ],
+)
+def test_the_stored_message_lies_where_message_at_says_and_names_its_record(name: str, place: int) -> None:
+    data = encoded(name)
+    assert message_at(data[0]) == place
+    message, physical_offset, size = stored_message.decode(data, place)
+    assert physical_offset == AT
+    assert place + size == len(data)
+    assert message.body == b"hello"
+
+
+def test_records_without_a_message_have_no_message_at() -> None:
+    assert message_at(Kind.COMMITTED) == message_at(Kind.BASE) == message_at(200) == 0
+
+
+def test_carried_messages_keep_everything_but_their_place() -> None:
+    message, _, _ = stored_message.decode(encoded("carried_half"), CARRIED_HALF_MESSAGE_AT)
+    assert message == source_message()
+
+
+@pytest.mark.parametrize("born", [make.HOST_V4, make.HOST_V6])
+@pytest.mark.parametrize("store", [make.HOST_V4, make.HOST_V6])
+@pytest.mark.parametrize("topic", ["t", "%RETRY%" + "g" * 120, "%RETRY%" + "g" * 121])
+def test_hosts_of_both_lengths_and_long_topics(born: bytes, store: bytes, topic: str) -> None:
+    properties = make.half_properties("T1")
+    message = make.message(topic=topic, born_host=born, store_host=store, properties=properties, queue_offset=4)
+    size = len(b"".join(stored_message.encode(message, 0))) + MESSAGE_AT
+    for record in (
+        HalfRecord(AT, size, 7, message, 4, make.GROUP, "T1", 0, 1),
+        MessageRecord(AT, size, 7, message, "T1"),
+    ):
+        pieces = encode_record(record, copy)
+        data = b"".join(pieces)
+        assert len(data) == size
+        assert decode_records(data, 0, len(data), AT) == [record]
+        place = body_place(data, MESSAGE_AT)
+        assert data[place.start : place.end] == b"hello"
+        assert place.crc == message.body_crc
+        assert split_message(data, MESSAGE_AT, size - MESSAGE_AT)[1:] == (b"hello", pieces[2])  # type: ignore[index]
+
+
+def test_an_empty_body_and_no_properties() -> None:
+    message = make.message(body=b"", properties=b"")
+    record = MessageRecord(AT, message_record_size("orders", 0, 0), 7, message, "")
+    data = b"".join(encode_record(record, copy))  # type: ignore[arg-type]
+    assert decode_records(data, 0, len(data), AT) == [record]
+
+
+def test_a_half_is_known_by_our_id_before_the_unique_key() -> None:
+    assert half_identity(make.half_properties("U1")) == (make.GROUP, "U1")
+    assert half_identity(make.half_properties("U1", HMQ_TX_ID="app-1")) == (make.GROUP, "app-1")
+    assert half_identity(b"") == ("", "")
+
+
+def test_a_half_that_does_not_say_its_index_is_refused() -> None:
+    record = make.half(half_index=5)(AT)
+    assert isinstance(record, HalfRecord)
+    with pytest.raises(InvariantViolated, match="must be its index"):
+        encode_record(record._replace(half_index=6), copy)
+
+
+def test_a_kind_of_a_later_version_is_refused_by_name() -> None:
+    with pytest.raises(WrongVersion, match="kind 99 at log offset 1000"):
+        decode_records(b"\x63\0\0\0\0\0\0\x08", 0, 8, AT)
+
+
+def test_more_names_than_are_kept_are_still_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("halfmq.store.record_codec._NAMES_KEPT_MAX", 2)
+    for number in range(5):
+        record = make.plain(topic=f"topic-{number}")(AT)
+        data = b"".join(encode_record(record, copy))  # type: ignore[arg-type]
+        assert decode_records(data, 0, len(data), AT) == [record]
+
+
+def test_properties_of_a_message_end_it() -> None:
+    assert props.find(vectors("records")["half"][-60:], "PGROUP") == make.GROUP.encode()
