@@ -111,7 +111,8 @@ class StockBroker:
 
     def log(self) -> str:
         return "\n".join(
-            f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(self.directory.glob("*.log"))
+            f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}"
+            for path in sorted(self.directory.glob("*.log"))
         )
 
     def _java(self, part: str, main: str, conf: str) -> None:

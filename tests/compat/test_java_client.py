@@ -1,0 +1,45 @@
+"""The stock Java client, 4.9.7 and 5.4.0, with JSON and with binary headers, unchanged against ``halfmq serve``."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compat import expectations
+from tests.compat.java_runs import BINARY, FEATURES, JSON, QUICK_REBALANCE, run
+from tests.compat.toolchain import VERSIONS
+from tests.support.served import Served
+
+pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(400)]
+
+CLIENTS = [(version, header) for version in VERSIONS for header in (JSON, BINARY)]
+NAMES = [f"{version}-{header.lower()}" for version, header in CLIENTS]
+
+
+@pytest.fixture(scope="module", params=CLIENTS, ids=NAMES)
+def features(
+    request: pytest.FixtureRequest, serve: Callable[..., Served], java_home: Path
+) -> dict[str, dict[str, Any]]:
+    """All feature programs of one client, side by side in one JVM, against one broker."""
+    version, header = request.param
+    broker = serve()
+    home = java_home / f"{version}-{header}"
+    return run(version, f"127.0.0.1:{broker.name_port}", home, *FEATURES, header=header, options=QUICK_REBALANCE)
+
+
+@pytest.mark.parametrize("program", FEATURES)
+def test_the_stock_client_finds_what_it_finds_at_a_stock_broker(program: str, features: dict[str, dict[str, Any]]):
+    expectations.feature(program, features[program], ours=True)
+
+
+@pytest.mark.parametrize(("version", "header"), CLIENTS, ids=NAMES)
+def test_a_thousand_transactions_have_one_outcome_each(
+    version: str, header: str, serve: Callable[..., Served], java_home: Path
+):
+    """No quick rebalance here: that both consumers get queues at once shows that the push (40) reaches them."""
+    broker = serve("--check-interval-ms", "1000")
+    home = java_home / f"transactions-{version}-{header}"
+    results = run(version, f"127.0.0.1:{broker.name_port}", home, "Transactions", header=header)
+    expectations.transactions(results["Transactions"], 1000, ours=True)
+    assert broker.stop() == 0
