@@ -1,0 +1,360 @@
+"""Logs as ``Derived`` sees them: batches of records that a seeded dice makes, and what must follow from them.
+
+The expectation is a plain fold over the records with dictionaries, written apart from the code it checks.
+"""
+
+import random
+from typing import NamedTuple
+
+import msgspec
+
+from halfmq.model import properties as props
+from halfmq.model.ids import hash64, java_string_hash, key_hash
+from halfmq.model.placement import aligned, next_segment_start
+from halfmq.model.records import (
+    BATCH_HEADER_BYTES,
+    TRIM_SIZE,
+    Base,
+    CarriedHalf,
+    Checked,
+    Committed,
+    DelayedRecord,
+    HalfRecord,
+    MessageRecord,
+    Record,
+    Ref,
+    Released,
+    RolledBack,
+    TopicDeleted,
+    TopicSet,
+    Trim,
+    base_size,
+    carried_half_size,
+    checked_size,
+    committed_size,
+    delayed_record_size,
+    message_record_size,
+    payload_record_size,
+    released_size,
+    rolled_back_size,
+)
+from halfmq.model.stored_message import StoredMessage, body_crc_of
+from halfmq.store.consume_queue import QueueEntry
+from halfmq.store.transaction_table import UndecidedHalf
+
+SEGMENT = 1 << 16
+HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+GROUP = "orders"
+
+
+class LogBatch(NamedTuple):
+    offset: int
+    end: int
+    time_ms: int
+    records: list[Record]
+
+
+class Open(NamedTuple):
+    """An undecided transaction."""
+
+    tx_id: str
+    halves: tuple[HalfRecord | CarriedHalf, ...]
+    first_offsets: tuple[int, ...]
+    messages: tuple[StoredMessage, ...]
+    prepared_ms: int
+    checks: int = 0
+    next_check_ms: int = 0
+
+
+class RandomLog:
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.batches: list[LogBatch] = []
+        #: Record offset -> (kind, message).
+        self.messages: dict[int, tuple[int, StoredMessage]] = {}
+        self.end = 0
+        self.now_ms = 1_000
+        self.topics: dict[int, str] = {}
+        self.queue_ends: dict[tuple[int, int], int] = {}
+        self.open: list[Open] = []
+        self.next_half = 0
+        self.delayed: list[DelayedRecord] = []
+        self.log_start = 0
+        self._records: list[Record] = []
+        self._at = 0
+        self._number = 0
+
+    def read_message(self, offset: int) -> tuple[int, StoredMessage]:
+        return self.messages[offset]
+
+    def undecided(self) -> list[UndecidedHalf]:
+        """As recovered state would tell them."""
+        return [
+            UndecidedHalf(
+                half.half_index, one.halves[0].half_index, first, half.offset, len(_packed(message)), half.topic_id,
+                message.queue_id, half.index, half.count, GROUP, one.tx_id, one.prepared_ms,
+                one.next_check_ms if number == 0 else 0, one.checks if number == 0 else 0,
+            )
+            for one in self.open
+            for number, (half, first, message) in enumerate(zip(one.halves, one.first_offsets, one.messages, strict=True))
+        ]  # fmt: skip
+
+    def grow(self, batches: int) -> None:
+        for _ in range(batches):
+            self.batch(self.dice.randrange(1, 9))
+
+    def batch(self, steps: int) -> None:
+        self.now_ms += self.dice.randrange(0, 50)
+        roll = self.end % SEGMENT > SEGMENT - 12_000 or self.end == 0
+        start = self.end if not roll else (0 if self.end == 0 else next_segment_start(self.end, SEGMENT))
+        self._at = start + BATCH_HEADER_BYTES
+        self._records = []
+        if roll:
+            self._add(Base(self._at, base_size(b""), self.end, b""))
+        if not self.topics:
+            self.topic()
+        for _ in range(steps):
+            self.dice.choice(
+                [self.plain, self.plain, self.prepare, self.prepare, self.settle, self.settle, self.check, self.delay,
+                 self.release, self.topic, self.delete]
+            )()  # fmt: skip
+        if roll and start >= 2 * SEGMENT and self.dice.random() < 0.9:
+            self.trim(start - SEGMENT)
+        self.end = aligned(self._at)
+        self.batches.append(LogBatch(start, self.end, self.now_ms, self._records))
+
+    def topic(self) -> None:
+        if len(self.topics) >= 4 or (self.topics and self.dice.random() < 0.9):
+            return
+        number = self._next()
+        self.topics[number] = f"topic-{number}"
+        payload = msgspec.msgpack.encode([number, self.topics[number], 3, 3, 6])
+        self._add(TopicSet(self._at, payload_record_size(payload), number, self.topics[number], 3, 3, 6, payload))
+
+    def delete(self) -> None:
+        busy = {half.topic_id for one in self.open for half in one.halves} | {one.topic_id for one in self.delayed}
+        free = [number for number in self.topics if number not in busy]
+        if len(self.topics) > 1 and free and self.dice.random() < 0.1:
+            number = self.dice.choice(free)
+            del self.topics[number]
+            payload = msgspec.msgpack.encode([number])
+            self._add(TopicDeleted(self._at, payload_record_size(payload), number, payload))
+
+    def plain(self) -> None:
+        topic_id, queue_id = self._queue()
+        message = self._message(topic_id, queue_id, self._take(topic_id, queue_id))
+        size = message_record_size(message.topic, len(message.body), len(message.properties))
+        unique = (props.find(message.properties, props.UNIQ_KEY) or b"").decode()
+        self._remember(1, message)
+        self._add(MessageRecord(self._at, size, topic_id, message, unique))
+
+    def prepare(self) -> None:
+        count = self.dice.choice([1, 1, 1, 2, 3])
+        tx_id = f"tx-{self._next()}"
+        halves: list[HalfRecord | CarriedHalf] = []
+        messages = []
+        for index in range(count):
+            topic_id, queue_id = self._queue()
+            message = self._message(topic_id, queue_id, self.next_half)
+            size = message_record_size(message.topic, len(message.body), len(message.properties))
+            said = count if index == count - 1 else 0
+            record = HalfRecord(self._at, size, topic_id, message, self.next_half, GROUP, tx_id, index, said)
+            self.next_half += 1
+            self._remember(2, message)
+            self._add(record)
+            halves.append(record)
+            messages.append(message)
+        offsets = tuple(half.offset for half in halves)
+        self.open.append(Open(tx_id, tuple(halves), offsets, tuple(messages), self.now_ms))
+
+    def settle(self) -> None:
+        if not self.open:
+            return
+        one = self.open.pop(self.dice.randrange(len(self.open)))
+        decided_by = self.dice.randrange(1, 6)
+        indexes = tuple(half.half_index for half in one.halves)
+        if self.dice.random() < 0.4:
+            self._add(
+                RolledBack(self._at, rolled_back_size(GROUP, one.tx_id, len(indexes)), GROUP, one.tx_id, decided_by, indexes)
+            )
+            return
+        if any(half.offset // SEGMENT != self._at // SEGMENT for half in one.halves):
+            one = self._carry(one)
+        refs = tuple(
+            Ref(
+                half.offset, len(_packed(message)), first, half.half_index, half.topic_id, message.queue_id,
+                self._take(half.topic_id, message.queue_id), 0, _tag(message), _key(message),
+            )
+            for half, first, message in zip(one.halves, one.first_offsets, one.messages, strict=True)
+        )  # fmt: skip
+        self._add(Committed(self._at, committed_size(GROUP, one.tx_id, len(refs)), GROUP, one.tx_id, decided_by, refs))
+
+    def check(self) -> None:
+        if self.open:
+            place = self.dice.randrange(len(self.open))
+            one = self.open[place]
+            one = self.open[place] = one._replace(checks=one.checks + 1, next_check_ms=self.now_ms + 500)
+            first = one.halves[0].half_index
+            size = checked_size(GROUP, one.tx_id)
+            self._add(Checked(self._at, size, GROUP, one.tx_id, first, one.checks, one.next_check_ms))
+
+    def delay(self) -> None:
+        topic_id, queue_id = self._queue()
+        message = self._message(topic_id, queue_id, -1)
+        size = delayed_record_size(message.topic, len(message.body), len(message.properties))
+        due = self.now_ms + 100
+        record = DelayedRecord(self._at, size, topic_id, message, "", due, _tag(message), _key(message))
+        self._remember(7, message)
+        self._add(record)
+        self.delayed.append(record)
+
+    def release(self) -> None:
+        """Those of this segment; a real broker would carry the others first."""
+        here = [one for one in self.delayed if one.offset // SEGMENT == self._at // SEGMENT]
+        if here:
+            refs = tuple(
+                Ref(
+                    one.offset, len(_packed(one.message)), one.offset, -1, one.topic_id, one.message.queue_id,
+                    self._take(one.topic_id, one.message.queue_id), 0, one.tag_hash, one.key_hash,
+                )
+                for one in here
+            )  # fmt: skip
+            self._add(Released(self._at, released_size(len(refs)), refs))
+        self.delayed = [one for one in self.delayed if one not in here]
+
+    def trim(self, log_start: int) -> None:
+        self.open = [self._carry(one) if one.halves[0].offset < log_start else one for one in self.open]
+        self.delayed = [one for one in self.delayed if one.offset >= log_start]
+        self.log_start = log_start
+        self._add(Trim(self._at, TRIM_SIZE, log_start))
+
+    def _carry(self, one: Open) -> Open:
+        halves: list[HalfRecord | CarriedHalf] = []
+        for number, (half, first, message) in enumerate(zip(one.halves, one.first_offsets, one.messages, strict=True)):
+            size = carried_half_size(len(_packed(message)))
+            record = CarriedHalf(
+                self._at, size, half.offset, first, half.half_index, half.topic_id, len(_packed(message)), GROUP,
+                one.tx_id, half.index, half.count, one.prepared_ms, 0, one.checks if number == 0 else 0,
+                one.next_check_ms if number == 0 else 0, message.queue_id, _tag(message), _key(message), 0,
+            )  # fmt: skip
+            self._remember(3, message)
+            self._add(record)
+            halves.append(record)
+        return one._replace(halves=tuple(halves))
+
+    def _message(self, topic_id: int, queue_id: int, queue_offset: int) -> StoredMessage:
+        number = self._next()
+        pairs = {"UNIQ_KEY": f"id-{number}"}
+        if self.dice.random() < 0.3:
+            pairs["TAGS"] = self.dice.choice("abc")
+        if self.dice.random() < 0.3:
+            pairs["KEYS"] = f"key-{number % 7} key-{number}"
+        body = self.dice.randbytes(self.dice.randrange(0, 200))
+        return StoredMessage(
+            self.topics[topic_id], queue_id, queue_offset, 0, 0, 1, HOST, self.now_ms, HOST, 0, 0, body,
+            body_crc_of(body), props.encode(pairs),
+        )  # fmt: skip
+
+    def _queue(self) -> tuple[int, int]:
+        return self.dice.choice(list(self.topics)), self.dice.randrange(3)
+
+    def _take(self, topic_id: int, queue_id: int) -> int:
+        offset = self.queue_ends.get((topic_id, queue_id), 0)
+        self.queue_ends[topic_id, queue_id] = offset + 1
+        return offset
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _remember(self, kind: int, message: StoredMessage) -> None:
+        self.messages[self._at] = (kind, message)
+
+    def _add(self, record: Record) -> None:
+        self._records.append(record)
+        self._at += record.size
+
+
+class Expected:
+    """What readers must find after these batches."""
+
+    def __init__(self, batches: list[LogBatch]) -> None:
+        self.entries: dict[tuple[int, int], dict[int, QueueEntry]] = {}
+        self.mins: dict[tuple[int, int], int] = {}
+        #: Half index -> (state, verdict position, queue offset, current offset, first half, number, halves, checks)
+        self.rows: dict[int, dict[str, int]] = {}
+        self.topics: dict[int, str] = {}
+        self.log_start = 0
+        firsts: dict[str, int] = {}
+        for batch in batches:
+            for record in batch.records:
+                self._fold(record, batch.time_ms, firsts)
+
+    def _fold(self, record: Record, now_ms: int, firsts: dict[str, int]) -> None:
+        match record:
+            case MessageRecord(offset, _, topic_id, message):
+                entry = QueueEntry(
+                    offset, len(_packed(message)), _tag(message), offset, now_ms, -1, _key(message)
+                )
+                self.entries.setdefault((topic_id, message.queue_id), {})[message.queue_offset] = entry
+            case HalfRecord(offset, _, topic_id, message, half_index, _, tx_id, index, count):
+                firsts.setdefault(tx_id, half_index)
+                self.rows[half_index] = {
+                    "state": 1, "original_offset": offset, "current_offset": offset, "topic_id": topic_id,
+                    "queue_id": message.queue_id, "number": index, "halves": count, "first_half": firsts[tx_id],
+                    "id_hash": hash64(tx_id.encode()), "prepared_at_ms": now_ms, "queue_offset": -1, "checks": 0,
+                    "message_bytes": len(_packed(message)), "group_hash": hash64(GROUP.encode()), "next_check_at_ms": 0,
+                }  # fmt: skip
+            case CarriedHalf():
+                self.rows[record.half_index]["current_offset"] = record.offset
+            case Committed(offset, _, _, _, decided_by, refs):
+                for ref in refs:
+                    self.rows[ref.half_index].update(
+                        state=2, verdict_position=offset, settled_at_ms=now_ms, decided_by=decided_by,
+                        queue_offset=ref.queue_offset, halves=len(refs), first_half=refs[0].half_index,
+                    )  # fmt: skip
+                    self._ref(ref, offset, now_ms, ref.half_index)
+            case RolledBack(offset, _, _, _, decided_by, halves):
+                for half_index in halves:
+                    self.rows[half_index].update(
+                        state=3, verdict_position=offset, settled_at_ms=now_ms, decided_by=decided_by,
+                        halves=len(halves), first_half=halves[0],
+                    )  # fmt: skip
+            case Checked(_, _, _, _, half_index, checks, next_check):
+                self.rows[half_index].update(checks=checks, next_check_at_ms=next_check)
+            case Released(offset, _, refs):
+                for ref in refs:
+                    self._ref(ref, offset, now_ms, -2)
+            case TopicSet(_, _, topic_id, name):
+                self.topics[topic_id] = name
+            case TopicDeleted(_, _, topic_id):
+                del self.topics[topic_id]
+                for key in [key for key in self.entries if key[0] == topic_id]:
+                    del self.entries[key]
+            case Trim(_, _, log_start):
+                self.log_start = log_start
+                for key, entries in self.entries.items():
+                    kept = [offset for offset, entry in entries.items() if entry.visible_at >= log_start]
+                    self.mins[key] = min(kept, default=max(entries) + 1)
+            case _:
+                pass
+
+    def _ref(self, ref: Ref, position: int, now_ms: int, half_index: int) -> None:
+        entry = QueueEntry(ref.offset, ref.message_bytes, ref.tag_hash, position, now_ms, half_index, ref.key_hash)
+        self.entries.setdefault((ref.topic_id, ref.queue_id), {})[ref.queue_offset] = entry
+
+
+def _packed(message: StoredMessage) -> bytes:
+    from halfmq.model.stored_message import encode
+
+    return b"".join(encode(message, 0))
+
+
+def _tag(message: StoredMessage) -> int:
+    tag = props.find(message.properties, props.TAGS)
+    return java_string_hash(tag.decode()) if tag else 0
+
+
+def _key(message: StoredMessage) -> int:
+    unique = props.find(message.properties, props.UNIQ_KEY)
+    return key_hash(message.topic, unique.decode()) if unique else 0

@@ -1,0 +1,276 @@
+"""Derived files against a plain fold over the same records: live, after a redo, after power loss, after a reset."""
+
+import copy
+import random
+from pathlib import Path
+
+import pytest
+
+from halfmq.errors import InvariantViolated
+from halfmq.runtime.disk import Disk, RealDisk
+from halfmq.store import consume_queue, transaction_table
+from halfmq.store.derive import Derived, derived_files_are_there
+from halfmq.store.topics_file import TopicInfo, read_topics
+from halfmq.testing.faulty_disk import FaultyDisk
+from tests.support.random_log import SEGMENT, Expected, LogBatch, RandomLog
+
+ROOT = Path("/store/shard-0")
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of 16 entries and 64 rows, so that a short log crosses many of them."""
+    monkeypatch.setattr(consume_queue, "QUEUE_FILE_ENTRIES", 16)
+    monkeypatch.setattr(transaction_table, "_FILE_PAGES", 2)
+    monkeypatch.setattr(transaction_table, "TRANSACTION_FILE_ROWS", 64)
+    monkeypatch.setattr(transaction_table, "_FILE_BYTES", 64 * 128)
+    monkeypatch.setattr(transaction_table, "_PAGES_MAX", 2)
+
+
+def opened(disk: Disk, log: RandomLog, *, redo_from: int = 0, log_start: int = 0, root: Path = ROOT) -> Derived:
+    disk.make_directories(root)
+    derived = Derived.open(
+        disk,
+        root,
+        store="5a",
+        segment_bytes=SEGMENT,
+        redo_from=redo_from,
+        log_start=log_start,
+        read_message=log.read_message,
+    )
+    derived._files._open_max = 8
+    return derived
+
+
+def fresh(disk: Disk, log: RandomLog, root: Path = ROOT) -> Derived:
+    derived = opened(disk, log, root=root)
+    derived.reset()
+    derived.cut(0, 0)
+    return derived
+
+
+def assert_as_expected(derived: Derived, batches: list[LogBatch], *, since: int = 0) -> None:
+    """``since``: where a redo without older records began; rows of halves before it may say less."""
+    expected = Expected(batches)
+    seen = 0
+    for (topic_id, queue_id), entries in expected.entries.items():
+        low, high = derived.bounds(topic_id, queue_id)
+        kept = {offset: entry for offset, entry in entries.items() if entry.visible_at >= max(expected.log_start, since)}
+        if kept:
+            assert (low, high) == (min(kept), max(kept) + 1)
+        else:
+            assert low == high
+        found = derived.read_queue(topic_id, queue_id, low, 1 << 30, 1 << 62)
+        assert dict(enumerate(found, low)) == kept
+        seen += len(found)
+    for half_index, fields in expected.rows.items():
+        row = derived.transaction_row(half_index)
+        if max(fields["current_offset"], fields.get("verdict_position", 0)) >= since:
+            assert row is not None
+            wanted = fields if fields["current_offset"] >= since else {"state": fields["state"]}
+            assert {name: getattr(row, name) for name in wanted} == wanted, half_index
+        seen += 1
+    assert seen, "nothing was compared"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_following_a_log_gives_what_its_records_say(seed: int, tmp_path: Path) -> None:
+    log = RandomLog(seed)
+    log.grow(300)
+    derived = fresh(RealDisk(), log, tmp_path)
+    for batch in log.batches:
+        derived.follow(*batch)
+    assert_as_expected(derived, log.batches)
+    assert log.log_start > 0
+    names = Expected(log.batches).topics
+    derived.sync()
+    assert {one.topic_id: one.name for one in read_topics(RealDisk(), tmp_path / "topics.json")[1]} == names
+    derived.close()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_after_power_loss_a_redo_from_the_checkpoint_gives_the_same(seed: int) -> None:
+    """Follow on a faulty disk with syncs now and then; lose power, redo from the last sync, twice in a row."""
+    log = RandomLog(seed)
+    dice = random.Random(seed)
+    disk = FaultyDisk(seed)
+    derived = fresh(disk, log)
+    synced = 0
+    log_start = 0
+    done = 0
+    for _ in range(3):
+        log.grow(dice.randrange(5, 60))
+        for batch in log.batches[done:]:
+            derived.follow(*batch)
+            if dice.random() < 0.05:
+                derived.sync()
+                disk.sync_directory(ROOT)
+                disk.sync_directory(ROOT.parent)
+                disk.sync_directory(ROOT.parent.parent)
+                synced, log_start = batch.end, derived.log_start
+        done = len(log.batches)
+        if synced == 0:
+            derived.close()
+            return
+        disk.crash()
+        derived = opened(disk, log, redo_from=synced, log_start=log_start)
+        for batch in log.batches:
+            if batch.offset >= synced:
+                derived.redo(*batch)
+        derived.cut(log.end, log.next_half)
+        derived.rewrite_undecided(log.undecided())
+        derived.rewrite_topics(TopicInfo(number, name, 3, 3, 6) for number, name in log.topics.items())
+        assert_as_expected(derived, log.batches)
+    derived.close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_lost_log_end_left_is_not_there_after_the_cut(seed: int) -> None:
+    """With durability `memory` derived files may survive a power loss that their log did not; then another life goes on."""
+    log = RandomLog(seed)
+    disk = FaultyDisk(seed)
+    derived = fresh(disk, log)
+    log.grow(20)
+    redo_from = log.end
+    log.grow(20)
+    kept = copy.deepcopy(log)
+    log.grow(20)
+    assert log.log_start == 0, "this test is about logs before their first trim"
+    for batch in log.batches:
+        derived.follow(*batch)
+    derived.close()
+    derived = opened(disk, kept, redo_from=redo_from)
+    for batch in kept.batches:
+        if batch.offset >= redo_from:
+            derived.redo(*batch)
+    derived.cut(kept.end, kept.next_half)
+    derived.rewrite_undecided(kept.undecided())
+    deleted = set(Expected(kept.batches).topics) - set(Expected(log.batches).topics)
+    if deleted:  # the log that was lost deleted a topic: its queues cannot come back without a reset
+        return
+    assert_as_expected(derived, kept.batches)
+    for number in range(kept.next_half, log.next_half):
+        assert derived.transaction_row(number) is None
+    kept.dice = random.Random(seed + 1_000)
+    before = len(kept.batches)
+    kept.grow(20)
+    for batch in kept.batches[before:]:
+        derived.follow(*batch)
+    assert_as_expected(derived, kept.batches)
+    derived.close()
+    # Nothing of the lost end lies where the next start would take it for entries of this life.
+    assert_as_expected(opened(disk, kept, redo_from=kept.end, log_start=kept.log_start), kept.batches)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_everything_removed_is_made_again_from_what_the_log_still_has(seed: int) -> None:
+    log = RandomLog(seed)
+    log.grow(300)
+    disk = FaultyDisk(seed)
+    derived = opened(disk, log, redo_from=0, log_start=log.log_start)
+    derived.reset()
+    for batch in log.batches:
+        if batch.offset >= log.log_start:
+            derived.redo(*batch)
+    derived.cut(log.end, log.next_half)
+    derived.rewrite_undecided(log.undecided())
+    assert log.log_start > 0
+    assert_as_expected(derived, log.batches, since=log.log_start)
+
+
+def test_a_mapped_file_survives_a_reset(tmp_path: Path) -> None:
+    log = RandomLog(1)
+    log.grow(40)
+    derived = fresh(RealDisk(), log, tmp_path)
+    for batch in log.batches:
+        derived.follow(*batch)
+    topic_id, queue_id = next(iter(Expected(log.batches).entries))
+    path = next((tmp_path / "queues" / str(topic_id) / str(queue_id)).iterdir())
+    view = RealDisk().open(path, writable=False).view()
+    before = bytes(view)
+    derived.reset()
+    assert bytes(view) == before
+    assert any(before)
+
+
+def test_a_batch_that_comes_twice_is_refused() -> None:
+    log = RandomLog(2)
+    log.grow(3)
+    derived = fresh(FaultyDisk(), log)
+    derived.follow(*log.batches[0])
+    with pytest.raises(InvariantViolated, match="again"):
+        derived.follow(*log.batches[0])
+
+
+def test_a_queue_offset_that_is_not_the_queues_end_is_refused() -> None:
+    log = RandomLog(3)
+    log.batch(1)
+    log.batch(0)
+    log._records = []
+    log.plain()
+    record = log._records[0]
+    wrong = record._replace(message=record.message._replace(queue_offset=7))  # type: ignore[union-attr]
+    derived = fresh(FaultyDisk(), log)
+    with pytest.raises(InvariantViolated, match="queue offset 7"):
+        derived.follow(log.end, log.end + 4_096, 1, [wrong])
+
+
+def test_a_message_is_found_by_each_of_its_keys_and_only_while_it_is_visible() -> None:
+    log = RandomLog(4)
+    log.grow(80)
+    derived = fresh(FaultyDisk(), log)
+    for batch in log.batches:
+        derived.follow(*batch)
+    expected = Expected(log.batches)
+    visible = {entry.offset for entries in expected.entries.values() for entry in entries.values()}
+    found_by_key = found_by_id = hidden = 0
+    for offset, (_, message) in log.messages.items():
+        topic_id = next((number for number, name in log.topics.items() if name == message.topic), None)
+        if topic_id is None:
+            continue
+        pairs = dict(pair.split("\x01") for pair in message.properties.decode().split("\x02") if pair)
+        for key in pairs.get("KEYS", "").split():
+            offsets = {one.entry.offset for one in derived.find_by_key(topic_id, message.topic, key, 1_000)}
+            assert (offset in offsets) == (offset in visible)
+            found_by_key += offset in offsets
+            hidden += offset not in offsets
+        offsets = {one.entry.offset for one in derived.find_by_key(topic_id, message.topic, pairs["UNIQ_KEY"], 10)}
+        assert (offset in offsets) == (offset in visible)
+        found_by_id += offset in offsets
+    assert found_by_key
+    assert found_by_id
+    assert hidden
+    assert derived.find_by_key(next(iter(log.topics)), "topic-1", "no-such-key", 10) == []
+
+
+def test_removed_directories_are_noticed() -> None:
+    disk = FaultyDisk()
+    log = RandomLog(5)
+    assert not derived_files_are_there(disk, ROOT)
+    derived = fresh(disk, log)
+    derived.sync()
+    assert derived_files_are_there(disk, ROOT)
+    derived.close()
+    disk.remove(ROOT / "queues" / "begun")
+    assert not derived_files_are_there(disk, ROOT)
+
+
+def test_a_table_file_goes_once_nobody_may_be_told_its_verdicts(tmp_path: Path) -> None:
+    log = RandomLog(6)
+    derived = fresh(RealDisk(), log, tmp_path)
+    while not log.open:
+        log.grow(1)
+    forgotten = log.open.pop(0)  # nobody settles it: its file stays
+    log.grow(700)
+    for batch in log.batches:
+        derived.follow(*batch)
+    assert log.log_start > forgotten.halves[0].offset
+    rows = Expected(log.batches).rows
+    expired = derived.expired_table_files(log.log_start)
+    assert expired
+    for base in range(0, log.next_half - 64, 64):
+        verdicts = [rows[number].get("verdict_position", 1 << 62) for number in range(base, base + 64)]
+        assert (base in expired) == (max(verdicts) < log.log_start)
+    derived.drop_table_file(expired[0])
+    assert derived.transaction_row(expired[0]) is None
+    derived.close()
