@@ -62,18 +62,37 @@ def binary_column(
 def _inline(
     buffer: pa.Buffer, more: pa.Buffer | None, starts: Ints, lengths: Ints, in_more: npt.NDArray[np.bool_] | None
 ) -> npt.NDArray[np.int32]:
-    """The 12 bytes inside short views, zero behind the slice."""
-    inside = np.zeros((len(starts), _INLINE_MAX), dtype=np.uint8)
-    sources = [(as_bytes(buffer), np.ones(len(starts), bool) if in_more is None else ~in_more)]
-    if more is not None and in_more is not None:
-        sources.append((as_bytes(more), in_more))
-    columns = np.arange(_INLINE_MAX)
-    for data, wanted in sources:
-        rows = np.flatnonzero(wanted & (lengths > 0))
-        if len(rows):
-            places = np.minimum(starts[rows, None] + columns, len(data) - 1)
-            inside[rows] = np.where(columns < lengths[rows, None], data[places], 0)
-    return inside.view("<i4")
+    """The three words inside short views, zero behind the slice."""
+    if more is None or in_more is None:
+        return _inline_from(as_bytes(buffer), starts, lengths)
+    inside = np.zeros((len(starts), 3), dtype="<i4")
+    for data, wanted in ((as_bytes(buffer), ~in_more), (as_bytes(more), in_more)):
+        rows = np.flatnonzero(wanted)
+        inside[rows] = _inline_from(data, starts[rows], lengths[rows])
+    return inside
+
+
+def _inline_from(data: Bytes, starts: Ints, lengths: Ints) -> npt.NDArray[np.int32]:
+    if len(data) < 2 * _INLINE_MAX:  # so small that a copy with room behind it costs nothing
+        data = np.concatenate([data, np.zeros(2 * _INLINE_MAX, np.uint8)])
+    last = len(data) - _INLINE_MAX
+    near_end = np.flatnonzero(starts > last)
+    if len(near_end):
+        tail = np.concatenate([data[last:], np.zeros(_INLINE_MAX, np.uint8)])
+        inside = np.empty((len(starts), 3), dtype="<i4")
+        inside[near_end] = _inline_from(tail, starts[near_end] - last, lengths[near_end])
+        others = np.flatnonzero(starts <= last)
+        inside[others] = _inline_from(data, starts[others], lengths[others])
+        return inside
+    words = gather(data, starts, f"V{_INLINE_MAX}").view("<i4").reshape(-1, 3)
+    words &= _INLINE_MASKS[lengths]
+    return words
+
+
+#: For each length, which bits of the three words belong to the slice.
+_INLINE_MASKS: Final = (
+    (np.arange(_INLINE_MAX) < np.arange(_INLINE_MAX + 1)[:, None]).astype(np.uint8) * np.uint8(255)
+).view("<i4")
 
 
 def string_column(column: pa.BinaryArray) -> pa.StringArray:
