@@ -26,7 +26,7 @@ from halfmq import limits
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.apply import apply, close_batch, open_batch
 from halfmq.core.base import make_base
-from halfmq.core.commands import Command
+from halfmq.core.commands import Command, EndTransaction, SendMessage
 from halfmq.core.decide import decide, next_deadline_ms, size_bound
 from halfmq.core.decision import Effect, Refused, Reply, Why
 from halfmq.core.session import Published, apply_session
@@ -41,6 +41,11 @@ log = logging.getLogger("halfmq.pump")
 TURN_COMMANDS_MAX: Final = 4_096
 #: Replies that wait for the disk; above it the gateways stop reading (a client has few requests in flight each).
 BACKLOG_MAX: Final = 65_536
+
+#: Commands of the hot path, and more bytes of records than one of them can need: a commit that carries 64 MiB of halves
+#: needs the most. Far from the end of a segment nothing is computed for them.
+_SMALL: Final = frozenset({SendMessage, EndTransaction})
+_SMALL_BYTES_MAX: Final = limits.TRANSACTION_BYTES_MAX + 2 * limits.FRAME_BYTES_MAX
 
 Deliver = Callable[[Any, "Reply | Failed"], None]
 
@@ -203,8 +208,12 @@ class Pump:
         replies: list[tuple[Deliver, Any, Reply | Failed]] = []
         effects: list[Effect] = []
         records = self._records
+        plenty_until = self._plenty_until()
         for command, deliver, context in pending:
-            reply: Reply | Failed | None = self._make_room(command, now_ms)
+            reply: Reply | Failed | None = None
+            if state.log_end >= plenty_until or type(command) not in _SMALL:
+                reply = self._make_room(command, now_ms)
+                plenty_until = self._plenty_until()
             if reply is None:
                 try:
                     decision = decide(state, command, now_ms)
@@ -230,6 +239,15 @@ class Pump:
         return _Turn(state.log_end, written, replies, effects)
 
     # --- batches and segments --------------------------------------------------------------------------------
+
+    def _plenty_until(self) -> int:
+        """While the log ends before this, a command of ``_SMALL`` fits the segment and the batch, whatever it is."""
+        end = self.state.log_end
+        place = end % self._segment_bytes
+        if place == 0:
+            return 0
+        start = self._batch_start if self.state.batch_open else end
+        return min(end - place + self._segment_bytes - _SMALL_BYTES_MAX, start + limits.BATCH_BYTES_MAX)
 
     def _make_room(self, command: Command, now_ms: int) -> Refused | None:
         """See to it that the command's records fit where the log stands: cut the batch, roll the segment."""

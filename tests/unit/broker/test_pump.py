@@ -1,0 +1,244 @@
+"""No answer leaves before what it reveals is durable; batches, rolls and failures of the one writer."""
+
+import asyncio
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halfmq.errors import StoreFull, StorePoisoned
+from halfmq.model.records import Record
+from halfmq.store.group_flush import HandFlush, Job
+from halfmq.store.store import Durability, Store
+from tests.support.in_process import Running, serving
+from tests.support.raw_client import Answer, RawClient, command, end_ext
+
+COMMIT = 8
+ID = "AC10000100002A9F0000000000000001"
+
+
+class Hand:
+    """Makes the syncer that the test drives."""
+
+    def __init__(self) -> None:
+        self.flush: HandFlush
+
+    def __call__(self, job: Job) -> HandFlush:
+        self.flush = HandFlush(job)
+        return self.flush
+
+    async def sync(self) -> bool:
+        """Sync what is asked for, and let the loop turn."""
+        done = self.flush.run()
+        await turns()
+        return done
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0.001)
+
+
+async def half_in_flight(running: Running) -> tuple[RawClient, "asyncio.Task[Answer]"]:
+    client = await running.client()
+    task = asyncio.create_task(client.half("T", b"one", unique=ID))
+    await turns()
+    return client, task
+
+
+async def test_no_answer_leaves_before_its_batch_is_synced(tmp_path: Path) -> None:
+    hand = Hand()
+    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
+        await hand.sync()
+        _, task = await half_in_flight(running)
+        assert not task.done()
+        assert running.broker._pump.backlog == 1
+        assert await hand.sync()
+        assert (await asyncio.wait_for(task, 1)).code == 0
+        assert running.broker._pump.idle
+
+
+async def test_pump_that_answers_before_the_sync_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test above, against a store that calls every written batch durable: it must see the early answer."""
+    monkeypatch.setattr(Store, "durable_position", property(lambda store: store.log_end))
+    async with serving(tmp_path, make_syncer=Hand(), durability=Durability.FSYNC) as running:
+        _, task = await half_in_flight(running)
+        assert task.done()
+
+
+async def test_repeated_commit_waits_for_the_sync_of_the_first(tmp_path: Path) -> None:
+    """An answer to a command that wrote nothing reveals a verdict that a crash could still take back."""
+    hand = Hand()
+    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
+        await hand.sync()
+        client, task = await half_in_flight(running)
+        await hand.sync()
+        half = await asyncio.wait_for(task, 1)
+        first = asyncio.create_task(client.end(half, ID, COMMIT))
+        await turns()
+        second = asyncio.create_task((await running.client()).end(half, ID, COMMIT))
+        await turns()
+        assert not first.done()
+        assert not second.done()
+        await hand.sync()
+        assert (await asyncio.wait_for(second, 1)).ext["HMQ_REPEATED"] == "true"
+        assert first.done()
+
+
+async def test_committed_message_is_not_pulled_before_the_sync(tmp_path: Path) -> None:
+    hand = Hand()
+    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
+        await hand.sync()
+        client, task = await half_in_flight(running)
+        await hand.sync()
+        half = await asyncio.wait_for(task, 1)
+        consumer = await running.client()
+        made = asyncio.create_task(consumer.pull("T"))  # makes the group
+        await turns()
+        await hand.sync()
+        assert (await asyncio.wait_for(made, 1)).code == 19
+        client.tell(37, end_ext(half, ID, COMMIT))
+        await turns()
+        assert (await consumer.pull("T")).code == 19
+        parked = asyncio.create_task(consumer.pull("T", wait_ms=3_000))
+        await turns()
+        assert not parked.done()
+        await hand.sync()
+        assert (await asyncio.wait_for(parked, 1)).code == 0
+
+
+async def test_one_sync_releases_every_turn_before_it(tmp_path: Path) -> None:
+    hand = Hand()
+    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
+        await hand.sync()
+        client = await running.client()
+        tasks = []
+        for number in range(5):
+            tasks.append(asyncio.create_task(client.send("T", b"x", unique=f"{number:032d}")))
+            await turns(5)
+        assert running.broker._pump.backlog == 5
+        await hand.sync()
+        assert [answer.code for answer in await asyncio.wait_for(asyncio.gather(*tasks), 1)] == [0] * 5
+
+
+async def test_commands_of_one_read_are_one_batch_and_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[int] = []
+    append = Store.append
+
+    def counted(store: Store, records: Sequence[Record], broker_time_ms: int) -> int:
+        batches.append(len(records))
+        return append(store, records, broker_time_ms)
+
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        assert (await client.send("T", b"first", unique="0" * 32)).code == 0
+        monkeypatch.setattr(Store, "append", counted)
+        waiting = [client.expect(opaque) for opaque in range(500, 532)]
+        from tests.support.raw_client import send_ext
+
+        client.write(
+            b"".join(
+                command(310, opaque, send_ext("T", "P", 0, {"UNIQ_KEY": f"{opaque:032d}"}), b"x")
+                for opaque in range(500, 532)
+            )
+        )
+        await asyncio.wait_for(asyncio.gather(*waiting), 5)
+        assert batches == [32]
+
+
+async def test_segments_roll_behind_a_base_record(tmp_path: Path) -> None:
+    async with serving(tmp_path, segment_bytes=1 << 16) as running:
+        client = await running.client()
+        for number in range(30):
+            answer = await client.send("T", bytes(5_000), unique=f"{number:032d}")
+            assert answer.code == 0
+        assert running.state.log_end > 2 << 16
+        assert len(running.state.bases) >= 3
+    async with serving(tmp_path, segment_bytes=1 << 16) as running:
+        pulled = await (await running.client()).pull("T", count=1_000)
+        assert int(pulled.ext["maxOffset"]) == 30
+
+
+async def test_command_that_fits_no_segment_is_refused_and_the_next_one_served(tmp_path: Path) -> None:
+    async with serving(tmp_path, segment_bytes=1 << 16) as running:
+        client = await running.client()
+        refused = await client.send("T", bytes(60_000), unique="1" * 32)
+        assert refused.code == 13, refused
+        assert (await client.send("T", b"small", unique="2" * 32)).code == 0
+
+
+async def test_failed_write_stops_the_broker_and_lets_no_answer_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+
+        def broken(*_: Any) -> int:
+            raise StorePoisoned("the disk is gone")
+
+        monkeypatch.setattr(running.broker._store, "append", broken, raising=False)
+        task = asyncio.create_task(client.send("T", b"x", unique="1" * 32))
+        error = await asyncio.wait_for(running.broker.failed, 2)
+        assert isinstance(error, StorePoisoned)
+        await asyncio.wait_for(client.closed.wait(), 2)
+        assert not task.done()
+        task.cancel()
+
+
+async def test_failed_sync_stops_the_broker_and_lets_no_answer_out(tmp_path: Path) -> None:
+    hand = Hand()
+    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
+        await hand.sync()
+        client, task = await half_in_flight(running)
+        store = running.broker._store
+        assert store is not None
+
+        def broken(*_: Any) -> None:
+            raise OSError(errno.EIO, "fdatasync failed")
+
+        store.log._sync_range = broken  # type: ignore[method-assign]
+        await hand.sync()
+        assert isinstance(await asyncio.wait_for(running.broker.failed, 2), StorePoisoned)
+        await asyncio.wait_for(client.closed.wait(), 2)
+        assert not task.done()
+        task.cancel()
+
+
+async def test_no_room_for_the_next_segment_refuses_and_keeps_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(store: Store) -> None:
+        raise StoreFull("no room for the next log segment")
+
+    async with serving(tmp_path, segment_bytes=1 << 16) as running:
+        client = await running.client()
+        monkeypatch.setattr(Store, "reserve_roll", full)
+        codes = [(await client.send("T", bytes(9_000), unique=f"{number:032d}")).code for number in range(10)]
+        assert codes[0] == 0
+        assert codes[-1] == 14
+        monkeypatch.undo()
+        assert (await client.send("T", bytes(9_000), unique="9" * 32)).code == 0
+
+
+async def test_decision_that_breaks_is_answered_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        assert (await client.send("T", b"x", unique="1" * 32)).code == 0
+        before = running.log_bytes()
+
+        def broken(*_: Any) -> None:
+            raise KeyError("a bug")
+
+        monkeypatch.setattr("halfmq.broker.pump.decide", broken)
+        answer = await client.send("T", b"y", unique="2" * 32)
+        assert answer.code == 1
+        assert "KeyError" in (answer.remark or "")
+        monkeypatch.undo()
+        assert running.log_bytes() == before
+        assert (await client.send("T", b"z", unique="3" * 32)).code == 0
