@@ -172,8 +172,11 @@ class AsyncClient:
                 await self._plumbing.brokers.get(address)
             except ConnectError as error:
                 failure = error
-        if failure is not None and not self._plumbing.brokers.established():
+        connections = self._plumbing.brokers.established()
+        if failure is not None and not connections:
             raise failure
+        if connections:
+            self._plumbing.ids.use_address(connections[0].local_ip)
 
     async def close(self, grace: float = CLOSE_GRACE_S) -> None:
         """Finish what is on its way, leave all groups, close connections. Safe to call twice."""

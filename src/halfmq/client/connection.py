@@ -7,8 +7,11 @@ Frames of one loop turn leave in one write. Deadlines are kept by one timer for 
 """
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+import msgspec
 
 from halfmq.client.connector import Address
 from halfmq.client.log import log
@@ -172,7 +175,7 @@ class Connection(asyncio.Protocol):
         self._heard_at = self._loop.time()
         try:
             for frame in self._splitter.feed(data):
-                self._take(header.decode(frame))
+                self._take(_decode(frame))
         except ProtocolError as error:
             self.abort(f"it broke the protocol: {error}")
 
@@ -227,9 +230,25 @@ class Connection(asyncio.Protocol):
         self._on_lost(self)
 
 
-def _packed_ip(text: str) -> bytes:
-    import socket
+#: Strict, so that what it reads is what the general way reads; anything unusual goes there.
+_read_answer: Final = msgspec.json.Decoder(Request[dict[str, str]]).decode
 
+
+def _decode(frame: bytes) -> Request[Any]:
+    """``header.decode``, with a short way for what nearly all frames are: answers with a JSON header."""
+    if frame[:1] == b"\0":
+        end = 4 + int.from_bytes(frame[1:4], "big")
+        try:
+            answer = _read_answer(frame[4:end])
+        except (msgspec.MsgspecError, ValueError):
+            return header.decode(frame)
+        if answer.is_response and end <= len(frame):
+            answer.body = frame[end:]
+            return answer
+    return header.decode(frame)
+
+
+def _packed_ip(text: str) -> bytes:
     try:
         return socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text.partition("%")[0])
     except OSError:

@@ -36,6 +36,8 @@ RETRIABLE: Final = frozenset(
 class Attempts:
     """The budget of one call. Ask ``timeout_s`` before each attempt; report each failure."""
 
+    __slots__ = ("_attempt_timeout_s", "_backoff_s", "_deadline", "_dice", "_left", "_now", "_unknown", "_what")
+
     def __init__(self, what: str, timeout_s: float, attempt_timeout_s: float, dice: random.Random) -> None:
         self._what = what
         self._now = asyncio.get_running_loop().time

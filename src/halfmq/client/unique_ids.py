@@ -26,16 +26,23 @@ class UniqueIds:
     def __init__(self, clock: Clock, entropy: Entropy, address: bytes = b"\x7f\x00\x00\x01", pid: int | None = None):
         process = os.getpid() if pid is None else pid
         self._clock = clock
+        self._process = process
         self._started_ms = clock.wall_ms()
         self._monotonic_at_start_ms = clock.monotonic_ms()
-        random = entropy.token(4)
-        ip = address[:4] if len(address) in (4, 16) else b"\x7f\x00\x00\x01"
-        self._message_prefix = (ip + (process & 0xFFFF).to_bytes(2, "big") + random).hex().upper()
-        self._transaction_prefix = f"{_ID_VERSION}-{ip.hex()}-{self._started_ms:x}-{process:x}-{random.hex()}-"
+        self._random = entropy.token(4)
         self._month_started_ms = _month_start_ms(self._started_ms)
         # Counters whose ``next`` is one step of the interpreter: blocking clients ask from many threads.
         self._messages = count(1)
         self._transactions = count(1)
+        self.use_address(address)
+
+    def use_address(self, address: bytes) -> None:
+        """The client's own address, packed, once it is known; of a v6 address the last four bytes."""
+        ip = address[-4:]
+        self._message_prefix = (ip + (self._process & 0xFFFF).to_bytes(2, "big") + self._random).hex().upper()
+        self._transaction_prefix = (
+            f"{_ID_VERSION}-{ip.hex()}-{self._started_ms:x}-{self._process:x}-{self._random.hex()}-"
+        )
 
     def message_id(self) -> str:
         """A UNIQ_KEY of 32 characters."""
