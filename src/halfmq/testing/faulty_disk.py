@@ -302,8 +302,9 @@ class FaultyDisk:
         self._fail += [(operation, path_ends, code)] * times
 
     def heal(self) -> None:
-        """Nothing that was ordered with ``fail`` happens any more; the disk has room again."""
+        """Nothing that was ordered happens any more, no failure and no loss of power; the disk has room again."""
         self._fail.clear()
+        self._power_fails_at = None
         self._room = _PLENTY
 
     def fill(self, room: int) -> None:
