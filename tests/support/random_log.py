@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from halfmq.model import properties as props
-from halfmq.model.ids import hash64, java_string_hash, key_hash
+from halfmq.model.ids import hash64, java_string_hash
 from halfmq.model.placement import aligned, next_segment_start
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
@@ -357,4 +357,4 @@ def _tag(message: StoredMessage) -> int:
 
 def _key(message: StoredMessage) -> int:
     unique = props.find(message.properties, props.UNIQ_KEY)
-    return key_hash(message.topic, unique.decode()) if unique else 0
+    return hash64(unique) if unique else 0

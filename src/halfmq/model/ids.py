@@ -60,11 +60,6 @@ def hash64(text: bytes) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def key_hash(topic: str, key: str) -> int:
-    """What queue entries, refs (for the UNIQ_KEY) and the key index (for each token of KEYS) hold of a key."""
-    return hash64(f"{topic}#{key}".encode())
-
-
 def java_string_hash(text: str) -> int:
     """Java's ``String.hashCode``, signed 32 bit, over UTF-16 code units: RocketMQ's tag hash."""
     value = 0

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from halfmq.errors import InvariantViolated
 from halfmq.model import properties as props
-from halfmq.model.ids import java_string_hash, key_hash
+from halfmq.model.ids import hash64, java_string_hash
 from halfmq.model.offsets import DELAYED, NO_HALF
 from halfmq.model.records import (
     MESSAGE_AT,
@@ -203,7 +203,7 @@ class Derived:
                 offset,
                 now_ms,
                 NO_HALF,
-                key_hash(message.topic, unique_id) if unique_id else 0,
+                hash64(unique_id.encode()) if unique_id else 0,
             ),
         )
         if properties.find(_KEYS) >= 0:
@@ -387,7 +387,7 @@ class Derived:
         """Visible messages of the topic whose UNIQ_KEY is ``key`` or whose KEYS name it, the newest first."""
         wanted = key.encode()
         found: dict[int, FoundMessage] = {}
-        for queue_id, queue_offset, entry in self.queues.find_key(topic_id, key_hash(topic, key)):
+        for queue_id, queue_offset, entry in self.queues.find_key(topic_id, hash64(wanted)):
             _, message = self._read_message(entry.offset)
             if props.find(message.properties, props.UNIQ_KEY) == wanted:
                 found[entry.offset] = FoundMessage(queue_id, queue_offset, entry, message)

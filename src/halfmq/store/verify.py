@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from halfmq.errors import HalfmqError, StoreDamaged, UsageError
 from halfmq.model import properties as props
-from halfmq.model.ids import hash64, key_hash
+from halfmq.model.ids import hash64
 from halfmq.model.offsets import DELAYED, NO_HALF
 from halfmq.model.placement import segment_start
 from halfmq.model.records import (
@@ -345,7 +345,7 @@ class _DerivedCheck:
             record.offset,
             now_ms,
             NO_HALF,
-            key_hash(message.topic, record.unique_id) if record.unique_id else 0,
+            hash64(record.unique_id.encode()) if record.unique_id else 0,
         )
         self._entry(record.topic_id, message.queue_id, message.queue_offset, entry)
         self._keys(message, record.offset)
