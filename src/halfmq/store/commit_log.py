@@ -37,7 +37,6 @@ class CommitLog:
         end: int = 0,
         synced_position: int = 0,
         reserve_bytes: int = 0,
-        sync_new_names: bool = True,
     ) -> None:
         """Segments among ``files`` that lie whole behind ``end`` are zero and of full size; they are used next."""
         self.segment_bytes = files.segment_bytes
@@ -53,7 +52,6 @@ class CommitLog:
         self._opened = files.opened
         self._directory = files.directory
         self._reserve_bytes = reserve_bytes
-        self._sync_new_names = sync_new_names
         self._sync_lock = threading.Lock()
         self._prepare_lock = threading.Lock()
 
@@ -149,7 +147,7 @@ class CommitLog:
     def _make_next(self) -> None:
         start = self._next_start()
         try:
-            segment = create_segment(self._disk, self._directory, start, self.segment_bytes, sync=self._sync_new_names)
+            segment = create_segment(self._disk, self._directory, start, self.segment_bytes)
         except StoreFull:
             self.space_low = True
             raise

@@ -131,6 +131,7 @@ def _decided(
         raise _refusal(files.directory, case, evidence, last, durable)
     numbers = files.numbers()
     log_start = numbers[0] * files.segment_bytes if numbers else 0
+    durable = max(durable, log_start)  # what was trimmed away was durable
     says = f"case {case.letter}: {case.says}"
     match last:
         case EndOfLog(at, seen):

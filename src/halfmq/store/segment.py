@@ -111,8 +111,11 @@ class Segment:
         self.file.close()
 
 
-def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: int, *, sync: bool) -> Segment:
-    """A new segment, zero-filled, its space claimed; with ``sync``, its name survives power loss.
+def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: int) -> Segment:
+    """A new segment, zero-filled, its space claimed; its name survives power loss.
+
+    The name is synced at every durability level: a segment that outlives the one before it would look like the oldest
+    one of a trimmed log.
 
     Raises:
         StoreFull: no room for it; nothing of it is left.
@@ -126,8 +129,7 @@ def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: i
         segment.close()
         disk.remove(path)
         raise
-    if sync:
-        segment.sync_name(disk)
+    segment.sync_name(disk)
     return segment
 
 

@@ -182,7 +182,6 @@ class Store:
             end=recovery.end,
             synced_position=recovery.durable_position,
             reserve_bytes=reserve_bytes,
-            sync_new_names=durability is Durability.FSYNC,
         )
         self._disk = disk
         self._files = files

@@ -1,0 +1,312 @@
+"""What the end of a log means: torn at every byte of a batch, and damage on either side of the durable line."""
+
+from pathlib import Path
+
+import pytest
+from tests.support import log_records as make
+
+from halfmq.store.batch_codec import encode_batch
+from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, Scanned, TornTail
+from halfmq.store.segment import SegmentFiles, segment_name
+from halfmq.testing.faulty_disk import FaultyDisk
+
+HOME = Path("/store/log")
+
+
+def written_log(disk: FaultyDisk) -> make.LogUnderTest:
+    return make.LogUnderTest(disk, HOME).make().start()
+
+
+def scanned(disk: FaultyDisk, start: int = 0, durable: int = 0) -> tuple[list[int], Scanned]:
+    """(ends of the whole batches, how it ended)."""
+    found = list(LogScan(SegmentFiles(disk, HOME, make.SEGMENT)).from_batch(start, durable))
+    assert all(isinstance(one, Batch) for one in found[:-1])
+    return [one.header.end for one in found[:-1] if isinstance(one, Batch)], found[-1]
+
+
+def seg(number: int) -> Path:
+    return HOME / segment_name(number * make.SEGMENT)
+
+
+def poke(disk: FaultyDisk, at: int, data: bytes) -> None:
+    """Overwrite the log at a log offset."""
+    number, place = divmod(at, make.SEGMENT)
+    content = bytearray(disk.content(seg(number)))
+    content[place : place + len(data)] = data
+    disk.put(seg(number), bytes(content))
+
+
+def peek(disk: FaultyDisk, start: int, end: int) -> bytes:
+    number, place = divmod(start, make.SEGMENT)
+    return disk.content(seg(number))[place : place + end - start]
+
+
+def test_an_empty_segment_is_the_end_of_the_log() -> None:
+    disk = FaultyDisk()
+    written_log(disk)
+    assert scanned(disk) == ([], EndOfLog(0, 0))
+
+
+def test_whole_batches_then_zeros() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    ends = [under.append(make.plain()) for _ in range(5)]
+    assert scanned(disk) == (ends, EndOfLog(ends[-1], 1))
+
+
+def test_a_scan_starts_at_any_batch() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    ends = [under.append(make.plain()) for _ in range(5)]
+    assert scanned(disk, ends[2]) == (ends[3:], EndOfLog(ends[-1], 1))
+    assert scanned(disk, ends[4]) == ([], EndOfLog(ends[-1], 0))
+
+
+def test_the_log_goes_on_in_the_next_segment_where_its_base_says() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    ends = [under.append(make.plain(b"x" * 20_000)) for _ in range(8)]
+    assert ends[-1] > 2 * make.SEGMENT
+    assert scanned(disk) == (ends, EndOfLog(ends[-1], 1))
+    assert scanned(disk, ends[2])[0] == ends[3:]
+
+
+def test_a_segment_that_is_full_to_its_last_byte() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    first = under.append(make.plain())
+    room = make.SEGMENT - first
+    fillers = (make.group_set(filler=b"x" * length) for length in range(room - 120, room))
+    full = next(one for one in fillers if make.end_of(make.laid_out(first, [one])) == make.SEGMENT)
+    ends = [first, under.append(full)]
+    assert ends[-1] == make.SEGMENT
+    assert scanned(disk) == (ends, EndOfLog(make.SEGMENT, 1))
+    ends.append(under.append(make.plain()))
+    assert scanned(disk) == (ends, EndOfLog(ends[-1], 1))
+    assert scanned(disk, make.SEGMENT) == (ends[2:], EndOfLog(ends[-1], 1))
+
+
+def test_a_last_batch_torn_at_any_byte_is_a_torn_tail() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    start = under.append(make.plain(), make.checked())
+    end = under.append(make.half(1, b"body" * 9), make.committed(make.ref()), make.plain(b"x"))
+    whole = peek(disk, start, end)
+    length = len(whole.rstrip(b"\0"))
+    for kept in range(length):
+        poke(disk, start, whole[:kept] + bytes(len(whole) - kept))
+        ends, last = scanned(disk)
+        assert ends == [start]
+        if any(whole[:kept]):
+            assert isinstance(last, TornTail), kept
+            assert (last.cut_at, last.epoch, last.whole_batches) == (start, 1, 0)
+        else:
+            assert last == EndOfLog(start, 1)
+    for kept in range(1, length):  # the front is missing instead
+        poke(disk, start, bytes(kept) + whole[kept:])
+        assert isinstance(scanned(disk)[1], TornTail), kept
+
+
+def test_any_damaged_byte_of_the_last_batch_is_a_torn_tail() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    start = under.append(make.plain(), make.checked())
+    under.append(make.half(1, b"body" * 9), make.committed(make.ref()))
+    end = under.log.end
+    for at in range(start, start + len(peek(disk, start, end).rstrip(b"\0"))):
+        number, place = divmod(at, make.SEGMENT)
+        disk.flip_bit(seg(number), place, at % 8)
+        last = scanned(disk)[1]
+        assert isinstance(last, TornTail), at
+        assert last.cut_at == start
+        disk.flip_bit(seg(number), place, at % 8)
+
+
+@pytest.mark.parametrize("synced_after", range(7))
+@pytest.mark.parametrize("damaged", range(6))
+def test_damage_below_the_durable_line_is_corrupt_and_above_it_torn(synced_after: int, damaged: int) -> None:
+    """Six batches; after ``synced_after`` of them comes a sync, which only the batches behind it can tell of."""
+    disk = FaultyDisk()
+    under = written_log(disk)
+    starts = []
+    for number in range(6):
+        if number == synced_after:
+            under.log.sync(under.log.end)
+        starts.append(under.log.end)
+        under.append(make.plain(b"x" * 50))
+    tell_of_it = set(range(synced_after, 6)) - {damaged}
+    line = starts[synced_after] if tell_of_it else 0
+    disk.flip_bit(seg(0), starts[damaged] + 100)
+    ends, last = scanned(disk)
+    assert ends == starts[1 : damaged + 1]
+    if starts[damaged] < line:
+        assert isinstance(last, CorruptInterior)
+        assert (last.at, last.file, last.durable_position) == (starts[damaged], seg(0), line)
+    else:
+        assert isinstance(last, TornTail)
+        assert (last.cut_at, last.whole_batches) == (starts[damaged], 5 - damaged)
+
+
+def test_the_durable_line_is_seen_behind_the_damage_only() -> None:
+    """The only batch that names the line lies behind the damage, in a later segment, behind more damage."""
+    disk = FaultyDisk()
+    under = written_log(disk)
+    first = under.append(make.plain())
+    second = under.append(make.plain(b"x" * 30_000))
+    under.append(make.plain(b"x" * 30_000))
+    under.append(make.plain(b"y" * 30_000))
+    under.log.sync(second)
+    last_start = under.log.end
+    under.append(make.plain())
+    assert last_start > make.SEGMENT
+    disk.flip_bit(seg(0), first + 80)
+    disk.flip_bit(seg(1), 90)
+    ends, last = scanned(disk)
+    assert ends == [first]
+    assert last == CorruptInterior(first, seg(0), "the checksum of the batch is wrong", second)
+
+
+def test_whole_batches_behind_a_torn_one_are_torn_tail_too() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    ends = [under.append(make.plain(b"x" * 9_000)) for _ in range(12)]
+    poke(disk, ends[3], bytes(512))
+    found, last = scanned(disk)
+    assert found == ends[:4]
+    assert isinstance(last, TornTail)
+    assert (last.cut_at, last.whole_batches) == (ends[3], 7)
+
+
+def test_a_checkpoint_draws_the_line_too() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    ends = [under.append(make.plain()) for _ in range(4)]
+    disk.flip_bit(seg(0), ends[1] + 70)
+    assert isinstance(scanned(disk, 0, durable=ends[1])[1], TornTail)
+    last = scanned(disk, 0, durable=ends[2])[1]
+    assert isinstance(last, CorruptInterior)
+    assert last.durable_position == ends[2]
+
+
+def test_a_log_that_ends_before_it_was_durable_is_corrupt_though_nothing_is_torn() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    ends = [under.append(make.plain()) for _ in range(4)]
+    poke(disk, ends[1], bytes(ends[3] - ends[1]))
+    assert scanned(disk) == (ends[:2], EndOfLog(ends[1], 1))
+    assert scanned(disk, 0, durable=ends[2]) == (
+        ends[:2],
+        CorruptInterior(ends[1], seg(0), "the log ends in zeros here", ends[2]),
+    )
+
+
+def test_a_missing_segment_between_durable_ones_is_corrupt() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    ends = []
+    for _ in range(8):
+        ends.append(under.append(make.plain(b"x" * 20_000)))
+        under.log.sync(under.log.end)
+    disk.remove(seg(1))
+    found, last = scanned(disk)
+    in_first = [end for end in ends if end <= make.SEGMENT]
+    assert found == in_first
+    assert isinstance(last, CorruptInterior)
+    assert (last.at, last.file, last.why) == (make.SEGMENT, seg(1), "the segment is missing")
+
+
+def test_a_missing_segment_that_was_never_durable_is_torn_tail() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    ends = [under.append(make.plain(b"x" * 20_000)) for _ in range(8)]
+    disk.remove(seg(1))
+    last = scanned(disk)[1]
+    assert isinstance(last, TornTail)
+    assert last.cut_at == max(end for end in ends if end <= make.SEGMENT)
+    assert last.whole_batches > 0
+
+
+def test_a_base_that_knows_of_more_before_it_shows_that_something_is_missing() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    ends = [under.append(make.plain(b"x" * 20_000)) for _ in range(4)]
+    assert ends[3] > make.SEGMENT
+    poke(disk, ends[1], bytes(ends[2] - ends[1]))
+    found, last = scanned(disk)
+    assert found == ends[:2]
+    assert isinstance(last, TornTail)
+    assert last.cut_at == ends[1]
+    assert f"ended at {ends[2]}, not {ends[1]}" in last.why
+
+
+def test_a_segment_that_begins_without_a_base_is_not_taken() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    ends = [under.append(make.plain(b"x" * 20_000)) for _ in range(4)]
+    batch = make.laid_out(make.SEGMENT, [make.plain()])
+    poke(disk, make.SEGMENT, bytes(make.SEGMENT))
+    data = encode_batch(batch, broker_time_ms=1, epoch=1, durable_position=0, copy=under.log.copy_of)
+    poke(disk, make.SEGMENT, data)
+    last = scanned(disk)[1]
+    assert isinstance(last, TornTail)
+    assert last.cut_at == ends[2]
+    assert last.why == f"at {make.SEGMENT}: the first batch of the segment has no base record"
+
+
+def test_a_batch_of_an_earlier_epoch_does_not_continue_the_log() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    under.log.epoch = 7
+    first = under.append(make.plain())
+    under.log.epoch = 6
+    under.append(make.plain())
+    found, last = scanned(disk)
+    assert found == [first]
+    assert isinstance(last, TornTail)
+    assert last.epoch == 7
+
+
+def test_epochs_of_what_is_cut_count() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    first = under.append(make.plain())
+    under.append(make.plain())
+    under.log.epoch = 9
+    under.append(make.plain())
+    disk.flip_bit(seg(0), first + 70)
+    last = scanned(disk)[1]
+    assert isinstance(last, TornTail)
+    assert last.epoch == 9
+
+
+def test_garbage_behind_the_end_is_torn_tail() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    end = under.append(make.plain())
+    poke(disk, make.SEGMENT - 1, b"\x01")
+    last = scanned(disk)[1]
+    assert isinstance(last, TornTail)
+    assert last.cut_at == end
+
+
+def test_magic_in_garbage_does_no_harm() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    end = under.append(make.plain())
+    poke(disk, end, b"HMQB" * 500)
+    last = scanned(disk)[1]
+    assert isinstance(last, TornTail)
+    assert last.cut_at == end
+
+
+def test_a_checkpoint_belongs_to_the_log_where_a_whole_batch_ends() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    ends = [under.append(make.plain(b"HMQB" * 5_000)) for _ in range(6)]
+    scan = LogScan(SegmentFiles(disk, HOME, make.SEGMENT))
+    assert all(scan.batch_ends_at(end) for end in (0, *ends))
+    assert not scan.batch_ends_at(ends[0] + 8)
+    assert not scan.batch_ends_at(ends[-1] + 8)
+    assert not scan.batch_ends_at(10 * make.SEGMENT)
+    disk.flip_bit(seg(0), ends[0] - 40)
+    assert not LogScan(SegmentFiles(disk, HOME, make.SEGMENT)).batch_ends_at(ends[0])

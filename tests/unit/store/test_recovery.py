@@ -1,0 +1,325 @@
+"""Each lettered case on a disk, made as it comes about; what is refused changes nothing; what is cut is zero and synced."""
+
+from pathlib import Path
+
+import pytest
+from tests.support import log_records as make
+
+from halfmq.errors import StoreDamaged, StoreFull
+from halfmq.store.log_scan import Batch, LogScan
+from halfmq.store.recovery import CheckpointFound, find_out, settle
+from halfmq.store.recovery_cases import Act
+from halfmq.store.segment import SegmentFiles, segment_name
+from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
+
+HOME = Path("/store/log")
+
+
+class Store:
+    """A log, and what a start finds of it."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyDisk()
+        self.under = make.LogUnderTest(self.disk, HOME).make().start()
+        self.ends: list[int] = []
+
+    def write(self, count: int, *, sync: bool = True, body_bytes: int = 50) -> "Store":
+        for _ in range(count):
+            self.ends.append(self.under.append(make.plain(b"x" * body_bytes)))
+            if sync:
+                self.under.log.sync(self.under.log.end)
+        return self
+
+    def files(self) -> SegmentFiles:
+        return SegmentFiles(self.disk, HOME, make.SEGMENT)
+
+    def starts(self, *checkpoints: CheckpointFound) -> tuple[str, int, int]:
+        """(letter, redo from, end)."""
+        found = find_out(self.files(), checkpoints)
+        return found.case.letter, found.redo_from, found.end
+
+    def refused(self, *checkpoints: CheckpointFound) -> str:
+        before = self.disk.image()
+        steps = self.disk.steps
+        with pytest.raises(StoreDamaged) as caught:
+            find_out(self.files(), checkpoints)
+        assert self.disk.image() == before
+        assert self.disk.steps == steps, "nothing may be touched"
+        assert "nothing was changed" in str(caught.value)
+        return str(caught.value)
+
+    def flip(self, at: int) -> None:
+        number, place = divmod(at, make.SEGMENT)
+        self.disk.flip_bit(self.seg(number), place)
+
+    @staticmethod
+    def seg(number: int) -> Path:
+        return HOME / segment_name(number * make.SEGMENT)
+
+    def whole_batches(self, start: int = 0) -> list[int]:
+        found = LogScan(self.files()).from_batch(start, 0)
+        return [one.header.end for one in found if isinstance(one, Batch)]
+
+
+def usable(position: int, epoch: int = 1) -> CheckpointFound:
+    return CheckpointFound(position, epoch, True)
+
+
+def unreadable(position: int, epoch: int = 1) -> CheckpointFound:
+    return CheckpointFound(position, epoch, False)
+
+
+def test_a_first_start() -> None:
+    disk = FaultyDisk()
+    disk.make_directories(HOME)
+    found = find_out(SegmentFiles(disk, HOME, make.SEGMENT), [])
+    assert (found.case.letter, found.case.act, found.end, found.epoch) == ("A", Act.START_EMPTY, 0, 0)
+
+
+def test_b_the_log_is_gone_and_a_checkpoint_is_left() -> None:
+    disk = FaultyDisk()
+    disk.make_directories(HOME)
+    with pytest.raises(StoreDamaged, match=r"case B.*durable up to 4096"):
+        find_out(SegmentFiles(disk, HOME, make.SEGMENT), [usable(4096)])
+
+
+def test_c_a_segment_before_the_snapshot_is_missing() -> None:
+    store = Store().write(12, body_bytes=20_000)
+    store.disk.remove(store.seg(1))
+    text = store.refused(usable(store.ends[-1]))
+    assert "case C" in text
+    assert str(store.seg(1)) in text
+    assert "the segment is missing" in text
+
+
+def test_c_a_segment_before_the_snapshot_is_too_short() -> None:
+    store = Store().write(12, body_bytes=20_000)
+    store.disk.put(store.seg(1), store.disk.content(store.seg(1))[:4096])
+    assert "has 4096 bytes instead of 65536" in store.refused(usable(store.ends[-1]))
+
+
+def test_d_the_checkpoint_is_newer_than_the_log() -> None:
+    store = Store().write(4)
+    text = store.refused(usable(store.ends[-1] + 800))
+    assert "case D" in text
+    assert f"at log offset {store.ends[-1] + 800}" in text
+
+
+def test_d_the_log_behind_the_checkpoint_is_damaged() -> None:
+    store = Store().write(4)
+    store.flip(store.ends[1] + 70)
+    assert "case D" in store.refused(usable(store.ends[2]))
+
+
+def test_e_a_trimmed_log_whose_first_segment_has_no_base() -> None:
+    store = Store().write(12, body_bytes=20_000)
+    store.under.log.trim(make.SEGMENT)
+    store.disk.put(store.seg(1), bytes(make.SEGMENT))
+    text = store.refused()
+    assert "case E" in text
+    assert str(make.SEGMENT) in text
+    assert store.starts(usable(store.ends[-1]))[0] == "H", "a snapshot can stand in"
+
+
+def test_f_damage_behind_the_snapshot_below_a_durable_position() -> None:
+    store = Store().write(6)
+    store.flip(store.ends[3] + 70)
+    text = store.refused(usable(store.ends[1]))
+    assert "case F" in text
+    assert f"{store.seg(0)} at log offset {store.ends[3]}" in text
+    assert f"durable up to {store.ends[4]}" in text
+
+
+def test_g_damage_below_a_durable_position() -> None:
+    store = Store().write(6)
+    store.flip(store.ends[3] + 70)
+    assert "case G" in store.refused()
+    assert "case G" in store.refused(unreadable(store.ends[1]))
+
+
+def test_g_the_first_batch_of_all_is_damaged_and_was_durable() -> None:
+    store = Store().write(3)
+    store.flip(70)
+    text = store.refused()
+    assert "case G" in text
+    assert "at log offset 0" in text
+
+
+def test_g_a_checkpoint_without_its_snapshot_still_says_what_was_durable() -> None:
+    store = Store().write(3, sync=False)
+    store.flip(store.ends[1] + 70)
+    assert store.starts()[0] == "M"
+    assert "case G" in store.refused(unreadable(store.ends[2]))
+
+
+def test_h_clean_end_with_a_snapshot() -> None:
+    store = Store().write(6)
+    assert store.starts(usable(store.ends[2])) == ("H", store.ends[2], store.ends[5])
+    assert store.starts(usable(store.ends[5])) == ("H", store.ends[5], store.ends[5])
+
+
+def test_h_the_older_snapshot_serves_when_the_newer_one_is_unreadable() -> None:
+    store = Store().write(6)
+    assert store.starts(unreadable(store.ends[4], 1), usable(store.ends[1])) == ("H", store.ends[1], store.ends[5])
+
+
+def test_i_torn_tail_with_a_snapshot() -> None:
+    store = Store().write(4).write(2, sync=False)
+    store.flip(store.ends[4] + 70)
+    assert store.starts(usable(store.ends[1])) == ("I", store.ends[1], store.ends[4])
+
+
+def test_i_whole_batches_behind_the_damage_are_cut_with_it() -> None:
+    store = Store().write(4).write(6, sync=False)
+    store.flip(store.ends[4] + 70)
+    found = find_out(store.files(), [usable(store.ends[1])])
+    assert (found.case.letter, found.end) == ("I", store.ends[4])
+    assert "4 whole batches behind it were never answered" in found.says
+
+
+def test_j_a_crash_before_the_first_batch() -> None:
+    store = Store()
+    assert store.starts() == ("J", 0, 0)
+
+
+def test_k_a_crash_in_the_first_batch() -> None:
+    store = Store().write(1, sync=False)
+    store.flip(70)
+    assert store.starts() == ("K", 0, 0)
+
+
+def test_l_clean_end_without_a_checkpoint() -> None:
+    store = Store().write(6)
+    assert store.starts() == ("L", 0, store.ends[5])
+
+
+def test_m_torn_tail_without_a_checkpoint() -> None:
+    store = Store().write(4).write(1, sync=False)
+    store.flip(store.ends[3] + 70)
+    assert store.starts() == ("M", 0, store.ends[3])
+
+
+def test_n_and_o_the_snapshot_is_unreadable() -> None:
+    store = Store().write(4).write(1, sync=False)
+    assert store.starts(unreadable(store.ends[1])) == ("N", 0, store.ends[4])
+    store.flip(store.ends[3] + 70)
+    assert store.starts(unreadable(store.ends[1])) == ("O", 0, store.ends[3])
+
+
+def test_p_and_q_the_snapshot_is_older_than_the_logs_start() -> None:
+    store = Store().write(12, body_bytes=20_000).write(1, sync=False)
+    store.under.log.trim(2 * make.SEGMENT)
+    assert store.starts(usable(store.ends[0])) == ("P", 2 * make.SEGMENT, store.ends[12])
+    store.flip(store.ends[11] + 70)
+    assert store.starts(usable(store.ends[0])) == ("Q", 2 * make.SEGMENT, store.ends[11])
+
+
+def test_the_epoch_is_the_highest_that_was_ever_there() -> None:
+    store = Store().write(3)
+    assert find_out(store.files(), []).epoch == 1
+    assert find_out(store.files(), [usable(store.ends[1], 8)]).epoch == 8
+    store.under.log.epoch = 12
+    store.write(2, sync=False)
+    store.flip(store.ends[3] + 70)
+    assert find_out(store.files(), [usable(store.ends[1], 8)]).epoch == 12
+    store.under.log.epoch = 13
+    store.write(1, sync=False)
+    assert find_out(store.files(), []).epoch == 13, "also of a batch that is cut"
+
+
+def test_cutting_makes_everything_behind_zero_and_durable() -> None:
+    store = Store().write(2).write(8, sync=False, body_bytes=20_000)
+    store.flip(store.ends[1] + 70)
+    under = make.LogUnderTest(store.disk, HOME).start()
+    end = store.ends[1]
+    assert under.log.end == end
+    assert not any(store.disk.content(store.seg(0))[end:])
+    assert store.disk.list(HOME) == [store.seg(0).name, store.seg(1).name], "one blank segment is prepared"
+    assert not any(store.disk.content(store.seg(1)))
+    image = store.disk.image()
+    for _ in range(20):
+        store.disk.crash()
+    assert {path: data for path, data in store.disk.image().items() if path.suffix == ".seg"} == image
+
+
+def test_after_a_cut_the_log_goes_on_and_nothing_old_comes_back() -> None:
+    store = Store().write(2).write(4, sync=False)
+    store.flip(store.ends[1] + 70)
+    under = make.LogUnderTest(store.disk, HOME).start()
+    end = under.append(make.plain(b"x" * 50))
+    under.log.sync(end)
+    assert end == store.ends[2], "as large as the batch that was cut"
+    assert store.whole_batches() == [*store.ends[:2], end]
+    assert store.starts() == ("L", 0, end)
+
+
+def test_a_crash_at_any_step_of_a_cut_is_cut_again() -> None:
+    for step in range(1, 12):
+        for seed in range(5):
+            store = Store().write(2).write(8, sync=False, body_bytes=20_000)
+            store.disk.dice.seed(seed)
+            store.flip(store.ends[1] + 70)
+            store.disk.power_fails_after(step)
+            try:
+                make.LogUnderTest(store.disk, HOME).start()
+            except PowerLost:
+                store.disk.crash()
+            under = make.LogUnderTest(store.disk, HOME).start()
+            assert under.log.end == store.ends[1]
+            end = under.append(make.plain())
+            under.log.sync(end)
+            store.disk.crash()
+            assert store.whole_batches() == [*store.ends[:2], end]
+
+
+def test_a_cut_at_the_very_beginning_keeps_the_first_segment() -> None:
+    """A blank prepared segment that outlived it would look like the oldest one of a trimmed log."""
+    store = Store().write(1, sync=False)
+    store.under.log.prepare_next()
+    store.flip(70)
+    make.LogUnderTest(store.disk, HOME).start()
+    assert store.disk.exists(store.seg(0))
+    store.disk.crash()
+    assert store.starts()[0] == "J"
+
+
+@pytest.mark.parametrize("rewrite", [True, False])
+def test_what_a_failed_sync_dropped_is_written_again(rewrite: bool) -> None:
+    """The process saw a sync fail and was restarted: the pages look clean, and a second sync would skip them."""
+    store = Store().write(2).write(2, sync=False)
+    store.disk.fail("sync")
+    with pytest.raises(Exception, match="takes no more"):
+        store.under.log.sync(store.under.log.end)
+    store.disk.kill()
+    under = make.LogUnderTest(store.disk, HOME).start(rewrite=rewrite)
+    assert under.log.synced_position == store.ends[3], "recovery takes what it reads for the log"
+    store.disk.crash()
+    survived = store.whole_batches() == store.ends
+    assert survived is rewrite, "without the rewrite this is how acknowledged messages are lost"
+
+
+def test_a_segment_whose_allocation_was_lost_gets_its_space_back() -> None:
+    store = Store().write(2)
+    store.disk.put(store.seg(0), store.disk.content(store.seg(0))[: store.ends[1]])
+    under = make.LogUnderTest(store.disk, HOME).start()
+    assert len(store.disk.content(store.seg(0))) == make.SEGMENT
+    assert under.append(make.plain()) > store.ends[1]
+
+
+def test_no_room_to_get_it_back_is_a_full_disk() -> None:
+    store = Store().write(2)
+    store.disk.put(store.seg(0), store.disk.content(store.seg(0))[: store.ends[1]])
+    store.disk.fill(0)
+    files = store.files()
+    with pytest.raises(StoreFull, match="free some space"):
+        settle(store.disk, files, find_out(files, []), rewrite=True)
+
+
+def test_a_prepared_segment_that_is_too_short_is_made_again() -> None:
+    store = Store().write(1)
+    store.under.log.prepare_next()
+    store.disk.put(store.seg(1), bytes(100))
+    under = make.LogUnderTest(store.disk, HOME).start()
+    for _ in range(5):
+        under.append(make.plain(b"x" * 20_000))
+    assert under.log.end > make.SEGMENT

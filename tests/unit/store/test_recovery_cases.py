@@ -1,0 +1,48 @@
+"""The table of lettered cases: every combination of what a start may find matches exactly one."""
+
+from itertools import product
+
+import pytest
+
+from halfmq.store.recovery_cases import CASES, Act, Checkpoint, Evidence, Front, Log, Tail, case_of
+
+ALL = [Evidence(*found) for found in product(Log, Checkpoint, Front, Tail)]
+
+
+@pytest.mark.parametrize("evidence", ALL)
+def test_exactly_one_case_matches(evidence: Evidence) -> None:
+    assert [case.letter for case in CASES if case.matches(evidence)] == [case_of(evidence).letter]
+
+
+def test_every_case_is_reached_and_has_its_own_letter_and_sentence() -> None:
+    assert {case_of(evidence).letter for evidence in ALL} == {case.letter for case in CASES}
+    assert len({case.letter for case in CASES}) == len({case.says for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("evidence", ALL)
+def test_corruption_is_always_refused_where_the_log_was_read(evidence: Evidence) -> None:
+    if evidence.log is Log.WHOLE and evidence.tail is Tail.CORRUPT:
+        assert case_of(evidence).act is Act.REFUSE
+
+
+@pytest.mark.parametrize("evidence", ALL)
+def test_only_a_torn_tail_is_cut(evidence: Evidence) -> None:
+    case = case_of(evidence)
+    if case.cut:
+        assert evidence.tail is Tail.TORN
+        assert case.act is not Act.REFUSE
+    elif evidence.tail is Tail.TORN and evidence.log is Log.WHOLE:
+        assert case.act is Act.REFUSE
+
+
+@pytest.mark.parametrize("evidence", ALL)
+def test_a_snapshot_is_used_only_where_it_can_be(evidence: Evidence) -> None:
+    if case_of(evidence).act is Act.REDO_FROM_SNAPSHOT:
+        assert evidence.checkpoint is Checkpoint.USABLE
+
+
+@pytest.mark.parametrize("evidence", ALL)
+def test_an_empty_start_never_forgets_a_log(evidence: Evidence) -> None:
+    if case_of(evidence).act is Act.START_EMPTY:
+        assert evidence.log is Log.EMPTY or evidence.front is Front.BLANK
+        assert evidence.checkpoint is not Checkpoint.USABLE

@@ -1,0 +1,107 @@
+"""Segment files: names, preallocation, what they cost in descriptors, and views that outlive them."""
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from halfmq.errors import StoreDamaged, StoreFull
+from halfmq.runtime.disk import RealDisk
+from halfmq.store import segment as module
+from halfmq.store.segment import SegmentFiles, create_segment, segment_name, segment_starts
+from halfmq.testing.faulty_disk import FaultyDisk
+
+SIZE = 1 << 16
+HOME = Path("/store/log")
+
+
+def disk_with_home() -> FaultyDisk:
+    disk = FaultyDisk()
+    disk.make_directories(HOME)
+    for parent in (HOME.parent.parent, HOME.parent):
+        disk.sync_directory(parent)
+    return disk
+
+
+def test_a_name_is_the_first_offset_in_20_digits() -> None:
+    assert segment_name(65_536) == "00000000000000065536.seg"
+    assert segment_starts([segment_name(0), segment_name(SIZE), "x.seg", "other", "123.seg"], HOME, SIZE) == [0, SIZE]
+
+
+def test_a_name_between_two_segments_is_refused() -> None:
+    with pytest.raises(StoreDamaged, match="does not begin at a multiple of the segment size"):
+        segment_starts([segment_name(4_096)], HOME, SIZE)
+
+
+def test_a_new_segment_is_zero_whole_and_survives() -> None:
+    disk = disk_with_home()
+    create_segment(disk, HOME, SIZE, SIZE)
+    disk.crash()
+    assert disk.content(HOME / segment_name(SIZE)) == bytes(SIZE)
+
+
+def test_the_file_is_synced_before_its_name() -> None:
+    disk = disk_with_home()
+    steps: list[str] = []
+    disk.on_step = lambda operation, path: steps.append(operation)
+    create_segment(disk, HOME, 0, SIZE)
+    assert steps == ["create", "allocate", "sync", "sync_directory"]
+
+
+def test_a_full_disk_leaves_nothing_of_it() -> None:
+    disk = disk_with_home()
+    disk.fill(SIZE - 1)
+    with pytest.raises(StoreFull) as caught:
+        create_segment(disk, HOME, 0, SIZE)
+    assert caught.value.retriable
+    assert disk.list(HOME) == []
+    assert disk.free_bytes(HOME) == SIZE - 1
+
+
+def test_other_errors_are_no_full_disk() -> None:
+    disk = disk_with_home()
+    disk.fail("allocate")
+    with pytest.raises(OSError, match="Input/output"):
+        create_segment(disk, HOME, 0, SIZE)
+
+
+def test_nonzero_from_looks_at_everything_behind() -> None:
+    disk = disk_with_home()
+    segment = create_segment(disk, HOME, 0, 3 << 20)
+    assert segment.nonzero_from(0) is None
+    segment.write((3 << 20) - 1, b"x")
+    assert segment.nonzero_from(0) == 2 << 20
+    assert segment.nonzero_from((3 << 20) - 1) == (3 << 20) - 1
+
+
+def test_only_so_many_are_open_and_none_that_a_sync_still_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OPEN_SEGMENTS_MAX", 4)
+    disk = RealDisk()
+    files = SegmentFiles(disk, tmp_path, SIZE)
+    for number in range(10):
+        files.add(create_segment(disk, tmp_path, number * SIZE, SIZE))
+    files.close_old(below=3 * SIZE)
+    assert sorted(files.opened) == list(range(3, 10))
+    files.close_old(below=10 * SIZE)
+    assert len(files.opened) == 4
+    assert files.numbers() == list(range(10))
+    segment = files.get(0)
+    assert segment is not None
+    assert segment.start == 0
+    assert files.get(10) is None
+
+
+def test_a_view_stays_readable_after_unlink_and_close(tmp_path: Path) -> None:
+    disk = RealDisk()
+    files = SegmentFiles(disk, tmp_path, SIZE)
+    segment = create_segment(disk, tmp_path, 0, SIZE)
+    files.add(segment)
+    segment.write(100, b"abc")
+    view = segment.view[100:103]
+    files.remove(0)
+    del segment
+    gc.collect()
+    assert bytes(view) == b"abc"
+    assert files.numbers() == []
