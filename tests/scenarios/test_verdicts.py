@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, end_ext
 
@@ -57,7 +56,9 @@ async def test_second_commit_gets_the_first_verdict_at_its_position(tmp_path: Pa
         assert await visible(client) == [b"one"]
 
 
-@pytest.mark.parametrize(("first", "then", "standing"), [(ROLLBACK, COMMIT, "ROLLED_BACK"), (COMMIT, ROLLBACK, "COMMITTED")])
+@pytest.mark.parametrize(
+    ("first", "then", "standing"), [(ROLLBACK, COMMIT, "ROLLED_BACK"), (COMMIT, ROLLBACK, "COMMITTED")]
+)
 async def test_opposite_verdict_is_refused_with_the_standing_one(
     tmp_path: Path, first: int, then: int, standing: str
 ) -> None:
@@ -69,7 +70,9 @@ async def test_opposite_verdict_is_refused_with_the_standing_one(
         assert len(await visible(client)) == (standing == "COMMITTED")
 
 
-@pytest.mark.parametrize(("verdicts", "codes"), [((COMMIT, ROLLBACK), [0, 604]), ((ROLLBACK, COMMIT), [0, 604]), ((COMMIT, COMMIT), [0, 0])])
+@pytest.mark.parametrize(
+    ("verdicts", "codes"), [((COMMIT, ROLLBACK), [0, 604]), ((ROLLBACK, COMMIT), [0, 604]), ((COMMIT, COMMIT), [0, 0])]
+)
 async def test_two_ends_in_one_tcp_segment_are_settled_by_the_first(
     tmp_path: Path, verdicts: tuple[int, int], codes: list[int]
 ) -> None:
@@ -127,7 +130,9 @@ async def test_undecided_half_is_committed_after_a_restart(tmp_path: Path) -> No
 
 async def test_verdict_stands_after_a_trim_of_what_came_before_it(tmp_path: Path) -> None:
     """Goal: the half's first record is gone, its verdict is not. Method: 64 KiB segments, retention by size, small rolls."""
-    async with serving(tmp_path, segment_bytes=1 << 16, retention_bytes=1 << 17, retention_check_ms=50, checkpoint_interval_ms=100) as running:
+    async with serving(
+        tmp_path, segment_bytes=1 << 16, retention_bytes=1 << 17, retention_check_ms=50, checkpoint_interval_ms=100
+    ) as running:
         client = await running.client()
         half = await client.half("T", b"one", unique=ID)
         for number in range(40):  # several segments; the half is carried forward

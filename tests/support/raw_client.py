@@ -22,17 +22,26 @@ class Answer(NamedTuple):
 
 def frame(header: bytes, body: bytes = b"", kind: int = 0) -> bytes:
     return (
-        (4 + len(header) + len(body)).to_bytes(4, "big")
-        + (kind << 24 | len(header)).to_bytes(4, "big")
-        + header
-        + body
+        (4 + len(header) + len(body)).to_bytes(4, "big") + (kind << 24 | len(header)).to_bytes(4, "big") + header + body
     )
 
 
 def command(
-    code: int, opaque: int, ext: dict[str, str] | None = None, body: bytes = b"", *, oneway: bool = False, version: int = 409
+    code: int,
+    opaque: int,
+    ext: dict[str, str] | None = None,
+    body: bytes = b"",
+    *,
+    oneway: bool = False,
+    version: int = 409,
 ) -> bytes:
-    header: dict[str, Any] = {"code": code, "language": "JAVA", "version": version, "opaque": opaque, "flag": 2 if oneway else 0}
+    header: dict[str, Any] = {
+        "code": code,
+        "language": "JAVA",
+        "version": version,
+        "opaque": opaque,
+        "flag": 2 if oneway else 0,
+    }
     if ext is not None:
         header["extFields"] = ext
     return frame(json.dumps(header).encode(), body)
@@ -71,7 +80,13 @@ class RawClient:
         return self._opaque
 
     async def ask(
-        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, wait_s: float = 5, version: int | None = None
+        self,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        wait_s: float = 5,
+        version: int | None = None,
     ) -> Answer:
         opaque = self.next_opaque()
         waiting = self.expect(opaque)
@@ -112,13 +127,29 @@ class RawClient:
     # --- the words of the protocol that most tests need
 
     async def send(
-        self, topic: str, body: bytes, *, queue: int = 0, unique: str = "", group: str = "P", queues: int = 1, **properties: str
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        queue: int = 0,
+        unique: str = "",
+        group: str = "P",
+        queues: int = 1,
+        **properties: str,
     ) -> Answer:
         pairs = {**({"UNIQ_KEY": unique} if unique else {}), **properties}
         return await self.ask(310, send_ext(topic, group, queue, pairs, queues=queues), body)
 
     async def half(
-        self, topic: str, body: bytes, *, unique: str, group: str = "P", queue: int = 0, queues: int = 1, **properties: str
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        unique: str,
+        group: str = "P",
+        queue: int = 0,
+        queues: int = 1,
+        **properties: str,
     ) -> Answer:
         pairs = {"TRAN_MSG": "true", "UNIQ_KEY": unique, "PGROUP": group, **properties}
         return await self.ask(310, send_ext(topic, group, queue, pairs, queues=queues, sys_flag=4), body)
@@ -127,13 +158,25 @@ class RawClient:
         return await self.ask(37, end_ext(half, unique, wanted, group=group, **more))
 
     async def pull(
-        self, topic: str, offset: int = 0, *, queue: int = 0, group: str = "C", wait_ms: int = 0, count: int = 32, tags: str = "*"
+        self,
+        topic: str,
+        offset: int = 0,
+        *,
+        queue: int = 0,
+        group: str = "C",
+        wait_ms: int = 0,
+        count: int = 32,
+        tags: str = "*",
     ) -> Answer:
         return await self.ask(
-            11, pull_ext(topic, group, queue, offset, wait_ms=wait_ms, count=count, tags=tags), wait_s=5 + wait_ms / 1000
+            11,
+            pull_ext(topic, group, queue, offset, wait_ms=wait_ms, count=count, tags=tags),
+            wait_s=5 + wait_ms / 1000,
         )
 
-    async def heartbeat(self, client_id: str, *, producers: list[str] | None = None, consumers: dict[str, list[str]] | None = None) -> Answer:
+    async def heartbeat(
+        self, client_id: str, *, producers: list[str] | None = None, consumers: dict[str, list[str]] | None = None
+    ) -> Answer:
         body = {
             "clientID": client_id,
             "producerDataSet": [{"groupName": name} for name in producers or []],

@@ -26,9 +26,9 @@ from halfmq import limits
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.apply import apply, close_batch, open_batch
 from halfmq.core.base import make_base
-from halfmq.core.commands import Command, EndTransaction, SendMessage
+from halfmq.core.commands import Command, EndTransaction, SendBatch, SendMessage
 from halfmq.core.decide import decide, next_deadline_ms, size_bound
-from halfmq.core.decision import Effect, Refused, Reply, Why
+from halfmq.core.decision import Decision, Effect, Refused, Reply, Why
 from halfmq.core.session import Published, apply_session
 from halfmq.core.state import State, next_offset
 from halfmq.errors import HalfmqError, InvariantViolated, StoreFull
@@ -54,6 +54,14 @@ class Failed(NamedTuple):
     """A reply that ``core`` never gives: the decision itself broke. Nothing was changed; the log says where."""
 
     text: str
+
+
+class _Broken(NamedTuple):
+    """Stands for the ``Decision`` that could not be made."""
+
+    records: tuple[Record, ...]
+    reply: Failed
+    effects: tuple[Effect, ...] = ()
 
 
 class WrittenBatch(NamedTuple):
@@ -215,28 +223,30 @@ class Pump:
                 reply = self._make_room(command, now_ms)
                 plenty_until = self._plenty_until()
             if reply is None:
-                try:
-                    decision = decide(state, command, now_ms)
-                except InvariantViolated:
-                    raise
-                except Exception as error:
-                    log.exception("decision failed on %s; nothing was changed", type(command).__name__)
-                    reply = Failed(f"{type(error).__name__}: {error}")
-                else:
-                    reply = decision.reply
-                    if decision.records:
-                        if not state.batch_open:
-                            self._open(state.log_end, now_ms)
-                        for record in decision.records:
-                            apply(state, record)
-                        records += decision.records
-                    if decision.effects:
-                        effects += decision.effects
+                decision = self._decide(command, now_ms)
+                reply = decision.reply
+                if decision.records:
+                    if not state.batch_open:
+                        self._open(state.log_end, now_ms)
+                    for record in decision.records:
+                        apply(state, record)
+                    records += decision.records
+                if decision.effects:
+                    effects += decision.effects
             replies.append((deliver, context, reply))
         self._close()
         written, self._written = self._written, []
         self._on_deadline(next_deadline_ms(state))
         return _Turn(state.log_end, written, replies, effects)
+
+    def _decide(self, command: Command, now_ms: int) -> "Decision | _Broken":
+        try:
+            return decide(self.state, command, now_ms)
+        except InvariantViolated:
+            raise
+        except Exception as error:
+            log.exception("decision failed on %s; nothing was changed", type(command).__name__)
+            return _Broken((), Failed(f"{type(error).__name__}: {error}"))
 
     # --- batches and segments --------------------------------------------------------------------------------
 
@@ -249,24 +259,27 @@ class Pump:
         start = self._batch_start if self.state.batch_open else end
         return min(end - place + self._segment_bytes - _SMALL_BYTES_MAX, start + limits.BATCH_BYTES_MAX)
 
-    def _make_room(self, command: Command, now_ms: int) -> Refused | None:
-        """See to it that the command's records fit where the log stands: cut the batch, roll the segment."""
+    def _make_room(self, command: Command, now_ms: int) -> Reply | Failed | None:
+        """See to it that the command's records fit where the log stands: cut the batch, roll the segment.
+
+        Returns a reply when the command is done with that. Behind a roll every decision fits: core bounds them so.
+        """
         state = self.state
         if state.batch_open and state.log_end - self._batch_start > limits.BATCH_BYTES_MAX:
             self._close()
         bound = size_bound(state, command)
         if fits(state.log_end, state.batch_open, bound, self._segment_bytes):
             return None
+        if bound > state.record_bytes_max and isinstance(command, SendMessage | SendBatch):
+            # Most likely too large for any segment: nobody shall be able to roll segments by sending what is refused.
+            decision = self._decide(command, now_ms)
+            if not decision.records:
+                return decision.reply
         try:
             self._roll(now_ms)
         except StoreFull as error:
             return Refused(Why.STORE_FULL, str(error))
-        bound = size_bound(state, command)  # a commit may have to carry its halves now
-        if fits(state.log_end, state.batch_open, bound, self._segment_bytes):
-            return None
-        return Refused(
-            Why.LIMIT_REACHED, f"up to {bound} bytes of records do not fit a segment of {self._segment_bytes}"
-        )
+        return None
 
     def _open(self, offset: int, now_ms: int) -> None:
         self._batch_start = offset

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.in_process import Running, serving
+from tests.support.raw_client import Answer, RawClient, command, end_ext
 
 from halfmq.errors import StoreFull, StorePoisoned
 from halfmq.model.records import Record
 from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability, Store
-from tests.support.in_process import Running, serving
-from tests.support.raw_client import Answer, RawClient, command, end_ext
 
 COMMIT = 8
 ID = "AC10000100002A9F0000000000000001"
@@ -60,9 +60,7 @@ async def test_no_answer_leaves_before_its_batch_is_synced(tmp_path: Path) -> No
         assert running.broker._pump.idle
 
 
-async def test_pump_that_answers_before_the_sync_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pump_that_answers_before_the_sync_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above, against a store that calls every written batch durable: it must see the early answer."""
     monkeypatch.setattr(Store, "durable_position", property(lambda store: store.log_end))
     async with serving(tmp_path, make_syncer=Hand(), durability=Durability.FSYNC) as running:
@@ -125,7 +123,9 @@ async def test_one_sync_releases_every_turn_before_it(tmp_path: Path) -> None:
         assert [answer.code for answer in await asyncio.wait_for(asyncio.gather(*tasks), 1)] == [0] * 5
 
 
-async def test_commands_of_one_read_are_one_batch_and_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_of_one_read_are_one_batch_and_one_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batches: list[int] = []
     append = Store.append
 
@@ -166,9 +166,13 @@ async def test_segments_roll_behind_a_base_record(tmp_path: Path) -> None:
 async def test_command_that_fits_no_segment_is_refused_and_the_next_one_served(tmp_path: Path) -> None:
     async with serving(tmp_path, segment_bytes=1 << 16) as running:
         client = await running.client()
-        refused = await client.send("T", bytes(60_000), unique="1" * 32)
-        assert refused.code == 13, refused
         assert (await client.send("T", b"small", unique="2" * 32)).code == 0
+        before = running.log_bytes()
+        for size in (40_000, 60_000, 100_000):
+            refused = await client.send("T", bytes(size), unique="1" * 32)
+            assert refused.code == 13, refused
+        assert running.log_bytes() == before, "no segment was rolled for what is refused"
+        assert (await client.send("T", b"small", unique="3" * 32)).code == 0
 
 
 async def test_failed_write_stops_the_broker_and_lets_no_answer_out(
