@@ -18,7 +18,6 @@ _DELAY: Final = DELAY.encode()
 _TIMER_DELAY_SEC: Final = TIMER_DELAY_SEC.encode()
 _TIMER_DELAY_MS: Final = TIMER_DELAY_MS.encode()
 _TIMER_DELIVER_MS: Final = TIMER_DELIVER_MS.encode()
-_DELAYS: Final = frozenset({_DELAY, _TIMER_DELAY_SEC, _TIMER_DELAY_MS, _TIMER_DELIVER_MS})
 
 
 @lru_cache(maxsize=4_096)
@@ -79,11 +78,10 @@ def half_facts(pairs: dict[bytes, bytes]) -> tuple[int, int, int]:
     """(tag hash, key hash, delay) of a half message: what its queue entry will say at commit."""
     tags = pairs.get(_TAGS)
     unique_id = pairs.get(_UNIQ_KEY)
-    return (
-        tag_hash(tags) if tags else 0,
-        hash64(unique_id) if unique_id else 0,
-        NO_DELAY if pairs.keys().isdisjoint(_DELAYS) else delay_in(pairs),
-    )
+    delay = NO_DELAY
+    if _DELAY in pairs or _TIMER_DELAY_SEC in pairs or _TIMER_DELAY_MS in pairs or _TIMER_DELIVER_MS in pairs:
+        delay = delay_in(pairs)
+    return tag_hash(tags) if tags else 0, hash64(unique_id) if unique_id else 0, delay
 
 
 def _number(text: bytes | None) -> int:

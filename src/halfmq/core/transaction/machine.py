@@ -146,8 +146,8 @@ def prepare(state: State, command: SendMessage, pairs: dict[bytes, bytes], place
         state.disk_full
         or facts[2]
         or len(body) > state.settings.body_bytes_max
-        or not tx_id.isalnum()
-        or len(tx_id) > 64
+        or not (raw_tx_id or raw_id).isalnum()
+        or len(tx_id) > limits.TRANSACTION_ID_CHARS_MAX
     ):
         refused = _refuse_message(state, tx_id, body, facts[2], now_ms)
         if refused is not None:

@@ -1,0 +1,113 @@
+"""What must be true of the state at any time, checked the slow way.
+
+Run after each simulated event, in tests, and on request in production; it raises instead of asserting, since ``python -O``
+drops asserts. Everything that the state keeps for speed is compared with what it is derived from.
+"""
+
+from collections.abc import Iterator
+
+from halfmq import limits
+from halfmq.core.state import CHECK_BUCKET_MS, ProducerGroup, State
+from halfmq.errors import InvariantViolated
+
+
+def check(state: State) -> int:
+    """Check everything; returns how many facts were looked at, so that a caller sees that it was not nothing.
+
+    Raises:
+        InvariantViolated: with everything that is wrong. Stop, keep the log.
+    """
+    wrong: list[str] = []
+    looked_at = 0
+    for text in _problems(state):
+        looked_at += 1
+        if text:
+            wrong.append(text)
+    if wrong:
+        raise InvariantViolated("; ".join(wrong[:20]))
+    return looked_at
+
+
+def _problems(state: State) -> Iterator[str]:
+    """One string per fact: what is wrong, or nothing."""
+    yield from _topics(state)
+    for group in state.producer_groups.values():
+        yield from _group(state, group)
+    yield from _windows(state)
+    yield from _delayed(state)
+    yield "" if state.log_start <= state.log_end else f"log start {state.log_start} behind its end {state.log_end}"
+    for start in state.bases:
+        yield "" if state.log_start <= start <= state.log_end else f"a base at {start} outside of the log"
+
+
+def _topics(state: State) -> Iterator[str]:
+    pending: dict[int, int] = {}
+    for group in state.producer_groups.values():
+        for known in group.undecided.values():
+            for half in known.halves:
+                pending[half.topic_id] = pending.get(half.topic_id, 0) + 1
+    for delayed in state.delayed.values():
+        pending[delayed.topic_id] = pending.get(delayed.topic_id, 0) + 1
+    for topic_id in pending:
+        yield "" if topic_id in state.topics_by_id else f"messages wait for topic {topic_id}, which is gone"
+    for topic_id, topic in state.topics_by_id.items():
+        name = topic.name
+        yield "" if state.topics_by_name.get(name) is topic else f"topic {name} is not found by its name"
+        yield "" if 0 < topic_id < state.next_topic_id else f"topic {name} has an id that is still to be given"
+        yield "" if topic.pending == pending.get(topic_id, 0) else f"topic {name} counts {topic.pending} waiting"
+        yield "" if all(0 <= low <= end for low, end in zip(topic.mins, topic.ends, strict=True)) else f"ends of {name}"
+        yield "" if len(topic.wakes) == len(topic.ends) == len(topic.half_suffixes) else f"queues of {name}"
+
+
+def _group(state: State, group: ProducerGroup) -> Iterator[str]:
+    scheduled = {tx_id: bucket for bucket, ids in group.due.items() for tx_id in ids}
+    ready = set(group.ready)
+    heap = set(state.check_heap)
+    halves_bytes = 0
+    yield "" if sum(map(len, group.due.values())) == len(scheduled) else f"{group.name}: scheduled twice"
+    yield "" if scheduled.keys() <= group.undecided.keys() else f"{group.name}: a settled transaction is scheduled"
+    for tx_id, known in group.undecided.items():
+        what = f"{group.name}/{tx_id}"
+        indexes = [half.index for half in known.halves]
+        halves_bytes += sum(half.message_bytes for half in known.halves)
+        yield "" if (known.group, known.tx_id) == (group.name, tx_id) else f"{what}: stands under another name"
+        yield "" if indexes and indexes == sorted(set(indexes)) else f"{what}: indexes {indexes}"
+        yield "" if len(indexes) <= limits.TRANSACTION_MESSAGES_MAX else f"{what}: {len(indexes)} messages"
+        yield "" if not known.count or indexes[-1] < known.count else f"{what}: index {indexes[-1]} of {known.count}"
+        yield "" if tx_id not in group.settled else f"{what}: undecided and settled"
+        yield "" if known.immune_until_ms <= known.next_check_at_ms else f"{what}: a check inside the immunity"
+        bucket = (known.next_check_at_ms + CHECK_BUCKET_MS - 1) & -CHECK_BUCKET_MS
+        in_bucket = scheduled.get(tx_id) == bucket and (bucket, group.name) in heap
+        yield "" if in_bucket or (tx_id not in scheduled and tx_id in ready) else f"{what}: nobody will ask"
+        for half in known.halves:
+            placed = state.log_start <= half.offset < state.log_end and half.first_offset <= half.offset
+            yield "" if placed else f"{what}: its bytes at {half.offset} are not in the log"
+            yield "" if half.half_index < state.next_half_index else f"{what}: half index {half.half_index}"
+    yield "" if group.bytes == halves_bytes else f"{group.name}: counts {group.bytes} bytes of {halves_bytes}"
+    waits = not group.ready or group.name in state.asking
+    yield "" if waits else f"{group.name}: is ready and takes no turn"
+    for tx_id in group.in_flight:
+        yield "" if tx_id in group.undecided else f"{group.name}/{tx_id}: settled and in flight"
+
+
+def _windows(state: State) -> Iterator[str]:
+    settled = sum(len(group.settled) for group in state.producer_groups.values())
+    yield "" if settled == len(state.verdicts) else f"{settled} verdicts by id, {len(state.verdicts)} in order"
+    positions = [verdict[3] for verdict in state.verdicts]
+    yield "" if positions == sorted(set(positions)) else "two verdicts at one position, or out of order"
+    bound = state.settings.sent_again_ids_max
+    yield "" if len(positions) <= bound and len(state.sent) <= bound else "more is remembered than allowed"
+    yield "" if not positions or positions[0] >= state.log_start else "a verdict from before the log"
+    yield "" if not state.sent or state.sent[0][3] >= state.log_start else "a sent message from before the log"
+    kept = {id(sent) for sent in state.sent}
+    for topic in state.topics_by_id.values():
+        yield "" if all(id(sent) in kept for sent in topic.sent.values()) else f"{topic.name} remembers for ever"
+
+
+def _delayed(state: State) -> Iterator[str]:
+    heap = set(state.delayed_heap)
+    for first_offset, delayed in state.delayed.items():
+        yield "" if delayed.first_offset == first_offset else f"delayed {first_offset} stands under another offset"
+        yield "" if (delayed.due_ms, first_offset) in heap else f"delayed {first_offset} is never shown"
+        placed = state.log_start <= delayed.offset < state.log_end
+        yield "" if placed else f"delayed {first_offset}: its bytes at {delayed.offset} are not in the log"

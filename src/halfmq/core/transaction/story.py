@@ -1,0 +1,111 @@
+"""One transaction told in sentences: what happened, why it waits, who could settle it, what decided it.
+
+For errors, the command line and the console. Times are broker time; spans are said, so that nobody subtracts.
+"""
+
+from halfmq.core.state import ProducerGroup, State, Undecided, Verdict
+from halfmq.core.transaction.states import standing_state
+
+
+def story(state: State, group: str, tx_id: str, now_ms: int) -> tuple[str, ...]:
+    """Sentences about the transaction, in the order of events; the last one says what it waits for, if it does."""
+    producers = state.producer_groups.get(group)
+    if producers is not None and (known := producers.undecided.get(tx_id)) is not None:
+        return (
+            *_prepared(state, known, now_ms),
+            *_checks(producers, known, now_ms),
+            _waits(state, producers, known, now_ms),
+        )
+    if producers is not None and (verdict := producers.settled.get(tx_id)) is not None:
+        return (_settled(verdict, now_ms),)
+    elsewhere = [
+        other.name for other in state.producer_groups.values() if tx_id in other.undecided or tx_id in other.settled
+    ]
+    if elsewhere:
+        return (f"Transaction {tx_id} is not of producer group {group} but of {' and '.join(elsewhere)}.",)
+    return (
+        f"Transaction {tx_id} of producer group {group} is not undecided, and not among the recent verdicts. It was "
+        "settled longer ago, when the transaction table may still know it, or it was never prepared here.",
+    )
+
+
+def _prepared(state: State, known: Undecided, now_ms: int) -> tuple[str, ...]:
+    topics: dict[str, None] = {}
+    for half in known.halves:
+        topic = state.topics_by_id.get(half.topic_id)
+        topics[topic.name if topic is not None else f"topic id {half.topic_id}"] = None
+    first = known.halves[0]
+    size = sum(half.message_bytes for half in known.halves)
+    said = (
+        f"{len(known.halves)} of {known.count}"
+        if known.count
+        else f"{len(known.halves)}, and how many is not said yet,"
+    )
+    sentences = [
+        f"Transaction {known.tx_id} was prepared by producer group {known.group} {span(now_ms - known.prepared_at_ms)} ago.",
+        f"It has {said} messages for {', '.join(topics)}, {size} bytes; its first half is number {first.half_index}, "
+        f"prepared at log offset {first.first_offset}.",
+    ]
+    if first.offset != first.first_offset:
+        sentences.append(f"Its first half was carried forward to log offset {first.offset}.")
+    if known.count != len(known.halves):
+        sentences.append("It cannot be committed before the missing messages are here; it can be rolled back.")
+    return tuple(sentences)
+
+
+def _checks(group: ProducerGroup, known: Undecided, now_ms: int) -> tuple[str, ...]:
+    sentences = []
+    if known.checks:
+        sentences.append(f"Its producer group was asked {times(known.checks)}.")
+    else:
+        sentences.append("Nobody was asked about it yet.")
+    heard = group.heard.get(known.tx_id)
+    if heard is not None:
+        said = f", with the remark: {heard[1]}" if heard[1] else ""
+        sentences.append(f"The last answer came {span(now_ms - heard[0])} ago and was UNKNOWN{said}.")
+    return tuple(sentences)
+
+
+def _waits(state: State, group: ProducerGroup, known: Undecided, now_ms: int) -> str:
+    if now_ms < known.immune_until_ms:
+        return f"It is undecided and immune: nobody is asked for another {span(known.immune_until_ms - now_ms)}."
+    asked = group.in_flight.get(known.tx_id)
+    if asked is not None and asked[0] > now_ms:
+        name = group.members.get(asked[1], f"connection {asked[1]}")
+        return f"It waits for the answer of {name}, for another {span(asked[0] - now_ms)}; then it is asked again."
+    if not group.members:
+        return (
+            f"It waits because no producer of group {group.name} is connected; one that connects is asked at once, and an "
+            "operator can decide."
+        )
+    if known.next_check_at_ms > now_ms:
+        return f"It will be asked about again in {span(known.next_check_at_ms - now_ms)}."
+    if len(group.in_flight) >= state.settings.checks_in_flight_max:
+        return f"It is due to be asked about, behind {len(group.in_flight)} checks of its group that wait for answers."
+    return "It is due to be asked about now."
+
+
+def _settled(verdict: Verdict, now_ms: int) -> str:
+    group, tx_id, committed, position, settled_at_ms, halves, _ = verdict
+    effect = (
+        f"its {len(halves)} messages became visible at that position"
+        if committed
+        else "its messages were never visible"
+    )
+    return (
+        f"Transaction {tx_id} of producer group {group} is {standing_state(committed).value} since "
+        f"{span(now_ms - settled_at_ms)} ago, at log position {position}; {effect}."
+    )
+
+
+def times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def span(ms: int) -> str:
+    """A time span for people: 850 ms, 12 s, 5 min, 3 h, 2 days."""
+    ms = max(0, ms)
+    for unit_ms, name in ((86_400_000, "days"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
+        if ms >= 2 * unit_ms or (unit_ms == 1_000 and ms >= unit_ms):
+            return f"{ms // unit_ms} {name}"
+    return f"{ms} ms"

@@ -1,0 +1,320 @@
+"""Random lives of the core, and what redo makes of their logs.
+
+Each seed lives some hundreds of commands on 64 KiB segments: transactions of one and several messages, messages sent
+again, delays, retries, checks, offsets, topics, rolls, carry-forwards, trims, full disks. At random points the durable
+digest of the live state must equal that of a redo of what the log still has, and of a snapshot with the log behind it.
+Meanwhile a plain oracle watches the records: one verdict each, nothing shown twice, rolled-back halves never.
+"""
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from halfmq.core.commands import (
+    CarryForward,
+    CheckNotSent,
+    CommitOffset,
+    DeleteTopic,
+    EnsureGroup,
+    ResolveTransaction,
+    SendBack,
+    SendBatch,
+    SetTopic,
+    TrimLog,
+    Wanted,
+)
+from halfmq.core.decision import Done, Refused, SendCheck, Sent, Settled, Why
+from halfmq.core.digest import durable_digest
+from halfmq.core.session import ConnectionClosed, DiskSpace, LogOffsetsNow, Published
+from halfmq.core.state import State
+from halfmq.core.transaction.invariants import check
+from halfmq.model.properties import encode
+from halfmq.model.records import Committed, DelayedRecord, MessageRecord, Released, RolledBack
+from halfmq.model.settings import BrokerSettings
+from halfmq.model.stored_message import StoredMessage
+from tests.support.core_log import PEER, CoreLog, consumer, end, half, message, part, producer
+
+TOPICS = ("orders", "loyalty", "audit")
+GROUPS = ("PG", "PG2")
+COMMANDS = 350
+
+
+class Life:
+    """One seed: the log, the dice, and what the oracle knows."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.log = CoreLog(
+            BrokerSettings(
+                segment_bytes=65_536,
+                sent_again_ms=self.dice.choice([2_000, 20_000, 120_000]),
+                sent_again_ids_max=self.dice.choice([10, 100_000]),
+                check_interval_ms=self.dice.choice([500, 5_000]),
+                checks_in_flight_max=self.dice.choice([2, 256]),
+                undecided_max=60,
+            ),
+            batch_commands=self.dice.choice([1, 3, 10]),
+        )
+        self.count = 0
+        #: (group, id) -> first answers by index, and how many halves it shall have.
+        self.open: dict[tuple[str, str], tuple[dict[int, Sent], int]] = {}
+        self.verdicts: dict[tuple[str, str], tuple[bool, int]] = {}
+        self.plain: list[Any] = []
+        self.seen: Counter[str] = Counter()
+
+    def one_of(self, items: Any) -> Any:
+        return self.dice.choice(list(items))
+
+    def options(self) -> dict[str, Any]:
+        extra = self.one_of(
+            [{}, {}, {}, {"DELAY": "2"}, {"TIMER_DELAY_MS": "700"}, {"TAGS": "TagA"}, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"}]
+        )
+        body = bytes([self.dice.randrange(256)]) * self.one_of([1, 10, 500, 3_000])
+        return {"topic": self.one_of(TOPICS), "queue": self.one_of([-1, 0, 1]), "body": body, **extra}
+
+    # --- steps ---------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        self.count += 1
+        group = self.one_of(GROUPS)
+        tx_id = f"T{self.count}"
+        parts = self.one_of([1, 1, 1, 2, 3, 5])
+        answers: dict[int, Sent] = {}
+        order = list(range(parts))
+        if self.dice.random() < 0.3:
+            self.dice.shuffle(order)
+        for index in order if self.dice.random() < 0.9 else order[:-1]:
+            count = parts if index == parts - 1 else 0
+            command = (
+                half(tx_id, group=group, **self.options())
+                if parts == 1
+                else part(tx_id, index, count, group=group, **self.options())
+            )
+            reply = self.log.do(command)
+            if isinstance(reply, Sent):
+                answers[index] = reply
+                if self.dice.random() < 0.1:
+                    assert self.log.do(command._replace(connection=9)) == reply
+                    self.seen["half sent again"] += 1
+            if self.dice.random() < 0.1:
+                self.wait()
+        if answers:
+            self.open[group, tx_id] = (answers, parts)
+
+    def settle(self) -> None:
+        if not self.open:
+            return
+        group, tx_id = self.one_of(self.open)
+        answers, parts = self.open[group, tx_id]
+        wanted = self.one_of([Wanted.COMMIT, Wanted.COMMIT, Wanted.ROLLBACK, Wanted.UNKNOWN])
+        by_operator = self.dice.random() < 0.1 and wanted != Wanted.UNKNOWN
+        first = self.one_of(answers.values())
+        command: Any = (
+            ResolveTransaction(group, tx_id, wanted, "ops") if by_operator else end(tx_id, first, wanted, group=group)
+        )
+        reply = self.log.do(command)
+        known = self.verdicts.get((group, tx_id))
+        if known is None and isinstance(reply, Settled):
+            assert not reply.repeated
+            assert reply.committed == (wanted == Wanted.COMMIT)
+            self.verdicts[group, tx_id] = (reply.committed, reply.position)
+            self.seen["settled"] += 1
+        elif known is None and isinstance(reply, Refused):
+            assert reply.why is Why.INCOMPLETE
+            assert len(answers) < parts
+            self.seen["incomplete"] += 1
+        elif known is not None and wanted != Wanted.UNKNOWN:
+            committed, position = known
+            if isinstance(reply, Settled):
+                assert (reply.repeated, reply.committed, reply.position) == (True, committed, position)
+                self.seen["repeated"] += 1
+            else:
+                assert isinstance(reply, Refused)
+                if reply.why is Why.VERDICT_CONFLICT:
+                    assert (reply.standing, reply.position) == ("COMMITTED" if committed else "ROLLED_BACK", position)
+                    assert (wanted == Wanted.COMMIT) != committed
+                    self.seen["conflict"] += 1
+                else:
+                    assert reply.why is Why.NOT_FOUND  # beyond the window; the table row would know
+                    self.seen["past the window"] += 1
+
+    def send(self) -> None:
+        self.count += 1
+        command = message(f"M{self.count}", **self.options())
+        if self.plain and self.dice.random() < 0.3:
+            command = self.one_of(self.plain)._replace(connection=self.one_of([1, 2]))
+        self.plain.append(command)
+        self.log.do(command)
+
+    def send_batch(self) -> None:
+        self.count += 1
+        entries = tuple((0, b"entry", encode({"UNIQ_KEY": f"B{self.count}-{at}"})) for at in range(4))
+        command = SendBatch(1, "PG", self.one_of(TOPICS), 4, self.one_of([-1, 0, 1]), 0, 7, PEER, entries)
+        reply = self.log.do(command)
+        if self.dice.random() < 0.3 and not isinstance(reply, Refused):
+            assert self.log.do(command._replace(connection=3)) == reply
+
+    def send_back(self) -> None:
+        self.log.do(EnsureGroup("CG"))
+        message_back = StoredMessage(
+            "orders", 0, 3, 0, 8, 7, PEER, 9, PEER, self.one_of([0, 1, 15, 16]), 0, b"failed", 3,
+            encode({"UNIQ_KEY": f"R{self.count}", "TAGS": "TagA"}),
+        )  # fmt: skip
+        self.log.do(SendBack(1, "CG", 200, 0, -1, "", message_back))
+
+    def wait(self) -> None:
+        self.log.later(self.one_of([1, 50, 700, 3_000, 30_000]))
+
+    def tick(self) -> None:
+        for effect in self.log.tick():
+            if isinstance(effect, SendCheck):
+                self.seen["check"] += 1
+                if self.dice.random() < 0.2:
+                    self.log.do(CheckNotSent(effect.group, effect.tx_id))
+        self.seen["tick"] += 1
+
+    def connect(self) -> None:
+        connection = self.dice.randrange(10, 14)
+        self.log.session(self.one_of([producer(connection, 0, *GROUPS), ConnectionClosed(connection), consumer(connection, 0)]))
+
+    def offsets(self) -> None:
+        self.log.do(EnsureGroup(self.one_of(["CG", "CG2"])))
+        self.log.do(CommitOffset("CG", self.one_of(TOPICS), self.one_of([0, 1]), self.dice.randrange(100)))
+        if self.dice.random() < 0.2:
+            self.log.session(LogOffsetsNow())
+
+    def topics(self) -> None:
+        name = self.one_of([*TOPICS, "spare"])
+        if self.dice.random() < 0.5:
+            self.log.do(DeleteTopic(name))
+        else:
+            queues = self.one_of([2, 4, 6])
+            self.log.do(SetTopic(name, queues, queues, 6))
+
+    def disk(self) -> None:
+        self.log.session(DiskSpace(self.dice.random() < 0.3))
+
+    def publish(self) -> None:
+        self.log.session(Published(self.log.state.log_end))
+
+    def trim(self) -> None:
+        start = self.one_of(self.log.state.bases)
+        while True:
+            reply = self.log.do(CarryForward(start, self.one_of([1, 7, 100])))
+            if reply != Done(again=True):
+                break
+            if self.dice.random() < 0.3:
+                self.settle()
+        if isinstance(reply, Done):
+            before = self.log.state.log_start
+            reply = self.log.do(TrimLog(start))
+            assert reply == Done(), reply
+            self.seen["trim"] += self.log.state.log_start > before
+
+    def compare(self) -> None:
+        live = durable_digest(self.log.state) if not self.log.state.batch_open else None
+        redone = durable_digest(self.log.redone())
+        live = live or durable_digest(self.log.state)
+        assert_same(live, redone)
+        check(self.log.state)
+        self.seen["compared"] += 1
+
+    def restart(self) -> None:
+        self.compare()
+        self.log.restart()
+        self.seen["restart"] += 1
+
+    STEPS = (
+        (prepare, 30), (settle, 30), (send, 15), (send_batch, 3), (send_back, 3), (wait, 10), (tick, 12), (connect, 5),
+        (offsets, 5), (topics, 2), (disk, 2), (publish, 5), (trim, 2), (compare, 2), (restart, 1),
+    )  # fmt: skip
+
+    def live(self) -> None:
+        steps = [step for step, _ in self.STEPS]
+        weights = [weight for _, weight in self.STEPS]
+        chunks: list[bytes] = []
+        for at in range(COMMANDS):
+            self.dice.choices(steps, weights)[0](self)
+            if at == COMMANDS // 3:
+                chunks = self.log.snapshot()
+        self.compare()
+        if self.log.state.log_start <= _snapshot_end(self.log.settings, chunks):
+            assert_same(durable_digest(self.log.state), durable_digest(self.log.reloaded(chunks)))
+            self.seen["snapshot"] += 1
+
+    # --- the oracle ----------------------------------------------------------------------------------------------
+
+    def look_at_records(self) -> None:
+        shown_halves: Counter[int] = Counter()
+        settled: Counter[tuple[str, str]] = Counter()
+        queues: dict[tuple[int, int], list[int]] = {}
+        gone: set[int] = set()
+        shown_bodies: Counter[int] = Counter()
+        for record in self.log.records:
+            if isinstance(record, MessageRecord):
+                queues.setdefault((record.topic_id, record.message.queue_id), []).append(record.message.queue_offset)
+            if isinstance(record, Committed | RolledBack):
+                settled[record.group, record.tx_id] += 1
+            if isinstance(record, RolledBack):
+                gone.update(record.half_indexes)
+            if isinstance(record, Committed | Released):
+                for ref in record.refs:
+                    assert ref.offset // 65_536 == record.offset // 65_536
+                    if ref.due_ms == 0:
+                        queues.setdefault((ref.topic_id, ref.queue_id), []).append(ref.queue_offset)
+                        shown_bodies[ref.first_offset] += 1
+                        shown_halves[ref.half_index] += ref.half_index >= 0
+        assert all(count == 1 for count in settled.values())
+        assert set(settled) >= set(self.verdicts)
+        assert all(count <= 1 for count in shown_bodies.values())
+        assert not {half_index for half_index, count in shown_halves.items() if count} & gone
+        for queue, offsets in queues.items():
+            assert offsets == list(range(len(offsets))), queue
+        self.seen["shown"] += len(shown_bodies)
+        self.seen["delayed"] += sum(isinstance(record, DelayedRecord) for record in self.log.records)
+
+
+def _snapshot_end(settings: BrokerSettings, chunks: list[bytes]) -> int:
+    from halfmq.core.snapshot import load_rows
+
+    return load_rows(settings, chunks).log_end
+
+
+def assert_same(left: dict[str, Any], right: dict[str, Any]) -> None:
+    for field in left:
+        assert left[field] == right[field], field
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_redo_of_what_the_log_has_gives_the_live_state(seed: int) -> None:
+    life = Life(seed)
+    life.live()
+    life.look_at_records()
+    assert life.seen["compared"]
+    assert life.seen["settled"]
+
+
+def test_the_random_lives_meet_what_they_are_for() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(100, 108):
+        life = Life(seed)
+        life.live()
+        life.look_at_records()
+        seen.update(life.seen)
+    for what in (
+        "half sent again", "repeated", "conflict", "incomplete", "check", "trim", "restart", "snapshot", "shown",
+        "delayed", "past the window",
+    ):  # fmt: skip
+        assert seen[what], (what, seen)
+
+
+def test_a_state_that_forgets_a_verdict_at_redo_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import halfmq.core.apply as module
+
+    life = Life(1)
+    life.live()
+    monkeypatch.setitem(module._APPLY, RolledBack, lambda state, record: None)
+    redone: State = life.log.redone()
+    assert durable_digest(redone) != durable_digest(life.log.state)
