@@ -75,9 +75,10 @@ class OpenFiles:
         """Make zero what is not, from ``start`` to ``end``. Holes stay holes."""
         at = file.next_data(start)
         while at < end:
-            chunk = file.read(at, min(_CHUNK, end - at)).rstrip(b"\0")
-            if chunk:
-                self.write(file, at, [bytes(len(chunk))])
+            chunk = file.read(at, min(_CHUNK, end - at))
+            zeros = bytes(len(chunk))
+            if chunk != zeros:
+                self.write(file, at, [zeros])
             at = file.next_data(at + _CHUNK)
 
     def directory_changed(self, directory: Path) -> None:
