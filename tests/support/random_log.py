@@ -175,7 +175,9 @@ class RandomLog:
         indexes = tuple(half.half_index for half in one.halves)
         if self.dice.random() < 0.4:
             self._add(
-                RolledBack(self._at, rolled_back_size(GROUP, one.tx_id, len(indexes)), GROUP, one.tx_id, decided_by, indexes)
+                RolledBack(
+                    self._at, rolled_back_size(GROUP, one.tx_id, len(indexes)), GROUP, one.tx_id, decided_by, indexes
+                )
             )
             return
         if any(half.offset // SEGMENT != self._at // SEGMENT for half in one.halves):
@@ -293,9 +295,7 @@ class Expected:
     def _fold(self, record: Record, now_ms: int, firsts: dict[str, int]) -> None:
         match record:
             case MessageRecord(offset, _, topic_id, message):
-                entry = QueueEntry(
-                    offset, len(_packed(message)), _tag(message), offset, now_ms, -1, _key(message)
-                )
+                entry = QueueEntry(offset, len(_packed(message)), _tag(message), offset, now_ms, -1, _key(message))
                 self.entries.setdefault((topic_id, message.queue_id), {})[message.queue_offset] = entry
             case HalfRecord(offset, _, topic_id, message, half_index, _, tx_id, index, count):
                 firsts.setdefault(tx_id, half_index)

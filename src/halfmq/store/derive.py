@@ -18,13 +18,13 @@ removes them all, and the redo makes new files: whoever has the old ones mapped 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from halfmq.errors import InvariantViolated
 from halfmq.model import properties as props
-from halfmq.model.ids import hash64, java_string_hash
+from halfmq.model.ids import hash64
+from halfmq.model.message_facts import tag_hash
 from halfmq.model.offsets import DELAYED, NO_HALF
 from halfmq.model.records import (
     MESSAGE_AT,
@@ -84,12 +84,6 @@ class FoundMessage(NamedTuple):
     queue_offset: int
     entry: QueueEntry
     message: StoredMessage
-
-
-@lru_cache(maxsize=4_096)
-def tag_hash(tag: bytes) -> int:
-    """RocketMQ's hash of a tag."""
-    return java_string_hash(tag.decode())
 
 
 class Derived:

@@ -33,7 +33,8 @@ RECORD_HEAD: Final = struct.Struct(">BBHI")
 
 # --- derived files ---------------------------------------------------------------------------------------------
 #: Message offset (start of the record that holds the body), message bytes, tag hash, visible-at position (the
-#: record that made it visible), store time ms (of that record's batch), half index (-1 none, -2 was delayed), key hash.
+#: record that made it visible), store time ms (of that record's batch), half index (-1 none, -2 was delayed), hash of
+#: its UNIQ_KEY (0 without one).
 #: The stored message lies ``message_at`` behind the message offset; see ``record_codec.message_at``.
 QUEUE_ENTRY: Final = struct.Struct(">qiiqqqq")
 QUEUE_ENTRY_BYTES: Final = 48

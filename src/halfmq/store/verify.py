@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 from halfmq.errors import HalfmqError, StoreDamaged, UsageError
 from halfmq.model import properties as props
 from halfmq.model.ids import hash64
+from halfmq.model.message_facts import tag_hash
 from halfmq.model.offsets import DELAYED, NO_HALF
 from halfmq.model.placement import segment_start
 from halfmq.model.records import (
@@ -47,7 +48,6 @@ from halfmq.runtime.disk import Disk
 from halfmq.store.batch_codec import decode_batch
 from halfmq.store.checkpoint import Present, Slot, read_checkpoint
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry
-from halfmq.store.derive import tag_hash
 from halfmq.store.identity import Identity, read_identity
 from halfmq.store.key_index import key_hashes
 from halfmq.store.layout import KEY_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK, ROW_UNDECIDED

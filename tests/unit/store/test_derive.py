@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.support.random_log import SEGMENT, Expected, LogBatch, RandomLog
 
 from halfmq.errors import InvariantViolated
 from halfmq.runtime.disk import Disk, RealDisk
@@ -12,7 +13,6 @@ from halfmq.store import consume_queue, transaction_table
 from halfmq.store.derive import Derived, derived_files_are_there
 from halfmq.store.topics_file import TopicInfo, read_topics
 from halfmq.testing.faulty_disk import FaultyDisk
-from tests.support.random_log import SEGMENT, Expected, LogBatch, RandomLog
 
 ROOT = Path("/store/shard-0")
 
@@ -55,7 +55,9 @@ def assert_as_expected(derived: Derived, batches: list[LogBatch], *, since: int 
     seen = 0
     for (topic_id, queue_id), entries in expected.entries.items():
         low, high = derived.bounds(topic_id, queue_id)
-        kept = {offset: entry for offset, entry in entries.items() if entry.visible_at >= max(expected.log_start, since)}
+        kept = {
+            offset: entry for offset, entry in entries.items() if entry.visible_at >= max(expected.log_start, since)
+        }
         if kept:
             assert (low, high) == (min(kept), max(kept) + 1)
         else:

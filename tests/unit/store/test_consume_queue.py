@@ -1,0 +1,153 @@
+"""Queues on their own: bounds, time search, files that begin inside their chunk."""
+
+from pathlib import Path
+
+import pytest
+from tests.support.vectors import vectors
+
+from halfmq.errors import InvariantViolated
+from halfmq.store import consume_queue
+from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, file_end, visible_before
+from halfmq.store.layout import QUEUE_ENTRY
+from halfmq.store.open_files import OpenFiles
+from halfmq.testing.faulty_disk import FaultyDisk
+
+ROOT = Path("/q")
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consume_queue, "QUEUE_FILE_ENTRIES", 8)
+
+
+def queues(disk: FaultyDisk | None = None) -> ConsumeQueues:
+    disk = disk or FaultyDisk()
+    return ConsumeQueues(disk, ROOT, OpenFiles(disk))
+
+
+def entry(number: int, time_ms: int = 0) -> bytes:
+    return QUEUE_ENTRY.pack(1_000 + number, 10, 0, 2_000 + 10 * number, time_ms, -1, number)
+
+
+def filled(times: list[int], *, start: int = 0) -> ConsumeQueues:
+    made = queues()
+    made.load(0, 1)
+    for number, time_ms in enumerate(times, start):
+        made.add(1, 0, number, entry(number, time_ms))
+    made.flush()
+    return made
+
+
+def test_an_entry_has_these_bytes() -> None:
+    golden = vectors("derived")["queue_entry"]
+    assert QUEUE_ENTRY.pack(*QueueEntry(0x1040, 209, -0x1234567, 0x2000, 1_700_000_000_123, 5, -42)) == golden
+    assert QueueEntry._make(QUEUE_ENTRY.unpack(golden)).visible_at == 0x2000
+
+
+def test_a_position_bounds_a_queue_at_every_entry_and_across_files() -> None:
+    made = filled([0] * 20)
+    for count in range(21):
+        below = 2_000 + 10 * count
+        assert made.bounds(1, 0, below) == (0, count)
+        assert len(made.read(1, 0, 0, 100, below)) == count
+    assert made.bounds(1, 0) == (0, 20)
+    assert made.bounds(9, 0) == (0, 0)
+
+
+def test_reading_starts_and_stops_where_it_is_told() -> None:
+    made = filled([0] * 20)
+    assert [one.key_hash for one in made.read(1, 0, 6, 5, 1 << 40)] == [6, 7, 8, 9, 10]
+    assert made.read(1, 0, 20, 5, 1 << 40) == []
+    assert made.read(1, 0, -1, 5, 1 << 40) == []
+
+
+def test_zeros_are_no_entries_even_between_entries_that_survived() -> None:
+    data = b"".join([entry(0), entry(1), bytes(48), entry(3)])
+    assert visible_before(memoryview(data), 1 << 40) == 2
+
+
+# Source: RocketMQ ``ConsumeQueue.binarySearchInQueueByTime``.
+@pytest.mark.parametrize(
+    ("time_ms", "lower", "upper"),
+    [
+        (99, 0, 0),  # before the first
+        (100, 0, 0),
+        (150, 1, 0),  # between two
+        (200, 1, 3),  # several with that time
+        (201, 4, 3),
+        (300, 4, 4),
+        (301, 5, 4),  # after the last
+    ],
+)
+def test_search_by_time_follows_rocketmq_at_the_edges(time_ms: int, lower: int, upper: int) -> None:
+    made = filled([100, 200, 200, 200, 300])
+    assert made.search_by_time(1, 0, time_ms) == lower
+    assert made.search_by_time(1, 0, time_ms, upper=True) == upper
+
+
+def test_search_by_time_in_a_queue_that_does_not_begin_at_zero() -> None:
+    made = filled([100, 200], start=13)
+    assert made.search_by_time(1, 0, 50) == 13
+    assert made.search_by_time(1, 0, 50, upper=True) == 0
+    assert made.search_by_time(1, 0, 500) == 15
+    assert made.search_by_time(9, 0, 500) == 0
+
+
+def test_the_first_file_of_a_queue_may_begin_inside_its_chunk() -> None:
+    made = filled([0] * 9, start=13)
+    assert made.bounds(1, 0) == (13, 22)
+    assert file_end(13) == 16
+    assert [one.key_hash for one in made.read(1, 0, 13, 100, 1 << 40)] == list(range(13, 22))
+
+
+def test_a_message_is_found_by_its_offset_from_where_it_could_be_visible() -> None:
+    made = filled([0] * 20)
+    assert made.find_offset(1, 0, 1_017) == (17, QueueEntry._make(QUEUE_ENTRY.unpack(entry(17))))
+    assert made.find_offset(1, 0, 5) is None
+
+
+def test_bytes_that_look_like_a_key_in_another_field_are_no_hit() -> None:
+    made = queues()
+    made.load(0, 0)
+    tricky = QUEUE_ENTRY.pack(77, 10, 0, 2_000, 77, -1, 5)
+    made.add(1, 0, 0, tricky)
+    made.add(1, 0, 1, QUEUE_ENTRY.pack(78, 10, 0, 2_010, 0, -1, 77))
+    made.flush()
+    assert [place for _, place, _ in made.find_key(1, 77)] == [1]
+
+
+def test_a_new_queue_of_an_untrimmed_log_begins_at_zero() -> None:
+    made = queues()
+    made.load(0, 0)
+    made.cut(0)
+    with pytest.raises(InvariantViolated, match="queue offset 3"):
+        made.add(1, 0, 3, entry(3))
+
+
+def test_a_trim_keeps_the_newest_file_so_that_the_end_is_known() -> None:
+    disk = FaultyDisk()
+    made = queues(disk)
+    made.load(0, 0)
+    for number in range(20):
+        made.add(1, 0, number, entry(number))
+    made.trim(1 << 40)
+    assert made.bounds(1, 0) == (20, 20)
+    assert disk.list(ROOT / "1" / "0") == [f"{16:020d}.q"]
+    again = queues(disk)
+    again.load(1 << 40, 1 << 40)
+    assert again.bounds(1, 0) == (20, 20)
+
+
+def test_a_deleted_topics_files_go_and_what_was_staged_with_them() -> None:
+    disk = FaultyDisk()
+    made = queues(disk)
+    made.load(0, 0)
+    made.add(1, 0, 0, entry(0))
+    made.add(2, 0, 0, entry(0))
+    made.flush()
+    made.add(1, 0, 1, entry(1))
+    made.delete_topic(1)
+    made.flush()
+    assert disk.list(ROOT / "1" / "0") == []
+    assert made.bounds(1, 0) == (0, 0)
+    assert made.bounds(2, 0) == (0, 1)

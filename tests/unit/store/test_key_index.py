@@ -1,0 +1,82 @@
+from pathlib import Path
+
+from tests.support import log_records as make
+from tests.support.vectors import vectors
+
+from halfmq.model.ids import hash64
+from halfmq.store.key_index import KeyIndex, key_hashes
+from halfmq.store.layout import KEY_ENTRY
+from halfmq.store.open_files import OpenFiles
+from halfmq.testing.faulty_disk import FaultyDisk
+
+ROOT = Path("/k")
+SEGMENT = 1 << 16
+
+
+def index(disk: FaultyDisk) -> KeyIndex:
+    return KeyIndex(disk, ROOT, OpenFiles(disk), SEGMENT)
+
+
+def keyed(keys: str) -> bytes:
+    return b"UNIQ_KEY\x01K1\x02KEYS\x01" + keys.encode() + b"\x02"
+
+
+def test_an_entry_has_these_bytes() -> None:
+    assert KEY_ENTRY.pack(hash64(b"orders#o-17"), 0x1040) == vectors("derived")["key_entry"]
+
+
+def test_each_blank_separated_token_is_a_key_once() -> None:
+    message = make.message(properties=keyed("a b  a c"))
+    assert key_hashes(message) == [hash64(b"orders#" + token) for token in (b"a", b"b", b"c")]
+    assert key_hashes(make.message()) == []
+    assert key_hashes(make.message(properties=b"MYKEYS\x01a\x02")) == []
+
+
+def test_keys_are_found_newest_first_across_segments() -> None:
+    keys = index(FaultyDisk())
+    message = make.message(properties=keyed("a b"))
+    for offset in (64, 4_000, SEGMENT + 64, 3 * SEGMENT + 64):
+        keys.add(message, offset)
+    keys.flush()
+    assert list(keys.find("orders", "a")) == [3 * SEGMENT + 64, SEGMENT + 64, 4_000, 64]
+    assert list(keys.find("payments", "a")) == []
+
+
+def test_a_hash_in_the_place_of_an_offset_is_no_hit() -> None:
+    keys = index(FaultyDisk())
+    file = keys._files.create((-2, -2, 0), ROOT / f"{0:020d}.key", 0)
+    raw = hash64(b"orders#a").to_bytes(8, "big", signed=True)
+    keys._files.write(file, 0, [b"\0" * 8 + raw + raw + (64).to_bytes(8, "big")])
+    keys._ends[0] = 32
+    assert list(keys.find("orders", "a")) == [64]
+
+
+def test_after_a_crash_only_entries_below_the_position_count_and_the_rest_is_cut() -> None:
+    disk = FaultyDisk()
+    keys = index(disk)
+    message = make.message(properties=keyed("a"))
+    for offset in (64, 200, 300):
+        keys.add(message, offset)
+    keys.flush()
+    again = index(disk)
+    again.load(300)
+    again.add(message, 300)
+    again.cut()
+    assert list(again.find("orders", "a")) == [300, 200, 64]
+    assert len(disk.content(ROOT / f"{0:020d}.key")) == 48
+    again.load(200)
+    again.cut()
+    assert len(disk.content(ROOT / f"{0:020d}.key")) == 16
+
+
+def test_a_files_goes_with_its_segment() -> None:
+    disk = FaultyDisk()
+    keys = index(disk)
+    for segment in range(3):
+        keys.add(make.message(properties=keyed("a")), segment * SEGMENT + 64)
+    keys.flush()
+    keys.trim(2 * SEGMENT)
+    assert disk.list(ROOT) == [f"{2 * SEGMENT:020d}.key"]
+    keys.reset()
+    assert disk.list(ROOT) == []
+    assert list(keys.find("orders", "a")) == []

@@ -1,0 +1,60 @@
+import errno
+from pathlib import Path
+
+import pytest
+
+from halfmq.store.open_files import OpenFiles
+from halfmq.testing.faulty_disk import FaultyDisk
+
+ROOT = Path("/d")
+
+
+def test_the_oldest_file_is_closed_when_too_many_are_open_and_still_synced_later() -> None:
+    disk = FaultyDisk(1)
+    files = OpenFiles(disk, open_max=2)
+    for number in range(5):
+        file = files.create((0, 0, number), ROOT / f"{number}", 8)
+        files.write(file, 0, [b"content!"])
+    assert len(files.files) == 2
+    files.sync()
+    disk.sync_directory(Path("/"))
+    disk.crash()
+    for number in range(5):
+        assert disk.content(ROOT / f"{number}") == b"content!"
+
+
+def test_a_file_that_a_crash_cut_short_is_lengthened() -> None:
+    disk = FaultyDisk()
+    files = OpenFiles(disk)
+    files.create((0, 0, 1), ROOT / "a", 0)
+    files.close()
+    assert OpenFiles(disk).create((0, 0, 1), ROOT / "a", 16).size() == 16
+
+
+def test_a_failed_sync_is_told_to_the_caller() -> None:
+    disk = FaultyDisk()
+    files = OpenFiles(disk)
+    files.write(files.create((0, 0, 1), ROOT / "a", 8), 0, [b"x"])
+    disk.fail("sync", errno.EIO)
+    with pytest.raises(OSError, match="error"):
+        files.sync()
+
+
+def test_zero_leaves_what_lies_before_and_behind() -> None:
+    disk = FaultyDisk()
+    files = OpenFiles(disk)
+    file = files.create((0, 0, 1), ROOT / "a", 300_000)
+    files.write(file, 0, [b"\1" * 300_000])
+    files.zero(file, 10, 200_000)
+    assert file.read(0, 300_000) == b"\1" * 10 + bytes(199_990) + b"\1" * 100_000
+
+
+def test_a_removed_file_needs_no_sync() -> None:
+    disk = FaultyDisk()
+    files = OpenFiles(disk, open_max=1)
+    for number in range(2):
+        files.write(files.create((0, 0, number), ROOT / f"{number}", 8), 0, [b"x"])
+    for number in range(2):
+        files.remove((0, 0, number), ROOT / f"{number}")
+    files.sync()
+    assert disk.list(ROOT) == []

@@ -1,0 +1,135 @@
+from pathlib import Path
+
+from tests.support import log_records as make
+from tests.support.vectors import vectors
+
+from halfmq.model.ids import hash64
+from halfmq.model.records import HalfRecord
+from halfmq.store.layout import ROW_COMMITTED, ROW_EMPTY, ROW_ROLLED_BACK, ROW_UNDECIDED, TRANSACTION_ROW
+from halfmq.store.open_files import OpenFiles
+from halfmq.store.transaction_table import (
+    ROW_FIELDS,
+    TransactionRow,
+    TransactionTable,
+    UndecidedHalf,
+    iter_rows,
+    row_hash,
+    table_views,
+)
+from halfmq.testing.faulty_disk import FaultyDisk
+
+ROOT = Path("/t")
+
+
+def table(disk: FaultyDisk) -> TransactionTable:
+    return TransactionTable(disk, ROOT, OpenFiles(disk))
+
+
+def half(index: int, *, tx_id: str = "T1", number: int = 0, count: int = 1) -> HalfRecord:
+    return HalfRecord(64 + index, 116, 7, make.message(queue_offset=index), index, "g", tx_id, number, count)
+
+
+def test_a_row_has_these_bytes() -> None:
+    row = TransactionRow(
+        5, 0x40, 0x10040, 209, 7, 3, 1, 2, hash64(b"order-service"), hash64(b"T1"), 1_700_000_000_000, 1_700_000_006_000,
+        4, ROW_COMMITTED, 2, 0, 0x10100, 1_700_000_001_000, 21, 0,
+    )  # fmt: skip
+    golden = vectors("derived")["transaction_row"]
+    assert TRANSACTION_ROW.pack(*row) == golden
+    places = {name: (at, width) for name, at, width in ROW_FIELDS}
+    assert list(places) == list(TransactionRow._fields)
+    for name, (at, width) in places.items():
+        assert at % width == 0
+        assert int.from_bytes(golden[at : at + width], "big", signed=True) == getattr(row, name)
+
+
+def test_hashes_of_rows_are_those_of_the_model() -> None:
+    for text in ("", "a", "order-service", "7F000001" * 4):
+        assert row_hash(text) == hash64(text.encode()) & (1 << 64) - 1
+
+
+def test_a_half_is_undecided_until_it_is_settled_and_then_says_by_whom() -> None:
+    rows = table(FaultyDisk())
+    assert rows.row(0) is None
+    assert rows.row(-1) is None
+    rows.prepared(half(0), 500)
+    row = rows.row(0)
+    assert row is not None
+    assert (row.state, row.queue_offset, row.prepared_at_ms, row.message_bytes) == (ROW_UNDECIDED, -1, 500, 100)
+    rows.settled(0, ROW_ROLLED_BACK, 3, 900, 600, -1, 0)
+    rows.flush()
+    row = rows.row(0)
+    assert row is not None
+    assert (row.state, row.decided_by, row.verdict_position, row.settled_at_ms) == (ROW_ROLLED_BACK, 3, 900, 600)
+    assert row.original_offset == 64
+
+
+def test_halves_of_one_transaction_name_the_first_and_learn_how_many_they_are() -> None:
+    rows = table(FaultyDisk())
+    rows.prepared(half(10, count=0), 1)
+    rows.prepared(half(11, tx_id="T2"), 1)
+    rows.prepared(half(12, number=1, count=2), 1)
+    assert [rows.row(n).first_half for n in (10, 11, 12)] == [10, 11, 10]  # type: ignore[union-attr]
+    rows.settled_together("g", "T1", (10, 12), 10, 2)
+    assert [rows.row(n).halves for n in (10, 11, 12)] == [2, 1, 2]  # type: ignore[union-attr]
+
+
+def test_a_check_of_a_half_whose_row_is_gone_makes_no_row() -> None:
+    rows = table(FaultyDisk())
+    rows.checked(4, 3, 99)
+    assert rows.row(4) is None
+    rows.prepared(half(4), 1)
+    rows.checked(4, 3, 99)
+    row = rows.row(4)
+    assert row is not None
+    assert (row.checks, row.next_check_at_ms) == (3, 99)
+
+
+def test_rows_are_read_from_the_file_once_their_page_is_forgotten() -> None:
+    disk = FaultyDisk()
+    rows = table(disk)
+    for index in range(40_000):
+        rows.prepared(half(index), index)
+        if index % 997 == 0:
+            rows.flush()
+    rows.flush()
+    assert len(rows._pages) <= 1_024
+    assert all(rows.row(index).prepared_at_ms == index for index in range(0, 40_000, 611))  # type: ignore[union-attr]
+    assert rows.bases() == [0, 32_768]
+    assert [index for index, _ in iter_rows(disk, ROOT)] == list(range(40_000))
+    assert sum(view[76::128].tolist().count(ROW_UNDECIDED) for _, view in table_views(disk, ROOT)) == 40_000
+
+
+def test_cut_leaves_no_row_from_the_next_half_index_on() -> None:
+    disk = FaultyDisk()
+    rows = table(disk)
+    for index in range(100):
+        rows.prepared(half(index), index)
+    rows.cut(33)
+    assert [index for index, _ in iter_rows(disk, ROOT)] == list(range(33))
+    rows.cut(0)
+    assert list(iter_rows(disk, ROOT)) == []
+    assert rows.bases() == []
+
+
+def test_undecided_halves_are_written_whole_from_recovered_state() -> None:
+    rows = table(FaultyDisk())
+    rows.put_undecided(UndecidedHalf(9, 8, 64, 128, 100, 7, 3, 1, 2, "g", "T1", 500, 700, 2))
+    row = rows.row(9)
+    assert row is not None
+    assert row[:10] == (8, 64, 128, 100, 7, 3, 1, 2, hash64(b"g"), hash64(b"T1"))
+    assert row[10:] == (500, 700, 2, ROW_UNDECIDED, 0, 0, 0, 0, -1, 0)
+
+
+def test_drop_forgets_pages_too() -> None:
+    disk = FaultyDisk()
+    rows = table(disk)
+    rows.prepared(half(1), 1)
+    rows.prepared(half(32_768), 1)
+    rows.settled(1, ROW_COMMITTED, 1, 50, 1, 0, 0)
+    rows.flush()
+    assert rows.expired(51) == [0]
+    assert rows.expired(50) == []
+    rows.drop(0)
+    assert rows.row(1) is None
+    assert ROW_EMPTY == 0
