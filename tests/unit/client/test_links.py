@@ -1,0 +1,128 @@
+"""One connection per server, introduced before use; who asks meanwhile shares the attempt."""
+
+import asyncio
+
+import pytest
+
+from halfmq.client.connection import Connection, NoAnswer
+from halfmq.client.connector import Address
+from halfmq.client.links import Links
+from halfmq.errors import ConnectError
+from tests.support.scripted_broker import BROKER, Network, ScriptedBroker
+from tests.support.virtual_time import run
+
+
+class World:
+    def __init__(self) -> None:
+        self.server = ScriptedBroker()
+        self.network: Network = self.server.network()
+        self.introduced: list[Connection] = []
+        self.lost: list[Address] = []
+        self.fail: Exception | None = None
+        self.delay_s = 0.0
+        self.links = Links(
+            self.network,
+            on_push=lambda *_: None,
+            on_lost=self.lost.append,
+            introduce=self.introduce,
+            connect_timeout_s=5.0,
+        )
+
+    async def introduce(self, connection: Connection) -> None:
+        await asyncio.sleep(self.delay_s)
+        if self.fail is not None:
+            raise self.fail
+        self.introduced.append(connection)
+
+
+def test_callers_share_one_attempt_and_one_connection() -> None:
+    async def test() -> None:
+        world = World()
+        world.delay_s = 1.0
+        found = await asyncio.gather(*(world.links.get(BROKER) for _ in range(5)))
+        assert len({id(connection) for connection in found}) == 1
+        assert world.network.connects == [BROKER]
+        assert await world.links.get(BROKER) is found[0]
+        assert world.links.existing(BROKER) is found[0]
+
+    run(test())
+
+
+def test_cancelled_caller_does_not_end_the_attempt_of_others() -> None:
+    async def test() -> None:
+        world = World()
+        world.delay_s = 1.0
+        first, second = (asyncio.ensure_future(world.links.get(BROKER)) for _ in range(2))
+        await asyncio.sleep(0.1)
+        first.cancel()
+        assert (await second).address == BROKER
+        assert first.cancelled()
+
+    run(test())
+
+
+def test_refused_connection_is_a_connect_error_at_once() -> None:
+    async def test() -> None:
+        world = World()
+        world.server.up = False
+        start = asyncio.get_running_loop().time()
+        with pytest.raises(ConnectError, match=r"127\.0\.0\.1:10911.*refused"):
+            await world.links.get(BROKER)
+        assert asyncio.get_running_loop().time() == start
+        world.server.up = True
+        assert await world.links.get(BROKER)
+
+    run(test())
+
+
+def test_server_that_accepts_and_is_silent_is_given_up_after_the_timeout() -> None:
+    async def test() -> None:
+        world = World()
+        world.delay_s = 60.0
+        with pytest.raises(ConnectError, match="within 5 s"):
+            await world.links.get(BROKER)
+        assert world.links.existing(BROKER) is None
+        assert world.lost == []
+
+    run(test())
+
+
+def test_connection_lost_while_it_is_introduced_is_a_connect_error() -> None:
+    async def test() -> None:
+        world = World()
+        world.fail = NoAnswer("gone")
+        with pytest.raises(ConnectError, match="gone"):
+            await world.links.get(BROKER)
+        assert world.links.established() == []
+
+    run(test())
+
+
+def test_loss_is_reported_once_and_the_next_caller_gets_a_new_connection() -> None:
+    async def test() -> None:
+        world = World()
+        first = await world.links.get(BROKER)
+        world.server.stop()
+        await asyncio.sleep(0.01)
+        assert first.closed
+        assert world.lost == [BROKER]
+        world.server.start()
+        assert await world.links.get(BROKER) is not first
+
+    run(test())
+
+
+def test_close_ends_everything_and_reports_no_loss() -> None:
+    async def test() -> None:
+        world = World()
+        world.delay_s = 1.0
+        waiting = asyncio.ensure_future(world.links.get(BROKER))
+        await asyncio.sleep(0.1)
+        world.links.close()
+        with pytest.raises(ConnectError, match="closed"):
+            await waiting
+        with pytest.raises(ConnectError, match="closed"):
+            await world.links.get(BROKER)
+        assert world.lost == []
+
+    run(test())

@@ -1,0 +1,88 @@
+"""How often and how long a request is tried, and what the caller is told: virtual time."""
+
+import asyncio
+import random
+
+import pytest
+
+from halfmq.client.connection import NoAnswer, NotSent
+from halfmq.client.retry import ATTEMPTS, Attempts
+from halfmq.errors import ConnectError, SendTimeout, ServerBusy, TopicNotFound, TransactionRefused
+from tests.support.virtual_time import run
+
+
+def attempts(timeout_s: float = 10.0, attempt_timeout_s: float = 3.0) -> Attempts:
+    return Attempts("send", timeout_s, attempt_timeout_s, random.Random(1))
+
+
+def test_what_was_never_written_is_tried_until_the_time_is_up() -> None:
+    async def never_written() -> tuple[int, float]:
+        plan, start, count = attempts(timeout_s=5), asyncio.get_running_loop().time(), 0
+        with pytest.raises(ConnectError):
+            while True:
+                count += 1
+                await plan.lost(NotSent("closed"))
+        return count, asyncio.get_running_loop().time() - start
+
+    count, seconds = run(never_written())
+    assert 5 < count < 40
+    assert 4.9 < seconds < 5.1
+
+
+def test_what_was_written_is_tried_three_times_and_then_unknown() -> None:
+    async def written() -> int:
+        plan, count = attempts(), 0
+        with pytest.raises(SendTimeout):
+            while True:
+                count += 1
+                await plan.lost(NoAnswer("silence"))
+        assert plan.outcome_unknown
+        return count
+
+    assert run(written()) == ATTEMPTS == 3
+
+
+def test_one_unanswered_attempt_makes_the_end_unknown_whatever_comes_later() -> None:
+    async def mixed() -> None:
+        plan = attempts()
+        await plan.lost(NoAnswer("silence"))
+        with pytest.raises(SendTimeout):
+            await plan.refused(TopicNotFound("gone", response_code=17))
+
+    run(mixed())
+
+
+def test_standing_verdict_is_told_even_after_an_unanswered_attempt() -> None:
+    async def refused() -> None:
+        plan = attempts()
+        await plan.lost(NoAnswer("silence"))
+        with pytest.raises(TransactionRefused):
+            await plan.refused(TransactionRefused("settled", standing="COMMITTED"))
+
+    run(refused())
+
+
+def test_refusal_that_stays_is_raised_at_once_and_a_busy_broker_is_asked_again() -> None:
+    async def refused() -> None:
+        with pytest.raises(TopicNotFound):
+            await attempts().refused(TopicNotFound("gone", response_code=17))
+        plan = attempts()
+        busy = ServerBusy("full", response_code=2)
+        await plan.refused(busy)
+        await plan.refused(busy)
+        with pytest.raises(ServerBusy):
+            await plan.refused(busy)
+
+    run(refused())
+
+
+def test_attempt_never_takes_longer_than_the_call() -> None:
+    async def left() -> None:
+        plan = attempts(timeout_s=4)
+        assert plan.timeout_s() == 3.0
+        await asyncio.sleep(2)
+        assert plan.timeout_s() == pytest.approx(2.0)
+        await asyncio.sleep(5)
+        assert 0 < plan.timeout_s() < 0.1
+
+    run(left())
