@@ -1,0 +1,279 @@
+"""The reconciliation: source file, shop database, visible messages, loyalty database and Spark tables, to the cent.
+
+    python -m demo.reconcile DIRECTORY        while a broker runs on the directory's store
+
+What there should be is worked out anew from the Parquet file in the wheel, by the two business rules; nothing that the
+services wrote is believed. Exit status 1 on any difference.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import Engine, Select, select
+
+from demo import loyalty_db, shop_db
+from demo.compare import Finding, compare, compare_cells
+from demo.data import NOTHING_TO_PAY, UNKNOWN_PRODUCT, read_catalogue, read_source
+from demo.messages import LoyaltyMessage, OrderMessage
+from demo.run import LOYALTY_TOPIC, ORDERS_TOPIC, Run
+from demo.shop_db import connect
+from demo.views import Ints, View, ints
+from demo.wire_view import read_all
+from halfmq import Message
+
+Cells = dict[tuple[object, ...], int]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the source file and the rules say."""
+
+    baskets: int
+    orders: View
+    #: Reason -> baskets.
+    rejected: dict[str, int]
+    points: Cells
+    revenue: Cells
+
+
+@dataclass(frozen=True)
+class Result:
+    expected: Expected
+    findings: list[Finding]
+
+    @property
+    def differences(self) -> int:
+        return sum(finding.differences for finding in self.findings)
+
+
+# --- what there should be ----------------------------------------------------------------------------------------
+
+
+def expect(baskets: int) -> Expected:
+    source = read_source(baskets)
+    everything = _view_of_table("source", source)
+    known = pc.is_in(source["product_id"], value_set=read_catalogue()["product_id"].combine_chunks())
+    unknown = np.unique(source["basket_id"].to_numpy()[~known.to_numpy()])
+    nothing = everything.cents == 0
+    unknown_only = np.isin(everything.basket_ids, unknown) & ~nothing
+    accepted = ~nothing & ~unknown_only
+    orders = everything.only(accepted)
+    lines = source.filter(pc.is_in(source["basket_id"], value_set=pa.array(orders.basket_ids)))
+    rejected = {NOTHING_TO_PAY: int(nothing.sum()), UNKNOWN_PRODUCT: int(unknown_only.sum())}
+    return Expected(len(everything.basket_ids), orders, rejected, _points(lines), _revenue(lines))
+
+
+def _view_of_table(name: str, lines: pa.Table) -> View:
+    return View.of_lines(
+        name, *(ints(lines[column].to_numpy()) for column in ("basket_id", "product_id", "quantity", "sales_cents"))
+    )
+
+
+def _points(lines: pa.Table) -> Cells:
+    baskets = lines.group_by(["basket_id", "household_id"]).aggregate([("sales_cents", "sum")])
+    points: Counter[tuple[object, ...]] = Counter()
+    for household, cents in zip(
+        baskets["household_id"].to_pylist(), baskets["sales_cents_sum"].to_pylist(), strict=True
+    ):
+        points[household,] += cents // 100
+    return dict(points)
+
+
+def _revenue(lines: pa.Table) -> Cells:
+    days = lines.append_column("day", lines["sold_at"].cast(pa.date32()))
+    sums = days.group_by(["department", "day"]).aggregate([("sales_cents", "sum")])
+    return _cells(sums, ("department", "day"), "sales_cents_sum")
+
+
+def _cells(table: pa.Table, keys: Sequence[str], value: str) -> Cells:
+    columns = [table[key].to_pylist() for key in keys]
+    return dict(zip(zip(*columns, strict=True), table[value].to_pylist(), strict=True))
+
+
+# --- what there is -----------------------------------------------------------------------------------------------
+
+
+def shop_findings(url: str, expected: Expected) -> list[Finding]:
+    engine = connect(url)
+    table = shop_db.lines
+    ids, products, quantity, cents = _columns(
+        engine, select(table.c.basket_id, table.c.product_id, table.c.quantity, table.c.sales_cents), 4
+    )
+    lines = View.of_lines("shop database: lines", ids, products, quantity, cents)
+    order_ids, totals = _columns(engine, select(shop_db.orders.c.basket_id, shop_db.orders.c.total_cents), 2)
+    with engine.connect() as connection:
+        reasons = Counter(connection.scalars(select(shop_db.rejections.c.reason)))
+    engine.dispose()
+    return [
+        compare(expected.orders, View("shop database: orders", order_ids, totals)),
+        compare(expected.orders, lines),
+        compare_cells(
+            "shop database: rejections",
+            {(reason,): count for reason, count in expected.rejected.items() if count},
+            {(reason,): count for reason, count in reasons.items()},
+        ),
+    ]
+
+
+def _columns(engine: Engine, statement: Select[tuple[int, ...]], count: int) -> list[Ints]:
+    with engine.connect() as connection:
+        rows = connection.execute(statement).all()
+    return [ints([row[column] for row in rows]) for column in range(count)]
+
+
+def message_findings(messages: dict[str, list[Message]], expected: Expected) -> list[Finding]:
+    orders = [message.decode(OrderMessage) for message in messages[ORDERS_TOPIC]]
+    loyalty = [message.decode(LoyaltyMessage) for message in messages[LOYALTY_TOPIC]]
+    # Each message by itself, so that a second one for the same basket stays a second one.
+    numbered = [(number, line) for number, order in enumerate(orders) for line in order.lines]
+    folded = View.of_lines(
+        "",
+        ints([number for number, _ in numbered]),
+        *(ints([line[column] for _, line in numbered]) for column in (0, 1, 2)),
+    )
+    orders_view = View(
+        "messages: orders",
+        ints([order.basket_id for order in orders]),
+        ints([order.total_cents for order in orders]),
+        folded.lines,
+        folded.quantity,
+        folded.checksum,
+    )
+    loyalty_view = View(
+        "messages: loyalty", ints([one.basket_id for one in loyalty]), ints([one.total_cents for one in loyalty])
+    )
+    return [compare(expected.orders, orders_view), compare(expected.orders, loyalty_view)]
+
+
+def loyalty_findings(url: str, expected: Expected) -> list[Finding]:
+    engine = connect(url)
+    ids, cents = _columns(engine, select(loyalty_db.entries.c.basket_id, loyalty_db.entries.c.total_cents), 2)
+    households, points = _columns(engine, select(loyalty_db.balances.c.household_id, loyalty_db.balances.c.points), 2)
+    engine.dispose()
+    balances: Cells = {
+        (household,): count for household, count in zip(households.tolist(), points.tolist(), strict=True)
+    }
+    return [
+        compare(expected.orders, View("loyalty database: entries", ids, cents)),
+        compare_cells("loyalty database: points", expected.points, balances),
+    ]
+
+
+def spark_findings(root: Path, expected: Expected) -> list[Finding]:
+    orders, lines, revenue = (_spark_table(root / name) for name in ("orders", "lines", "revenue"))
+    sums = revenue.group_by(["department", "day"]).aggregate([("cents", "sum")])
+    return [
+        compare(
+            expected.orders,
+            View("Spark: orders", ints(orders["basket_id"].to_numpy()), ints(orders["total_cents"].to_numpy())),
+        ),
+        compare(expected.orders, _view_of_table("Spark: lines", lines)),
+        compare_cells(
+            "Spark: revenue by department and day", expected.revenue, _cells(sums, ("department", "day"), "cents_sum")
+        ),
+    ]
+
+
+def _spark_table(directory: Path) -> pa.Table:
+    """Read with pyarrow, not with the Spark that wrote it."""
+    return ds.dataset(directory, format="parquet", partitioning="hive", exclude_invalid_files=False).to_table()
+
+
+# --- together ----------------------------------------------------------------------------------------------------
+
+
+def reconcile(run: Run, *, with_spark: bool = True) -> Result:
+    """Compare everything. The broker must be running, the services need not be."""
+    expected = expect(run.baskets)
+    findings = [
+        *shop_findings(run.shop_db, expected),
+        *message_findings(asyncio.run(read_all(run.url)), expected),
+        *loyalty_findings(run.loyalty_db, expected),
+        *(spark_findings(run.path / "spark", expected) if with_spark else ()),
+    ]
+    return Result(expected, findings)
+
+
+def show(console: Console, result: Result) -> None:
+    expected = result.expected
+    table = Table(title="Reconciliation against the source file", title_justify="left")
+    for heading in (
+        "where",
+        "records",
+        "lines",
+        "money or points",
+        "missing",
+        "phantom",
+        "duplicated",
+        "different",
+        "off by",
+    ):
+        table.add_column(heading, justify="left" if heading == "where" else "right")
+    orders = expected.orders
+    table.add_row(
+        f"source file: {expected.baskets:,} baskets, "
+        + ", ".join(f"{count:,} {reason}" for reason, count in expected.rejected.items()),
+        f"{len(orders.basket_ids):,}", f"{orders.total_lines:,}", _money(orders.total_cents), "", "", "", "", "",
+        end_section=True,
+    )  # fmt: skip
+    for one in result.findings:
+        money = f"{one.cents:,}" if "points" in one.name or "rejections" in one.name else _money(one.cents)
+        counts = (one.missing, one.phantom, one.duplicated, one.different)
+        table.add_row(
+            one.name, f"{one.records:,}", "" if one.lines is None else f"{one.lines:,}", money,
+            *(f"[red]{count:,}[/]" if count else "0" for count in counts),
+            f"[red]{one.cents_off:+,}[/]" if one.cents_off else "0",
+        )  # fmt: skip
+    console.print(table)
+    for one in result.findings:
+        for example in one.examples:
+            console.print(f"  [red]{one.name}[/]: {example}")
+    verdict = "[green]no differences[/]" if not result.differences else f"[red]{result.differences:,} differences[/]"
+    console.print(f"Result: {verdict}")
+
+
+def _money(cents: int) -> str:
+    return f"{'-' if cents < 0 else ''}{abs(cents) // 100:,}.{abs(cents) % 100:02}"
+
+
+def save(run: Run, result: Result) -> None:
+    """``reconciliation.json``, for programs."""
+    text = msgspec.json.encode(
+        {
+            "baskets": result.expected.baskets,
+            "expected_orders": len(result.expected.orders.basket_ids),
+            "expected_cents": result.expected.orders.total_cents,
+            "rejected": result.expected.rejected,
+            "differences": result.differences,
+            "findings": [msgspec.to_builtins(one) for one in result.findings],
+        }
+    )
+    (run.path / "reconciliation.json").write_bytes(msgspec.json.format(text))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--without-spark", action="store_true")
+    arguments = parser.parse_args()
+    run = Run.load(arguments.directory)
+    result = reconcile(run, with_spark=not arguments.without_spark)
+    show(Console(), result)
+    save(run, result)
+    return 1 if result.differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
