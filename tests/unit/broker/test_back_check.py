@@ -1,0 +1,101 @@
+"""The back-check on the wire: who is asked, with what, how often, and what an answer does."""
+
+import asyncio
+from pathlib import Path
+
+from halfmq.model import properties as props
+from halfmq.model.settings import BrokerSettings
+from halfmq.model.stored_message import decode
+from tests.support.in_process import serving
+from tests.support.raw_client import Answer, RawClient, end_ext
+
+ID = "AC10000100002A9F0000000000000001"
+QUICK = BrokerSettings(check_immunity_ms=50, check_interval_ms=50, check_interval_max_ms=200, check_answer_ms=50)
+
+
+async def next_check(client: RawClient) -> Answer:
+    while True:
+        push = await asyncio.wait_for(client.pushes.get(), 5)
+        if push.code == 39:
+            return push
+
+
+def answered(check: Answer, wanted: int, group: str = "P") -> dict[str, str]:
+    """The 37 with which a stock client answers."""
+    return {
+        "producerGroup": group, "tranStateTableOffset": check.ext["tranStateTableOffset"],
+        "commitLogOffset": check.ext["commitLogOffset"], "commitOrRollback": str(wanted),
+        "fromTransactionCheck": "true", "msgId": check.ext["msgId"],
+    }  # fmt: skip
+
+
+async def test_check_names_the_half_and_counts_from_one(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        client = await running.client()
+        await client.heartbeat("me", producers=["P"])
+        half = await client.half("T", b"one", unique=ID, HMQ_QUERY_ID="order-7", KEYS="k")
+        for times in ("1", "2", "3"):
+            check = await next_check(client)
+            assert (check.flag, check.ext["msgId"], check.ext["transactionId"]) == (2, ID, ID)
+            assert check.ext["tranStateTableOffset"] == half.ext["queueOffset"]
+            assert check.ext["commitLogOffset"] == end_ext(half, ID, 8)["commitLogOffset"]
+            message, physical, size = decode(check.body)
+            assert (size, message.topic, message.body) == (len(check.body), "T", b"one")
+            assert (message.queue_offset, physical) == (int(half.ext["queueOffset"]), int(check.ext["commitLogOffset"]))
+            found = props.to_dict(message.properties)
+            assert found["TRANSACTION_CHECK_TIMES"] == times
+            assert (found["PGROUP"], found["HMQ_QUERY_ID"], found["UNIQ_KEY"]) == ("P", "order-7", ID)
+            client.tell(37, answered(check, 0))
+        client.tell(37, answered(await next_check(client), 8))
+        assert (await client.end(half, ID, 8)).ext["HMQ_REPEATED"] == "true"
+        assert (await client.pull("T")).code == 0
+
+
+async def test_half_that_was_carried_forward_is_asked_about_under_its_first_offsets(tmp_path: Path) -> None:
+    settings = BrokerSettings(check_immunity_ms=1_500, check_interval_ms=1_000)
+    async with serving(
+        tmp_path, settings=settings, segment_bytes=1 << 16, retention_bytes=1 << 17, retention_check_ms=30,
+        checkpoint_interval_ms=60,
+    ) as running:  # fmt: skip
+        client = await running.client()
+        half = await client.half("T", b"one", unique=ID)
+        first = int(half.ext["msgId"][-16:], 16)
+        for number in range(40):
+            await client.send("Fill", bytes(8_000), unique=f"FILL{number:028d}")
+        for _ in range(200):
+            if running.state.log_start > first:
+                break
+            await asyncio.sleep(0.02)
+        assert running.state.log_start > first
+        await client.heartbeat("me", producers=["P"])
+        check = await next_check(client)
+        assert check.ext["commitLogOffset"] == str(first)
+        assert decode(check.body)[1] == first
+        client.tell(37, answered(check, 8))
+        assert (await client.end(half, ID, 8)).ext["HMQ_VERDICT"] == "COMMITTED"
+
+
+async def test_nobody_is_asked_and_nothing_counted_without_a_producer(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        half = await (await running.client()).half("T", b"one", unique=ID)
+        assert half.code == 0
+        await asyncio.sleep(0.3)
+        producer = await running.client()
+        await producer.heartbeat("me", producers=["P"])
+        check = await next_check(producer)
+        assert props.to_dict(decode(check.body)[0].properties)["TRANSACTION_CHECK_TIMES"] == "1"
+
+
+async def test_another_member_is_asked_when_the_first_is_gone(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        first, second = await running.client(), await running.client()
+        await first.heartbeat("one", producers=["P"])
+        await first.half("T", b"one", unique=ID)
+        await next_check(first)
+        await first.close()
+        await second.heartbeat("two", producers=["P"])
+        client_check = await next_check(second)
+        second.tell(37, answered(client_check, 12))
+        await asyncio.sleep(0.05)
+        assert (await second.pull("T")).code == 19
+        assert running.state.producer_groups["P"].settled[ID][2] is False

@@ -1,0 +1,191 @@
+"""Pulls: what comes back at each offset, parked pulls and who wakes them, filters, limits."""
+
+import asyncio
+from pathlib import Path
+
+from halfmq.model.stored_message import SYS_COMMITTED, SYS_TRANSACTION_MASK, StoredMessage, decode
+from tests.support.in_process import Running, serving
+from tests.support.raw_client import Answer, RawClient, pull_ext
+
+COMMIT = 8
+ID = "AC10000100002A9F0000000000000001"
+
+
+def messages(pulled: Answer) -> list[tuple[StoredMessage, int]]:
+    """(message, physical offset) of each in the body."""
+    found = []
+    at = 0
+    while at < len(pulled.body):
+        message, offset, size = decode(pulled.body, at)
+        found.append((message, offset))
+        at += size
+    return found
+
+
+async def sent(client: RawClient, count: int, *, body: bytes = b"x", topic: str = "T", **properties: str) -> None:
+    for number in range(count):
+        assert (await client.send(topic, body, unique=f"{topic}{number:024d}", **properties)).code == 0
+
+
+async def test_pull_answers_by_where_the_offset_lies(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 3)
+        for offset, code, following in ((0, 0, 3), (1, 0, 3), (3, 19, 3), (4, 21, 3), (-1, 21, 0)):
+            answer = await client.pull("T", offset)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (code, str(following)), offset
+            assert (answer.ext["minOffset"], answer.ext["maxOffset"]) == ("0", "3")
+            assert answer.ext["suggestWhichBrokerId"] == "0"
+
+
+async def test_committed_half_leaves_as_the_message_that_consumers_know(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 2)
+        half = await client.half("T", b"one", unique=ID, TAGS="A")
+        assert (await client.end(half, ID, COMMIT)).code == 0
+        (message, offset), *_ = messages(await client.pull("T", 2))
+        assert message.sys_flag & SYS_TRANSACTION_MASK == SYS_COMMITTED
+        assert (message.queue_offset, message.topic, message.body) == (2, "T", b"one")
+        assert message.prepared_offset == offset == int(half.ext["msgId"][-16:], 16)
+        assert b"REAL_TOPIC\x01T" in message.properties
+        assert b"TRAN_MSG\x01true" in message.properties
+        (view, _), *_ = messages(await client.ask(33, {"offset": str(offset)}))
+        assert view == message
+
+
+async def test_tags_filter_by_hash_and_skip_what_does_not_match(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 5, TAGS="A")
+        assert (await client.send("T", b"wanted", unique="B" * 32, TAGS="B")).code == 0
+        skipped = await client.pull("T", 0, tags="C")
+        assert (skipped.code, skipped.ext["nextBeginOffset"]) == (20, "6")
+        found = await client.pull("T", 0, tags="B || C")
+        assert [message.body for message, _ in messages(found)] == [b"wanted"]
+        assert found.ext["nextBeginOffset"] == "6"
+        assert len(messages(await client.pull("T", 0, tags="*"))) == 6
+
+
+async def test_count_and_bytes_bound_an_answer_and_the_first_message_always_comes(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 40, body=bytes(10_000))
+        assert len(messages(await client.pull("T", 0, count=5))) == 5
+        assert len(messages(await client.pull("T", 0, count=32))) == 25  # 256 KiB
+        assert len(messages(await client.pull("T", 0, count=1_000))) == 40
+        small = await client.ask(11, {**pull_ext("T", "C", 0, 0), "maxMsgBytes": "100"})
+        assert len(messages(small)) == 1
+
+
+async def test_parked_pull_wakes_when_a_message_is_committed(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client, consumer = await running.client(), await running.client()
+        await sent(client, 1)
+        parked = asyncio.create_task(consumer.pull("T", 1, wait_ms=10_000))
+        half = await client.half("T", b"one", unique=ID)
+        await asyncio.sleep(0.05)
+        assert not parked.done()
+        await client.end(half, ID, COMMIT)
+        answer = await asyncio.wait_for(parked, 2)
+        assert [message.body for message, _ in messages(answer)] == [b"one"]
+        assert running.broker._pulls.parked == 0
+
+
+async def test_parked_pull_is_not_woken_by_what_it_does_not_want_but_moves_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client, consumer = await running.client(), await running.client()
+        await sent(client, 1)
+        parked = asyncio.create_task(consumer.pull("T", 1, wait_ms=10_000, tags="B"))
+        await asyncio.sleep(0.05)
+        await client.send("T", b"other", unique="D" * 32, TAGS="A")
+        answer = await asyncio.wait_for(parked, 2)
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "2")
+
+
+async def test_parked_pull_is_answered_when_its_time_is_up(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 1)
+        began = asyncio.get_running_loop().time()
+        assert (await client.pull("T", 1, wait_ms=120)).code == 19
+        assert 0.1 < asyncio.get_running_loop().time() - began < 2
+
+
+async def test_parked_pull_dies_with_its_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client, consumer = await running.client(), await running.client()
+        await sent(client, 1)
+        parked = asyncio.create_task(consumer.pull("T", 1, wait_ms=20_000))
+        await until(lambda: running.broker._pulls.parked == 1)
+        parked.cancel()
+        await consumer.close()
+        await until(lambda: running.broker._pulls.parked == 0)
+
+
+async def until(condition: object) -> None:
+    assert callable(condition)
+    for _ in range(200):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come true within 2 s")
+
+
+async def test_pull_by_heartbeat_subscription_needs_one_that_is_new_enough(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 1)
+        ext = {**pull_ext("T", "C", 0, 0), "sysFlag": "0"}
+        assert (await client.ask(11, ext)).code == 24
+        await client.heartbeat("me", consumers={"C": ["T"]})
+        assert (await client.ask(11, {**ext, "subVersion": "2"})).code == 25
+        assert (await client.ask(11, {**ext, "subVersion": "1"})).code == 0
+        assert (await client.ask(11, {**ext, "topic": "%RETRY%C"})).code == 24
+
+
+async def test_pull_is_refused_with_the_codes_of_rocketmq(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 1)
+        assert (await client.pull("Nowhere")).code == 17
+        assert (await client.pull("T", queue=5)).code == 29
+        assert (await client.ask(11, {**pull_ext("T", "C", 0, 0), "expressionType": "SQL92"})).code == 1
+        assert (await client.pull("T", tags="||")).code == 23
+        await client.ask(200, body=b'{"groupName":"No","consumeEnable":false}')
+        assert (await client.pull("T", group="No")).code == 16
+        await client.ask(17, {"topic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "2"})
+        assert (await client.pull("T")).code == 16
+
+
+async def test_offset_that_comes_with_a_pull_is_kept(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 3)
+        await client.pull("T", 0)
+        await client.ask(11, {**pull_ext("T", "C", 0, 2), "sysFlag": "5", "commitOffset": "2"})
+        found = await client.ask(14, {"consumerGroup": "C", "topic": "T", "queueId": "0"})
+        assert (found.code, found.ext["offset"]) == (0, "2")
+
+
+async def test_ipv6_producer_is_pulled_whole(tmp_path: Path) -> None:
+    async with serving(tmp_path, host="::1") as running:
+        reader, writer = await asyncio.open_connection("::1", running.ports.broker)
+        client = RawClient(reader, writer, 409)
+        half = await client.half("T", b"six", unique=ID)
+        assert len(half.ext["msgId"]) == 56
+        assert (await client.end(half, ID, COMMIT)).code == 0
+        (message, _), *_ = messages(await client.pull("T"))
+        assert (message.body, len(message.born_host), len(message.store_host)) == (b"six", 20, 20)
+        assert message.sys_flag & SYS_TRANSACTION_MASK == SYS_COMMITTED
+        await client.close()
+
+
+async def lite(running: Running) -> Answer:
+    return await (await running.client()).ask(361, pull_ext("T", "C", 0, 0))
+
+
+async def test_lite_pull_is_a_pull(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        await sent(await running.client(), 1)
+        assert (await lite(running)).code == 0
