@@ -39,6 +39,7 @@ from halfmq.model.records import (
 from halfmq.model.stored_message import StoredMessage, decode
 from halfmq.runtime.disk import Disk
 from halfmq.store.batch_codec import decode_batch
+from halfmq.store.checkpoint import Present, read_checkpoint
 from halfmq.store.identity import read_identity
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
@@ -96,7 +97,9 @@ def dump_store(
     if not numbers:
         return
     first = max(numbers[0], start // identity.segment_bytes)
-    for scanned in LogScan(files).from_batch(first * identity.segment_bytes, 0):
+    checkpoint = read_checkpoint(disk, directory / "shard-0" / "checkpoint", identity.store_id)
+    durable = checkpoint.slots[0].position if isinstance(checkpoint, Present) else 0
+    for scanned in LogScan(files).from_batch(first * identity.segment_bytes, durable):
         match scanned:
             case Batch(header, view, place):
                 if header.end > start:
@@ -118,10 +121,10 @@ def dump_store(
                 pass
             case TornTail(cut_at, _, why, whole):
                 note(f"the log ends at {cut_at}: torn end ({why}), {whole} whole batches behind it")
-            case CorruptInterior(at, file, why, durable):
+            case CorruptInterior(at, file, why, position):
                 files.close()
                 raise StoreDamaged(
-                    f"{file} at log offset {at}: {why}; the log was durable up to {durable}",
+                    f"{file} at log offset {at}: {why}; the log was durable up to {position}",
                     hint="`halfmq store verify` says what to do; records behind it: --from",
                 )
     files.close()

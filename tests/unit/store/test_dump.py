@@ -1,0 +1,94 @@
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.sample_store import add_checkpoint, sample_store
+
+from halfmq.errors import StoreDamaged, UsageError
+from halfmq.model.records import Kind
+from halfmq.runtime.disk import RealDisk
+from halfmq.store.dump import KIND_OF, dump_store
+
+
+def lines(directory: Path, **options: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in dump_store(RealDisk(), directory, **options)]
+
+
+def test_every_record_is_one_line_in_log_order(tmp_path: Path) -> None:
+    sample_store(tmp_path)
+    found = lines(tmp_path)
+    offsets = [line["offset"] for line in found]
+    assert offsets == sorted(set(offsets))
+    counted = Counter(line["kind"] for line in found)
+    assert counted["half"] == 60
+    assert counted["committed"] == 11
+    assert counted["rolled_back"] == 10
+    assert counted["carried_half"] == 2
+    assert counted["delayed"] == counted["released"] == 30
+    assert counted["base"] >= 2
+    assert counted["topic_set"] == 2
+    assert set(KIND_OF.values()) == {kind.name.lower() for kind in Kind}
+
+
+def test_a_message_is_readable_and_its_body_only_on_request(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    writer.send("orders", 3, b"\xff\xfe", b"")
+    writer.send("orders", 3, "grüße".encode(), b"TAGS\x01a\x02")
+    writer.publish()
+    binary, text = lines(tmp_path, kinds=frozenset({"message"}), bodies=True)[-2:]
+    assert binary["message"]["body_base64"] == "//4="
+    assert text["message"]["body"] == "grüße"
+    assert text["message"]["properties"] == {"TAGS": "a"}
+    assert text["message"]["topic"] == "orders"
+    assert text["message"]["born_host"] == "127.0.0.1:10911"
+    assert "body" not in lines(tmp_path, kinds=frozenset({"message"}))[-1]["message"]
+
+
+def test_a_verdict_says_who_decided_and_what_becomes_visible_where(tmp_path: Path) -> None:
+    sample_store(tmp_path)
+    verdict = lines(tmp_path, kinds=frozenset({"committed"}))[0]
+    assert (verdict["tx_id"], verdict["group"], verdict["decided_by"]) == ("tx1", "writers", "producer")
+    assert [ref["half_index"] for ref in verdict["refs"]] == [2, 3]
+    assert lines(tmp_path, kinds=frozenset({"rolled_back"}))[0]["half_indexes"] == [0, 1]
+    carried = lines(tmp_path, kinds=frozenset({"carried_half"}))[0]
+    assert carried["message"]["body_bytes"] == 300
+    assert carried["first_offset"] < carried["offset"]
+
+
+def test_it_begins_at_the_first_record_at_or_behind_an_offset(tmp_path: Path) -> None:
+    sample_store(tmp_path)
+    everything = lines(tmp_path)
+    for number in (0, 1, 7, len(everything) // 2, len(everything) - 1):
+        start = everything[number]["offset"]
+        assert lines(tmp_path, start=start) == everything[number:]
+        assert lines(tmp_path, start=start + 1) == everything[number + 1 :]
+    assert lines(tmp_path, start=1 << 40) == []
+
+
+def test_damage_ends_it_with_an_error_and_a_torn_end_with_a_note(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    end = writer.log.end
+    segment = tmp_path / "shard-0" / "log" / f"{end - end % writer.segment_bytes:020d}.seg"
+    with segment.open("r+b") as file:
+        file.seek(end % writer.segment_bytes)
+        file.write(b"HMQB half a batch")
+    notes: list[str] = []
+    everything = lines(tmp_path, note=notes.append)
+    assert len(notes) == 1
+    assert "torn end" in notes[0]
+    add_checkpoint(writer)
+    writer.disk.open(tmp_path / "shard-0" / "log" / f"{0:020d}.seg").write(20_000, [b"?"])
+    given = []
+    with pytest.raises(StoreDamaged, match="durable up to"):
+        given.extend(dump_store(RealDisk(), tmp_path))
+    assert 0 < len(given) < len(everything) / 2
+
+
+def test_an_unknown_kind_and_a_directory_without_a_store_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no store"):
+        lines(tmp_path)
+    sample_store(tmp_path)
+    with pytest.raises(UsageError, match="kinds: base, carried"):
+        lines(tmp_path, kinds=frozenset({"halves"}))

@@ -1,0 +1,146 @@
+"""Each kind of damage is named with its part and a remedy; a whole store has none; a broker may run beside."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.sample_store import VISIBLE, add_checkpoint, sample_store
+from tests.support.store_writer import StoreWriter
+
+from halfmq.errors import StoreDamaged, UsageError
+from halfmq.runtime.disk import RealDisk
+from halfmq.store.layout import QUEUE_ENTRY_BYTES
+from halfmq.store.verify import RESTORE, Report, verify_store
+
+
+def parts(report: Report) -> set[str]:
+    return {finding.part for finding in report.findings if finding.damage}
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 0x20]))
+
+
+def test_a_whole_store_has_no_findings_and_everything_was_looked_at(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    position = add_checkpoint(writer)
+    report = verify_store(RealDisk(), tmp_path)
+    assert report.findings == ()
+    assert (report.log_start, report.position) == (0, position)
+    assert report.counted["queue_entries"] == VISIBLE + 1
+    assert report.counted["snapshots"] == 1
+    assert report.counted["keys"] > 200
+    assert report.counted["rows"] > 100
+    assert report.counted["body_bytes"] > 90_000
+
+
+def test_a_trimmed_store_is_whole(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    writer.trim()
+    report = verify_store(RealDisk(), tmp_path)
+    assert report.findings == ()
+    assert report.log_start > 0
+
+
+def first(path: Path, pattern: str) -> Path:
+    return sorted(path.glob(pattern))[0]
+
+
+DAMAGE: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "a bit in a body": ("log", lambda shard: flip(first(shard, "log/*.seg"), 300)),
+    "a bit in a batch header": ("log", lambda shard: flip(first(shard, "log/*.seg"), 20)),
+    "a segment that is gone": ("log", lambda shard: sorted(shard.glob("log/*.seg"))[1].unlink()),
+    "an entry's offset": ("queues", lambda shard: flip(first(shard, "queues/1/0/*.q"), 48 * 3 + 6)),
+    "an entry's store time": ("queues", lambda shard: flip(first(shard, "queues/1/0/*.q"), 48 * 3 + 31)),
+    "a queue file that is gone": ("queues", lambda shard: first(shard, "queues/2/1/*.q").unlink()),
+    "a row's state": ("transactions", lambda shard: flip(first(shard, "transactions/*.tx"), 128 * 2 + 76)),
+    "a row's original offset": ("transactions", lambda shard: flip(first(shard, "transactions/*.tx"), 128 * 5 + 14)),
+    "the table that is gone": ("transactions", lambda shard: first(shard, "transactions/*.tx").unlink()),
+    "a key": ("keys", lambda shard: flip(first(shard, "keys/*.key"), 16 * 4 + 3)),
+    "topics.json": ("topics", lambda shard: flip(shard / "topics.json", 60)),
+    "a snapshot": ("checkpoint", lambda shard: flip(first(shard, "snapshots/*.snap"), 50)),
+    "a snapshot that is gone": ("checkpoint", lambda shard: first(shard, "snapshots/*.snap").unlink()),
+    "the checkpoint's slot": ("checkpoint", lambda shard: flip(shard / "checkpoint", 4_096 + 20)),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_named_with_its_part_and_a_remedy(tmp_path: Path, name: str) -> None:
+    add_checkpoint(sample_store(tmp_path))
+    part, damage = DAMAGE[name]
+    damage(tmp_path / "shard-0")
+    report = verify_store(RealDisk(), tmp_path)
+    assert part in parts(report)
+    assert report.damaged
+    assert all(finding.remedy for finding in report.findings)
+    assert (RESTORE in {finding.remedy for finding in report.findings}) == (part == "log")
+
+
+def test_an_entry_that_no_record_calls_for_is_damage(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    low, high = writer.derived.bounds(1, 0)
+    path = first(writer.shard, "queues/1/0/*.q")
+    with path.open("r+b") as file:
+        file.seek((high - 1 - low) * QUEUE_ENTRY_BYTES)
+        last = file.read(QUEUE_ENTRY_BYTES)
+        file.write(last)
+    assert parts(verify_store(RealDisk(), tmp_path)) == {"queues"}
+
+
+def test_many_findings_of_one_kind_are_counted(tmp_path: Path) -> None:
+    sample_store(tmp_path)
+    (tmp_path / "shard-0" / "transactions" / f"{0:020d}.tx").unlink()
+    report = verify_store(RealDisk(), tmp_path)
+    assert 20 < len(report.findings) < 25
+    assert "more, the last" in report.findings[-1].what
+
+
+def test_a_torn_end_that_was_never_published_is_a_note(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    end = writer.log.end
+    segment = tmp_path / "shard-0" / "log" / f"{end - end % writer.segment_bytes:020d}.seg"
+    with segment.open("r+b") as file:
+        file.seek(end % writer.segment_bytes)
+        file.write(b"HMQB half a batch")
+    report = verify_store(RealDisk(), tmp_path)
+    assert not report.damaged
+    assert [finding.part for finding in report.findings] == ["log"]
+    assert "torn end" in report.findings[0].what
+
+
+def test_a_log_that_ends_below_the_published_position_is_damage(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    writer.page.publish(writer.log.end + 4_096, 0, 0)
+    report = verify_store(RealDisk(), tmp_path)
+    assert any("is published" in finding.what for finding in report.findings)
+    assert parts(report) == {"log"}
+
+
+def test_beside_a_broker_only_what_is_published_is_compared(tmp_path: Path) -> None:
+    """The log and the derived files are ahead of the page, as they are at any moment of a running broker."""
+    writer = sample_store(tmp_path)
+    writer.send("orders", 0, b"one more")
+    open_half = writer.prepare(
+        "late", [("orders", 0, b"y", b"PGROUP\x01writers\x02UNIQ_KEY\x01l\x02HMQ_TX_ID\x01late\x02")]
+    )
+    writer.publish()
+    published = writer.log.end
+    writer.commit("late", open_half)
+    writer.send("orders", 1, b"not published")
+    writer._flush_batch()
+    report = verify_store(RealDisk(), tmp_path)
+    assert report.findings == ()
+    assert report.position == published
+
+
+def test_without_a_store_nothing_is_verified(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        verify_store(RealDisk(), tmp_path)
+    StoreWriter(tmp_path)
+    (tmp_path / "store.json").write_text("{}")
+    with pytest.raises(StoreDamaged, match=r"store\.json"):
+        verify_store(RealDisk(), tmp_path)
