@@ -377,7 +377,7 @@ class _DerivedCheck:
     def _half(self, record: HalfRecord, now_ms: int) -> None:
         self._undecided.add(record.half_index)
         message = record.message
-        self._row(
+        row = self._row(
             record.half_index,
             original_offset=record.offset,
             message_bytes=record.size - MESSAGE_AT,
@@ -386,8 +386,11 @@ class _DerivedCheck:
             number=record.index,
             group_hash=hash64(record.group.encode()),
             id_hash=hash64(record.tx_id.encode()),
-            prepared_at_ms=now_ms,
         )
+        # Rows written again (at a start, by a carry) say when the transaction began, which is not after this half.
+        if row is not None and row.prepared_at_ms > now_ms:
+            what = f"half {record.half_index} came at {now_ms}, its row says prepared at {row.prepared_at_ms}"
+            self._notes.damage("transactions", what, REMAKE)
         self._keys(message, record.offset)
 
     def _carried_half(self, record: CarriedHalf, now_ms: int) -> None:
