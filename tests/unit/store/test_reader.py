@@ -20,8 +20,8 @@ def visible(reader: StoreReader) -> list[bytes]:
     for topic in reader.topics():
         for queue_id in range(topic.read_queues):
             low, high = reader.bounds(topic.topic_id, queue_id)
-            for entry in reader.entries(topic.topic_id, queue_id, low, high - low):
-                bodies.append(decode(reader.stored_view(entry.offset))[0].body)
+            entries = reader.entries(topic.topic_id, queue_id, low, high - low)
+            bodies.extend(decode(reader.stored_view(entry.offset))[0].body for entry in entries)
     return bodies
 
 

@@ -47,7 +47,7 @@ def test_a_trimmed_store_is_whole(tmp_path: Path) -> None:
 
 
 def first(path: Path, pattern: str) -> Path:
-    return sorted(path.glob(pattern))[0]
+    return min(path.glob(pattern))
 
 
 DAMAGE: dict[str, tuple[str, Callable[[Path], None]]] = {
