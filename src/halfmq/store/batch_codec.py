@@ -15,11 +15,22 @@ from zlib import crc32
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import aligned
 from halfmq.model.records import BATCH_HEADER_BYTES, Kind, Record
-from halfmq.store.layout import BATCH_CHECKSUM_AT, BATCH_HEADER, BATCH_MAGIC, BATCH_VERSION, RECORD_HEAD
-from halfmq.store.record_codec import MESSAGE_AT_BY_KIND, Buffer, Copy, body_place, decode_records, encode_record
+from halfmq.model.stored_message import AT_BODY_V4, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
+from halfmq.store.layout import BATCH_CHECKSUM_AT, BATCH_HEADER, BATCH_MAGIC, BATCH_VERSION
+from halfmq.store.record_codec import (
+    MESSAGE_AT_BY_KIND,
+    Buffer,
+    Copy,
+    body_fields,
+    body_place,
+    decode_records,
+    encode_record,
+    kind_and_size,
+)
 
 _PADDING: Final = (b"", b"\0", b"\0\0", b"\0\0\0", b"\0\0\0\0", b"\0" * 5, b"\0" * 6, b"\0" * 7)
 _BODY_CRC_MASK: Final = 0x7FFFFFFF
+_HOSTS_V6: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 _NO_CHECKSUM: Final = b"\0\0\0\0"
 
 
@@ -122,15 +133,22 @@ def examine(buffer: Buffer, at: int, offset: int, room: int) -> Header | NotABat
     while place < end:
         if end - place < 8:
             return NotABatch("a record ends behind its batch")
-        kind, _, _, size = RECORD_HEAD.unpack_from(buffer, place)
+        kind, size = kind_and_size(buffer, place)
         if size < 8 or place + size > end:
             return NotABatch("a record ends behind its batch")
         message_at = MESSAGE_AT_BY_KIND[kind]
         if message_at:
-            try:
-                body_start, body_end, crc = body_place(buffer, place + message_at)
-            except struct.error:
+            body_start = place + message_at + AT_BODY_V4
+            if body_start > end:
                 return NotABatch("a message ends behind its batch")
+            crc, sys_flag, length = body_fields(buffer, place + message_at)
+            if sys_flag & _HOSTS_V6:
+                try:
+                    body_start, body_end, crc = body_place(buffer, place + message_at)
+                except struct.error:
+                    return NotABatch("a message ends behind its batch")
+            else:
+                body_end = body_start + length
             if not body_start <= body_end <= place + size:
                 return NotABatch("a body ends behind its record")
             checksum = crc32(buffer[summed_from:body_start], checksum)

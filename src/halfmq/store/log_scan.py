@@ -15,12 +15,13 @@ Weak spot: a body that holds a batch header with its own log offset and a right 
 a search. It can only make recovery refuse, never cut.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from halfmq.errors import StoreDamaged
 from halfmq.model.records import BATCH_ALIGNMENT
-from halfmq.store.batch_codec import Header, NotABatch, examine, previous_end_of
+from halfmq.store.batch_codec import Header, NotABatch, examine, previous_end_of, read_header
 from halfmq.store.layout import BATCH_MAGIC
 from halfmq.store.segment import Segment, SegmentFiles
 
@@ -104,6 +105,29 @@ class LogScan:
                 self._files.close_old(header.offset)
             yield found
             position = header.end
+
+    def again(self, start: int, end: int, rolls: Mapping[int, int]) -> Iterator[Batch]:
+        """The batches between two batch boundaries that were examined before; ``rolls``: where the log leaves a segment.
+
+        Reads headers only, so that a redo does not sum everything a second time.
+
+        Raises:
+            StoreDamaged: what was whole a moment ago is not there any more.
+        """
+        position = rolls.get(start, start)
+        while position < end:
+            number, place = divmod(position, self._segment_bytes)
+            segment = self._files.get(number)
+            found = read_header(segment.view, place, position, self._segment_bytes - place) if segment else None
+            if segment is None or not isinstance(found, Header):
+                raise StoreDamaged(
+                    f"{self._files.path(number)} changed while it was read, at log offset {position}",
+                    hint="another process must not touch a store; check the disk",
+                )
+            yield Batch(found, segment.view, place)
+            if place == 0:
+                self._files.close_old(position)
+            position = rolls.get(found.end, found.end)
 
     def batch_ends_at(self, position: int) -> bool:
         """Whether a whole batch ends at ``position``: a checkpoint there belongs to this log."""

@@ -67,8 +67,13 @@ _CARRIED_HALF_HEAD: Final = struct.Struct(">BBHIqqiHHqqqiI")
 _CARRIED_DELAYED_HEAD: Final = struct.Struct(">BBHIqqqqii")
 _VERDICT_HEAD: Final = struct.Struct(">BBHIBBHHH")
 _CHECKED_HEAD: Final = struct.Struct(">BBHIqqiHH")
+#: Of a record, from its start.
+kind_and_size: Final = struct.Struct(">B3xI").unpack_from
+_half_prefix: Final = struct.Struct(">8xiHH").unpack_from
+_verdict_prefix: Final = struct.Struct(">8xBxHHH").unpack_from
 _NUMBER_HEAD: Final = struct.Struct(">BBHIq")
 _REF: Final = struct.Struct(">qqqqqqiiii")
+_unpack_ref: Final = _REF.unpack_from
 
 #: Head, prefix and the message up to its body in one pack, for the common message: version 1, both hosts IPv4.
 _V4_FIELDS: Final = "IIIiiqqiq8sq8siqi"
@@ -115,7 +120,8 @@ class BodyPlace(NamedTuple):
     crc: int
 
 
-_BODY_FIELDS: Final = struct.Struct(">8xI24xI44xi")
+#: Of a stored message with IPv4 hosts, from its start: body CRC, sys flag, body length.
+body_fields: Final = struct.Struct(">8xI24xI44xi").unpack_from
 
 
 def body_place(buffer: Buffer, message_start: int) -> BodyPlace:
@@ -124,7 +130,7 @@ def body_place(buffer: Buffer, message_start: int) -> BodyPlace:
     Raises:
         struct.error: the buffer ends before the fixed fields do.
     """
-    crc, sys_flag, length = _BODY_FIELDS.unpack_from(buffer, message_start)
+    crc, sys_flag, length = body_fields(buffer, message_start)
     start = message_start + AT_BODY_V4
     if sys_flag & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6):
         start += 12 * bool(sys_flag & SYS_BORN_HOST_V6) + 12 * bool(sys_flag & SYS_STORE_HOST_V6)
@@ -144,8 +150,26 @@ def split_message(view: Buffer, start: int, length: int) -> Pieces:
 
 def half_identity(properties: bytes) -> tuple[str, str]:
     """(producer group, transaction id) of a half, as its properties say: HMQ_TX_ID, else UNIQ_KEY."""
-    tx_id = props.find(properties, props.HMQ_TX_ID) or props.find(properties, props.UNIQ_KEY) or b""
-    return _text(props.find(properties, props.PGROUP) or b""), tx_id.decode()
+    tx_id = _property(properties, _HMQ_TX_ID) or _property(properties, _UNIQ_KEY)
+    group = _property(properties, _PGROUP)
+    return _texts.get(group) or _text(group), tx_id.decode()
+
+
+_HMQ_TX_ID: Final = props.HMQ_TX_ID.encode() + props.NAME_VALUE_SEPARATOR
+_UNIQ_KEY: Final = props.UNIQ_KEY.encode() + props.NAME_VALUE_SEPARATOR
+_PGROUP: Final = props.PGROUP.encode() + props.NAME_VALUE_SEPARATOR
+
+
+def _property(properties: bytes, key: bytes) -> bytes:
+    """``properties.find`` for the usual string: ours, every pair ended. ``b""`` when it is not there."""
+    at = properties.rfind(key)
+    if at < 0:
+        return b""
+    start = at + len(key)
+    stop = properties.find(b"\x02", start)
+    if stop > start and (at == 0 or properties[at - 1] == 2):
+        return properties[start:stop]
+    return props.find(properties, key[:-1].decode()) or b""
 
 
 # --- encode ----------------------------------------------------------------------------------------------------
@@ -366,21 +390,25 @@ def _queue_id(data: bytes, message_start: int) -> int:
 def _read_message(data: bytes, at: int, offset: int, size: int) -> MessageRecord:
     message, properties = _stored(data, at + MESSAGE_AT, at + size)
     topic_id = int.from_bytes(data[at + 8 : at + 12], "big")
-    unique_id = (props.find(properties, props.UNIQ_KEY) or b"").decode()
+    unique_id = _property(properties, _UNIQ_KEY).decode()
     return _new(MessageRecord, (offset, size, topic_id, message, unique_id))
 
 
 def _read_half(data: bytes, at: int, offset: int, size: int) -> HalfRecord:
-    _, _, _, _, topic_id, index, count = _HALF_HEAD.unpack_from(data, at)
+    topic_id, index, count = _half_prefix(data, at)
     message, properties = _stored(data, at + MESSAGE_AT, at + size)
-    group, tx_id = half_identity(properties)
-    return _new(HalfRecord, (offset, size, topic_id, message, message[2], group, tx_id, index, count))
+    tx_id = _property(properties, _HMQ_TX_ID) or _property(properties, _UNIQ_KEY)
+    group = _property(properties, _PGROUP)
+    return _new(
+        HalfRecord,
+        (offset, size, topic_id, message, message[2], _texts.get(group) or _text(group), tx_id.decode(), index, count),
+    )
 
 
 def _read_delayed(data: bytes, at: int, offset: int, size: int) -> DelayedRecord:
     _, _, _, _, topic_id, tag_hash, due_ms, key_hash = _DELAYED_HEAD.unpack_from(data, at)
     message, properties = _stored(data, at + DELAYED_MESSAGE_AT, at + size)
-    unique_id = (props.find(properties, props.UNIQ_KEY) or b"").decode()
+    unique_id = _property(properties, _UNIQ_KEY).decode()
     return DelayedRecord(offset, size, topic_id, message, unique_id, due_ms, tag_hash, key_hash)
 
 
@@ -408,25 +436,34 @@ def _read_carried_delayed(data: bytes, at: int, offset: int, size: int) -> Carri
     )  # fmt: skip
 
 
-def _read_refs(data: bytes, at: int, end: int) -> tuple[Ref, ...]:
-    return tuple(
-        _new(Ref, (offset, message_bytes, first, half, topic_id, queue_id, queue_offset, due_ms, tag_hash, key_hash))
-        for offset, first, half, queue_offset, due_ms, key_hash, message_bytes, topic_id, queue_id, tag_hash
-        in _REF.iter_unpack(data[at:end])
-    )  # fmt: skip
+def _read_ref(data: bytes, at: int) -> Ref:
+    (offset, first, half, queue_offset, due_ms, key_hash, message_bytes, topic_id, queue_id,
+     tag_hash) = _unpack_ref(data, at)  # fmt: skip
+    return _new(Ref, (offset, message_bytes, first, half, topic_id, queue_id, queue_offset, due_ms, tag_hash, key_hash))
+
+
+def _read_refs(data: bytes, at: int, count: int) -> tuple[Ref, ...]:
+    if count == 1:
+        return (_read_ref(data, at),)
+    return tuple([_read_ref(data, at + number * REF_BYTES) for number in range(count)])
 
 
 def _read_committed(data: bytes, at: int, offset: int, size: int) -> Committed:
-    _, _, _, _, decided_by, _, group_bytes, id_bytes, _ = _VERDICT_HEAD.unpack_from(data, at)
+    decided_by, group_bytes, id_bytes, count = _verdict_prefix(data, at)
     id_at = at + 16 + group_bytes
     refs_at = id_at + id_bytes
-    group = _text(data[at + 16 : id_at])
-    refs = _read_refs(data, refs_at, at + size)
-    return _new(Committed, (offset, size, group, data[id_at:refs_at].decode(), decided_by, refs))
+    group = data[at + 16 : id_at]
+    return _new(
+        Committed,
+        (
+            offset, size, _texts.get(group) or _text(group), data[id_at:refs_at].decode(), decided_by,
+            _read_refs(data, refs_at, count),
+        ),
+    )  # fmt: skip
 
 
 def _read_rolled_back(data: bytes, at: int, offset: int, size: int) -> RolledBack:
-    _, _, _, _, decided_by, _, group_bytes, id_bytes, halves = _VERDICT_HEAD.unpack_from(data, at)
+    decided_by, group_bytes, id_bytes, halves = _verdict_prefix(data, at)
     id_at = at + 16 + group_bytes
     halves_at = id_at + id_bytes
     indexes = struct.unpack_from(f">{halves}q", data, halves_at)
@@ -444,7 +481,8 @@ def _read_checked(data: bytes, at: int, offset: int, size: int) -> Checked:
 
 
 def _read_released(data: bytes, at: int, offset: int, size: int) -> Released:
-    return Released(offset, size, _read_refs(data, at + RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES, at + size))
+    count = _verdict_prefix(data, at)[3]
+    return Released(offset, size, _read_refs(data, at + RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES, count))
 
 
 def _payload_reader(record_type: Callable[..., Any], count: int) -> Callable[[bytes, int, int, int], Any]:
@@ -489,6 +527,8 @@ _READ: Final[dict[int, Callable[[bytes, int, int, int], Any]]] = {
     Kind.BASE: _read_base,
     Kind.TRIM: _read_trim,
 }
+#: By plain number: indexing a tuple is cheaper than hashing an enum member.
+_READ_BY_KIND: Final = tuple(_READ.get(kind) for kind in range(256))
 
 
 def decode_records(data: bytes, start: int, end: int, offset: int) -> list[Record]:
@@ -504,11 +544,11 @@ def decode_records(data: bytes, start: int, end: int, offset: int) -> list[Recor
     shift = offset - start
     at = start
     while at < end:
-        size = int.from_bytes(data[at + 4 : at + 8], "big")
-        read = _READ.get(data[at])
+        kind, size = kind_and_size(data, at)
+        read = _READ_BY_KIND[kind]
         if read is None:
             raise WrongVersion(
-                f"record of kind {data[at]} at log offset {at + shift} is of a later version of halfmq",
+                f"record of kind {kind} at log offset {at + shift} is of a later version of halfmq",
                 hint="open this store with the version that wrote it",
             )
         add(read(data, at, at + shift, size))

@@ -46,6 +46,8 @@ class Recovery(NamedTuple):
     durable_position: int
     #: Highest epoch found anywhere.
     epoch: int
+    #: Where the log leaves a segment -> where it goes on; for those behind ``redo_from``.
+    rolls: dict[int, int]
     #: One sentence for the log and for `store verify`.
     says: str
 
@@ -78,14 +80,20 @@ def find_out(files: SegmentFiles, checkpoints: Sequence[CheckpointFound]) -> Rec
         return _decided(files, evidence, damage, durable, epoch)
     front = _front(scan, state, oldest)
     last: EndOfLog | TornTail | CorruptInterior | None = None
+    rolls: dict[int, int] = {}
+    position = redo_from
     for scanned in scan.from_batch(redo_from, durable):
         if isinstance(scanned, Batch):
-            durable = max(durable, scanned.header.durable_position)
+            header = scanned.header
+            durable = max(durable, header.durable_position)
+            if header.offset != position:
+                rolls[position] = header.offset
+            position = header.end
         else:
             last = scanned
     assert last is not None
     tail = {EndOfLog: Tail.END, TornTail: Tail.TORN, CorruptInterior: Tail.CORRUPT}[type(last)]
-    return _decided(files, Evidence(Log.WHOLE, state, front, tail), last, durable, epoch, redo_from)
+    return _decided(files, Evidence(Log.WHOLE, state, front, tail), last, durable, epoch, redo_from, rolls)
 
 
 def _newest(checkpoints: Sequence[CheckpointFound], oldest: int) -> tuple[Checkpoint, int]:
@@ -125,6 +133,7 @@ def _decided(
     durable: int,
     epoch: int,
     redo_from: int = 0,
+    rolls: dict[int, int] | None = None,
 ) -> Recovery:
     case = case_of(evidence)
     if case.act is Act.REFUSE:
@@ -135,12 +144,12 @@ def _decided(
     says = f"case {case.letter}: {case.says}"
     match last:
         case EndOfLog(at, seen):
-            return Recovery(case, log_start, redo_from, at, durable, max(epoch, seen), says)
+            return Recovery(case, log_start, redo_from, at, durable, max(epoch, seen), rolls or {}, says)
         case TornTail(cut_at, seen, why, whole):
             says += f"; cutting at {cut_at} ({why}), {whole} whole batches behind it were never answered"
-            return Recovery(case, log_start, redo_from, cut_at, durable, max(epoch, seen), says)
+            return Recovery(case, log_start, redo_from, cut_at, durable, max(epoch, seen), rolls or {}, says)
         case _:
-            return Recovery(case, 0, 0, 0, 0, epoch, says)
+            return Recovery(case, 0, 0, 0, 0, epoch, {}, says)
 
 
 def _refusal(

@@ -33,7 +33,7 @@ from halfmq.store.consume_queue import QueueEntry
 from halfmq.store.derive import Derived, FoundMessage, derived_files_are_there
 from halfmq.store.group_flush import GroupFlush, Job, Syncer
 from halfmq.store.identity import Identity, read_identity, take_lock, write_identity
-from halfmq.store.log_scan import Batch, LogScan
+from halfmq.store.log_scan import LogScan
 from halfmq.store.published import Published, PublishedPage, read_published
 from halfmq.store.recovery import CheckpointFound, Recovery, find_out, settle
 from halfmq.store.recovery_cases import Act
@@ -219,7 +219,7 @@ class Store:
     ) -> "Store":
         """Take the store in ``directory``, made when there is none, and find out what state it is in.
 
-        ``segment_bytes`` counts for a new store only. Nothing of an existing store is changed before ``finish_recovery``.
+        ``segment_bytes`` counts for a new store only. Nothing of an existing store is changed before ``redo``.
 
         Raises:
             StoreInUse: another process has it.
@@ -297,10 +297,7 @@ class Store:
             self.derived.reset()
         if recovery.case.act is Act.START_EMPTY:
             return
-        for scanned in LogScan(self._files).from_batch(recovery.redo_from, recovery.durable_position):
-            if not isinstance(scanned, Batch) or scanned.header.offset >= recovery.end:
-                return
-            header, view, place = scanned
+        for header, view, place in LogScan(self._files).again(recovery.redo_from, recovery.end, recovery.rolls):
             records = decode_batch(view, place, header)
             self.derived.redo(header.offset, header.end, header.broker_time_ms, records)
             yield ScannedBatch(header.offset, header.end, header.broker_time_ms, header.epoch, records)
