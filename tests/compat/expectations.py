@@ -35,7 +35,10 @@ def transactions(result: Result, count: int, *, ours: bool) -> None:
     # A stock broker shows some twice when a decision and a check cross, delivers again while consumers come and go,
     # drops the user's flag of what was checked, and asks more often than it was told UNKNOWN.
     assert {identity: times for identity, times in log.items() if times != 1} == {}
-    assert len(first) + len(second) == len(committed)
+    # The first message is consumed before the second consumer joins; its queue may change hands before its offset
+    # was committed, and then it comes twice. Nothing else may.
+    numbers = {message["id"]: message["number"] for message in result["log"]}
+    assert {numbers[identity] for identity, times in Counter(first + second).items() if times > 1} <= {"0"}
     assert {message["number"]: message["flag"] for message in result["log"]} == {
         str(number): number for number in map(int, (message["number"] for message in result["log"]))
     }
