@@ -64,7 +64,14 @@ class Lookups:
     # --- consumer offsets
 
     def consumer_offset(self, connection: Connection, request: Request[Any]) -> None:
-        """14. "No offset" is 22 and nothing else: newer clients take any other refusal as "try again later"."""
+        """14. "No offset" is 22 and nothing else: newer clients take any other refusal as "try again later".
+
+        An offset that came before in the same read (15) is noted first.
+        """
+        if not self._pump.after_turn(self._consumer_offset, connection, request):
+            self._consumer_offset(connection, request)
+
+    def _consumer_offset(self, connection: Connection, request: Request[Any]) -> None:
         fields = request.ext
         known = query_offset(self._state, fields.consumer_group, fields.topic, fields.queue_id)
         found: int | None = None

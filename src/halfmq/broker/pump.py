@@ -150,6 +150,18 @@ class Pump:
         else:
             deliver(context, reply)
 
+    def after_turn(self, call: Callable[..., None], *arguments: Any) -> bool:
+        """If commands wait to be decided: call later, behind their turn, and then let answers out. False: none do."""
+        if not self._scheduled:
+            return False
+
+        def behind() -> None:
+            call(*arguments)
+            self._on_released()
+
+        self._loop.call_soon(behind)
+        return True
+
     def look_at_deadline(self) -> None:
         """Session state changed outside of a turn: see when the next ``Tick`` is due now."""
         self._on_deadline(next_deadline_ms(self.state))

@@ -20,6 +20,7 @@ from halfmq.wire.remoting.codes import (
     EXT_REPEATED,
     EXT_TX_ID,
     EXT_VERDICT,
+    V3_4_9,
     RequestCode,
     ResponseCode,
 )
@@ -182,7 +183,7 @@ class Sends:
             fields.group,
             fields.offset,
             fields.delay_level,
-            fields.max_reconsume_times,
+            fields.max_reconsume_times if request.version >= V3_4_9 else -1,
             fields.origin_msg_id,
             self._stored.visible(fields.offset),
         )

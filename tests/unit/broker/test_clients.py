@@ -1,0 +1,97 @@
+"""Heartbeats, members, leaving, queue locks."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from tests.support.in_process import serving
+from tests.support.raw_client import RawClient
+
+
+async def pushed_group(client: RawClient) -> str:
+    push = await asyncio.wait_for(client.pushes.get(), 2)
+    assert (push.code, push.flag) == (40, 2)
+    return push.ext["consumerGroup"]
+
+
+async def members(client: RawClient, group: str = "C") -> list[str]:
+    answer = await client.ask(38, {"consumerGroup": group})
+    found: list[str] = json.loads(answer.body)["consumerIdList"] if answer.code == 0 else []
+    return found
+
+
+async def test_heartbeat_says_what_this_broker_can(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        answer = await (await running.client()).heartbeat("me", producers=["P"])
+        assert (answer.code, answer.ext) == (0, {"HMQ_VERSION": "1"})
+
+
+async def test_first_heartbeat_of_a_group_makes_it_and_its_retry_topic_before_it_is_answered(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        assert (await client.ask(105, {"topic": "%RETRY%C"})).code == 17
+        await client.heartbeat("me", consumers={"C": ["T"], "D": ["T"]})
+        for group in "CD":
+            assert (await client.ask(105, {"topic": f"%RETRY%{group}"})).code == 0
+    async with serving(tmp_path) as running:
+        assert (await (await running.client()).ask(105, {"topic": "%RETRY%C"})).code == 0
+
+
+async def test_all_members_are_told_when_one_comes_leaves_or_is_cut_off(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        first, second, third = [await running.client() for _ in range(3)]
+        await first.heartbeat("one", consumers={"C": ["T"]})
+        assert await pushed_group(first) == "C"
+        await second.heartbeat("two", consumers={"C": ["T"]})
+        assert [await pushed_group(client) for client in (first, second)] == ["C", "C"]
+        await third.heartbeat("three", consumers={"C": ["T"]})
+        for client in (first, second, third):
+            await pushed_group(client)
+        assert sorted(await members(first)) == ["one", "three", "two"] == sorted(await members(second))
+        await third.ask(35, {"clientID": "three", "consumerGroup": "C"})
+        for client in (first, second):
+            await pushed_group(client)
+        await second.close()
+        await pushed_group(first)
+        assert await members(first) == ["one"]
+        await first.heartbeat("one", consumers={"C": ["T"]})
+        await asyncio.sleep(0.05)
+        assert first.pushes.empty(), "nothing changed"
+
+
+async def test_group_without_members_is_code_1(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        assert (await (await running.client()).ask(38, {"consumerGroup": "C"})).code == 1
+
+
+async def lock(client: RawClient, code: int, who: str, queues: list[int]) -> list[int]:
+    body = {
+        "clientId": who, "consumerGroup": "C", "onlyThisBroker": False,
+        "mqSet": [{"brokerName": "halfmq", "queueId": queue, "topic": "T"} for queue in queues],
+    }  # fmt: skip
+    answer = await client.ask(code, body=json.dumps(body).encode())
+    assert answer.code == 0
+    return sorted(queue["queueId"] for queue in json.loads(answer.body)["lockOKMQSet"]) if answer.body else []
+
+
+async def test_queue_is_locked_by_one_client_at_a_time(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        one, two = await running.client(), await running.client()
+        assert await lock(one, 41, "one", [0, 1]) == [0, 1]
+        assert await lock(two, 41, "two", [1, 2]) == [2]
+        assert await lock(one, 41, "one", [1]) == [1], "renewed"
+        await lock(one, 42, "one", [1])
+        assert await lock(two, 41, "two", [1]) == [1]
+
+
+async def test_subscription_is_checked_before_a_consumer_starts(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+
+        async def check(expression: str, kind: str) -> int:
+            body = {"clientId": "c", "group": "C", "subscriptionData": {"topic": "T", "subString": expression, "expressionType": kind}}
+            return (await client.ask(46, body=json.dumps(body).encode())).code
+
+        assert await check("a || b", "TAG") == 0
+        assert await check("a > 1", "SQL92") == 1
+        assert await check("||", "TAG") == 23

@@ -1,0 +1,132 @@
+"""Offsets by queue, by time and by group; messages by offset and by key; every queue at one position."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from halfmq.model.stored_message import decode
+from tests.support.in_process import serving
+from tests.support.raw_client import RawClient
+
+ID = "AC10000100002A9F0000000000000001"
+QUEUE = {"topic": "T", "queueId": "0"}
+
+
+async def sent(client: RawClient, count: int, **properties: str) -> list[int]:
+    """Log offsets of ``count`` messages in queue 0 of T."""
+    answers = [await client.send("T", b"x", unique=f"{number:032d}", **properties) for number in range(count)]
+    return [int(answer.ext["msgId"][-16:], 16) for answer in answers]
+
+
+async def offset(client: RawClient, group: str = "C", **more: str) -> int | None:
+    answer = await client.ask(14, {"consumerGroup": group, **QUEUE, **more})
+    assert answer.code in (0, 22)
+    return int(answer.ext["offset"]) if answer.code == 0 else None
+
+
+async def test_consumer_offset_is_what_was_said_last_and_survives_a_drain(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 5)
+        await client.heartbeat("me", consumers={"C": ["T"]})
+        client.tell(15, {"consumerGroup": "C", **QUEUE, "commitOffset": "3"})
+        assert await offset(client) == 3
+        assert (await client.ask(15, {"consumerGroup": "C", **QUEUE, "commitOffset": "2"})).code == 0
+        assert await offset(client) == 2
+        await running.broker.drain()
+    async with serving(tmp_path) as running:
+        assert await offset(await running.client()) == 2
+
+
+async def test_no_offset_is_22_and_a_young_queue_begins_at_0(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        assert await offset(client) is None
+        await client.ask(17, {"topic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"})
+        assert await offset(client) is None
+        await sent(client, 1)
+        assert await offset(client) == 0
+        assert await offset(client, setZeroIfNotFound="false") is None
+
+
+async def test_ends_of_a_queue_and_of_none(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        for code in (30, 31):
+            assert (await client.ask(code, {"topic": "Nowhere", "queueId": "0"})).ext == {"offset": "0"}
+        assert (await client.ask(32, QUEUE)).ext == {"timestamp": "-1"}
+        await sent(client, 4)
+        assert (await client.ask(30, QUEUE)).ext == {"offset": "4"}
+        assert (await client.ask(31, QUEUE)).ext == {"offset": "0"}
+        (first, *_) = decode((await client.pull("T")).body)
+        assert (await client.ask(32, QUEUE)).ext == {"timestamp": str(first.store_time_ms)}
+
+
+async def test_offset_by_time(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 2)
+        await asyncio.sleep(0.02)
+        await client.send("T", b"later", unique="F" * 32)
+        (later, *_) = decode((await client.pull("T", 2)).body)
+        search = {**QUEUE, "timestamp": str(later.store_time_ms)}
+        assert (await client.ask(29, search)).ext == {"offset": "2"}
+        assert (await client.ask(29, {**search, "boundaryType": "upper"})).ext == {"offset": "2"}
+        assert (await client.ask(29, {**search, "timestamp": "0"})).ext == {"offset": "0"}
+        assert (await client.ask(29, {**search, "timestamp": str(1 << 60)})).ext == {"offset": "3"}
+
+
+async def test_message_is_found_by_offset_key_and_unique_id(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        places = await sent(client, 3, KEYS="order-7 order-8")
+        seen = await client.ask(33, {"offset": str(places[1])})
+        assert decode(seen.body)[1] == places[1]
+        by_key = await client.ask(12, {"topic": "T", "key": "order-8", "maxNum": "2", "beginTimestamp": "0", "endTimestamp": str(1 << 60)})
+        assert by_key.code == 0
+        assert len(by_key.body) == 2 * len(seen.body)
+        assert set(by_key.ext) == {"indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"}
+        unique = {"topic": "T", "key": f"{1:032d}", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": str(1 << 60), "_UNIQUE_KEY_QUERY": "true"}
+        assert (await client.ask(12, unique)).body == seen.body
+        assert (await client.ask(12, {**unique, "endTimestamp": "5"})).code == 22
+        assert (await client.ask(12, {**unique, "key": "none"})).code == 22
+        assert (await client.ask(12, {**unique, "topic": "Nowhere"})).code == 22
+
+
+async def test_undecided_and_rolled_back_halves_are_not_found_and_committed_ones_are(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        half = await client.half("T", b"one", unique=ID, KEYS="order-9")
+        at = {"offset": str(int(half.ext["msgId"][-16:], 16))}
+        key = {"topic": "T", "key": "order-9", "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(1 << 60)}
+        other = await client.half("T", b"two", unique="B" * 32, KEYS="order-9")
+        await client.end(other, "B" * 32, 12)
+        assert (await client.ask(33, at)).code == 1
+        assert (await client.ask(33, {"offset": str(int(other.ext["msgId"][-16:], 16))})).code == 1
+        assert (await client.ask(12, key)).code == 22
+        await client.end(half, ID, 8)
+        assert (await client.ask(12, key)).body == (await client.ask(33, at)).body == (await client.pull("T")).body
+
+
+async def test_delayed_message_is_not_found_before_its_time(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        sent_at = await client.send("T", b"later", unique="1" * 32, TIMER_DELAY_MS="200")
+        at = {"offset": str(int(sent_at.ext["msgId"][-16:], 16))}
+        assert (await client.ask(33, at)).code == 1
+        assert (await client.pull("T")).code == 19
+        pulled = await client.pull("T", wait_ms=3_000)
+        assert pulled.code == 0
+        assert (await client.ask(33, at)).body == pulled.body
+
+
+async def test_every_queue_at_one_position(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 2)
+        answer = await client.ask(29_001, {"topics": "T,Nowhere"})
+        assert answer.code == 0
+        assert json.loads(answer.body)["T"]["queues"] == [[0, 2]]
+        assert "Nowhere" not in json.loads(answer.body)
+        assert int(answer.ext["position"]) == running.state.published
+        assert len(answer.ext["store"]) == 32

@@ -1,0 +1,83 @@
+"""Routes to the byte, and topics and groups made by administrators."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.in_process import serving
+
+
+@pytest.mark.parametrize(("version", "quoted"), [(317, False), (333, False), (400, False), (401, True), (479, True)])
+async def test_route_is_compact_and_quotes_ids_for_clients_from_4_9_4(tmp_path: Path, version: int, quoted: bool) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client(names=True, version=version)
+        await client.ask(17, {"topic": "T", "readQueueNums": "4", "writeQueueNums": "3", "perm": "6"})
+        key = '"0"' if quoted else "0"
+        assert (await client.ask(105, {"topic": "T"})).body.decode() == (
+            f'{{"brokerDatas":[{{"brokerAddrs":{{{key}:"127.0.0.1:{running.ports.broker}"}},"brokerName":"halfmq",'
+            '"cluster":"DefaultCluster"}],"filterServerTable":{},"queueDatas":[{"brokerName":"halfmq","perm":6,'
+            '"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":3}]}'
+        )
+
+
+async def test_standard_json_is_given_to_who_asks_for_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client(version=317)
+        asked = await client.ask(105, {"topic": "TBW102", "acceptStandardJsonOnly": "true"})
+        assert json.loads(asked.body)["queueDatas"][0]["perm"] == 7
+
+
+async def test_routes_name_the_advertised_host(tmp_path: Path) -> None:
+    async with serving(tmp_path, advertise_host="broker.example") as running:
+        client = await running.client()
+        address = json.loads((await client.ask(105, {"topic": "TBW102"})).body)["brokerDatas"][0]["brokerAddrs"]["0"]
+        assert address == f"broker.example:{running.ports.broker}"
+        cluster = json.loads((await client.ask(106)).body)
+        assert cluster["clusterAddrTable"] == {"DefaultCluster": ["halfmq"]}
+        assert cluster["brokerAddrTable"]["halfmq"]["brokerAddrs"]["0"] == address
+
+
+async def test_unknown_topic_has_no_route_and_asking_does_not_make_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        for _ in range(2):
+            assert (await client.ask(105, {"topic": "T"})).code == 17
+        assert (await client.ask(105, {"topic": "%RETRY%nobody"})).code == 17
+
+
+async def test_topic_made_on_first_use_has_as_many_queues_as_wished(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        assert (await client.send("T", b"x", unique="1" * 32, queues=3)).code == 0
+        route = json.loads((await client.ask(105, {"topic": "T"})).body)["queueDatas"][0]
+        assert (route["readQueueNums"], route["writeQueueNums"], route["perm"]) == (3, 3, 6)
+
+
+async def test_topic_is_made_listed_deleted_and_gone_after_a_restart(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        assert (await client.ask(17, {"topic": "T", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"})).code == 0
+        assert "T" in json.loads((await client.ask(206)).body)["topicList"]
+        assert (await client.ask(215, {"topic": "T"})).code == 0
+        assert (await client.ask(216, {"topic": "T"})).code == 0
+        assert (await client.ask(105, {"topic": "T"})).code == 17
+    async with serving(tmp_path) as running:
+        assert (await (await running.client()).ask(105, {"topic": "T"})).code == 17
+
+
+async def test_group_settings_decide_how_often_a_message_is_retried(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        assert (await client.ask(200, body=b'{"groupName":"C","retryMaxTimes":3,"retryQueueNums":2}')).code == 0
+        assert running.state.groups["C"].retry_max_times == 3
+        assert (await client.ask(200, body=b'{"retryMaxTimes":3}')).code == 1
+        assert (await client.ask(200, body=b"no json")).code == 1
+
+
+async def test_bad_topics_are_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        for name, code in (("no way", 29), ("SCHEDULE_TOPIC_XXXX", 16)):
+            ext = {"topic": name, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+            assert (await client.ask(17, ext)).code == code, name
