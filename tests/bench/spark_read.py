@@ -14,8 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from halfmq.model import properties as props
 from tests.support.store_writer import StoreWriter
+
+from halfmq.model import properties as props
 
 SEGMENT_BYTES = 256 << 20
 QUEUES = 8

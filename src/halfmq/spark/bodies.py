@@ -5,7 +5,6 @@ they came, so a reader unpacks. Each message is unpacked alone, in Python: packe
 Source: RocketMQ ``MessageSysFlag``, ``CompressionType``: 0 and 3 zlib, 1 LZ4 frames, 2 Zstandard.
 """
 
-import zlib
 from collections.abc import Callable
 from typing import Final
 
@@ -13,10 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from halfmq import limits
+from halfmq.errors import ProtocolError
 from halfmq.model.stored_message import SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK
 from halfmq.spark.byte_slices import Ints, binary_column
+from halfmq.wire.remoting.compression import LZ4, ZSTD, decompress
 
-_METHODS: Final = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}
+#: What Arrow unpacks; zlib is the standard library's.
+_ARROW_CODECS: Final = {LZ4: "lz4", ZSTD: "zstd"}
 
 
 def body_column(
@@ -33,14 +36,10 @@ def body_column(
     place = 0
     view = memoryview(buffer)
     for row in packed.tolist():
-        method = _METHODS.get((int(sys_flags[row]) & SYS_COMPRESSION_TYPE_MASK) >> 8, "")
         try:
-            body = unpack(bytes(view[starts[row] : starts[row] + lengths[row]]), method)
-        except (zlib.error, pa.ArrowException, OSError, ValueError) as error:
-            bad(
-                row,
-                f"its body is marked as packed with {method or 'an unknown method'} and cannot be unpacked: {error}",
-            )
+            body = unpack(bytes(view[starts[row] : starts[row] + lengths[row]]), int(sys_flags[row]))
+        except ProtocolError as error:
+            bad(row, f"its body cannot be unpacked: {error}")
             valid[row] = False
             continue
         starts[row], lengths[row], in_more[row] = place, len(body), True
@@ -49,17 +48,20 @@ def body_column(
     return binary_column(buffer, starts, lengths, valid=valid, more=pa.py_buffer(b"".join(unpacked)), in_more=in_more)
 
 
-def unpack(body: bytes, method: str) -> bytes:
+def unpack(body: bytes, sys_flag: int) -> bytes:
     """The body as its producer had it.
 
     Raises:
-        zlib.error, OSError, pyarrow.ArrowException: these bytes were not packed so.
-        ValueError: ``method`` is none of zlib, lz4, zstd.
+        ProtocolError: not packed as the flags say, or larger than ``limits.DECOMPRESSED_BYTES_MAX``.
     """
-    if method == "zlib":
-        return zlib.decompress(body)
-    if method not in ("lz4", "zstd"):
-        raise ValueError("only zlib, LZ4 and Zstandard are known")
-    with pa.CompressedInputStream(pa.BufferReader(body), method) as stream:
-        unpacked: bytes = stream.read()
+    codec = _ARROW_CODECS.get(sys_flag & SYS_COMPRESSION_TYPE_MASK)
+    if codec is None:
+        return decompress(body, sys_flag)
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
+            unpacked: bytes = stream.read(limits.DECOMPRESSED_BYTES_MAX + 1)
+    except (pa.ArrowException, OSError) as error:
+        raise ProtocolError(f"a body is not packed by {codec} as its flags say: {error}") from error
+    if len(unpacked) > limits.DECOMPRESSED_BYTES_MAX:
+        raise ProtocolError(f"a body of {len(body)} bytes unpacks to more than {limits.DECOMPRESSED_BYTES_MAX}")
     return unpacked

@@ -136,7 +136,10 @@ class DirectReader:
 
         entries = self._patience.until(attempt, f"queue {one.queue} of topic {one.topic}")
         if entries is None:
-            lost(f"messages {start} to {end - 1} of queue {one.queue} of topic {one.topic} are past retention")
+            lost(
+                f"messages {start} to {end - 1} of queue {one.queue} of topic {one.topic} are past retention, "
+                "or their topic was deleted"
+            )
         return entries
 
     def _is_past(self, one: QueueRange, queue: QueueFiles, start: int) -> bool:

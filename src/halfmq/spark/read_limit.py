@@ -20,11 +20,11 @@ def shares(backlog: Mapping[Name, int], limit: int) -> dict[Name, int]:
     if limit <= len(waiting):
         first = sorted(waiting, key=lambda name: (-waiting[name], name))[:limit]
         return dict.fromkeys(first, 1)
-    spare = limit - len(waiting)
-    rest = total - len(waiting)
-    taken = {name: 1 + (count - 1) * spare // rest for name, count in waiting.items()}
-    left = limit - sum(taken.values())
-    remainders = sorted(waiting, key=lambda name: (-((waiting[name] - 1) * spare % rest), name))
-    for name in remainders[:left]:
+    taken = {name: count * limit // total for name, count in waiting.items()}
+    remainders = sorted(waiting, key=lambda name: (-(waiting[name] * limit % total), name))
+    for name in remainders[: limit - sum(taken.values())]:
         taken[name] += 1
+    for name in sorted(name for name, count in taken.items() if count == 0):
+        taken[max(taken, key=taken.__getitem__)] -= 1
+        taken[name] = 1
     return taken

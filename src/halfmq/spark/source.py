@@ -31,7 +31,7 @@ from halfmq.spark.partitions import Ranges, pack, ranges_between, task_count
 from halfmq.spark.patience import Away, Patience
 from halfmq.spark.read_limit import shares
 from halfmq.spark.schema import spark_schema
-from halfmq.spark.stored_rows import StoredRows, record_batch
+from halfmq.spark.stored_rows import StoredRows, in_parts, record_batch
 
 _log: Final = logging.getLogger("halfmq.spark")
 
@@ -155,8 +155,9 @@ class _Reads:
             return  # Spark makes a partition of its own where there is nothing to read
         reader = open_reader(self._options, self._patience())
         try:
-            for rows in reader.read(partition, self._lost):
-                yield record_batch(rows, self._options.columns, self._bad_body(rows))
+            for found in reader.read(partition, self._lost):
+                for rows in in_parts(found):
+                    yield record_batch(rows, self._options.columns, self._bad_body(rows))
         finally:
             reader.close()
 

@@ -4,7 +4,7 @@ Nothing is done per message in Python: the fixed fields of all messages are gath
 become slices of the buffer. Only the columns that are asked for are built.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from halfmq.model.stored_message import (
     AT_SYS_FLAG,
     MAGIC_V1,
     SYS_BORN_HOST_V6,
+    SYS_COMPRESSED,
     SYS_STORE_HOST_V6,
 )
 from halfmq.spark.bodies import body_column
@@ -29,6 +30,8 @@ from halfmq.spark.schema import arrow_schema
 BATCH_ROWS: Final = 16_384
 #: Stored bytes of one record batch, unless one message alone is larger. Bounds the memory of a task.
 BATCH_BYTES: Final = 32 << 20
+#: The same where bodies are packed: text packs to a tenth or less.
+PACKED_BATCH_BYTES: Final = 2 << 20
 
 #: An IPv6 host takes 20 bytes where an IPv4 host takes 8.
 _V6_MORE: Final = 12
@@ -129,14 +132,33 @@ class _Columns:
         self._bad(int(self._rows.queue_offsets[row]), why)
 
 
-def cut_points(sizes: Ints) -> list[int]:
+def in_parts(rows: StoredRows) -> Iterator[StoredRows]:
+    """``rows``, in smaller parts where bodies are packed: a few stored bytes may become many."""
+    flags = gather(as_bytes(rows.buffer), rows.starts + AT_SYS_FLAG, ">i4")
+    if not (flags & SYS_COMPRESSED).any():
+        yield rows
+        return
+    start = 0
+    for end in cut_points(rows.sizes, PACKED_BATCH_BYTES):
+        part = slice(start, end)
+        start = end
+        yield rows._replace(
+            starts=rows.starts[part],
+            sizes=rows.sizes[part],
+            queue_offsets=rows.queue_offsets[part],
+            store_times_ms=rows.store_times_ms[part],
+            transactional=rows.transactional[part],
+        )
+
+
+def cut_points(sizes: Ints, batch_bytes: int = BATCH_BYTES) -> list[int]:
     """Where to cut rows of these sizes into batches: ascending row numbers, the last one is their count."""
     points = []
     ends = np.cumsum(sizes)
     start = 0
     while start < len(sizes):
         before = int(ends[start - 1]) if start else 0
-        fit = int(np.searchsorted(ends, before + BATCH_BYTES, side="right"))
+        fit = int(np.searchsorted(ends, before + batch_bytes, side="right"))
         start = min(max(fit, start + 1), start + BATCH_ROWS, len(sizes))
         points.append(start)
     return points

@@ -1,0 +1,215 @@
+"""The store's files on this machine: what is visible, at one position, and what is said when something is gone."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.support.store_writer import V6, StoreWriter
+
+from halfmq.errors import ConnectError, StoreDamaged, UsageError
+from halfmq.model import properties as props
+from halfmq.spark.direct_reader import DirectReader
+from halfmq.spark.offsets import Cut
+from halfmq.spark.options import parse_options
+from halfmq.spark.partitions import Ranges, ranges_between
+from halfmq.spark.patience import Patience
+from halfmq.spark.stored_rows import record_batch
+
+COLUMNS = ("topic", "queue", "offset", "value", "transaction_id", "timestamp")
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> StoreWriter:
+    made = StoreWriter(tmp_path / "data")
+    made.topic("orders", 2)
+    made.topic("loyalty", 1)
+    return made
+
+
+def reader(writer: StoreWriter, topics: str = "orders,loyalty") -> DirectReader:
+    return DirectReader(parse_options({"path": str(writer.directory), "subscribe": topics}), Patience(50))
+
+
+def whole(cut: Cut) -> Ranges:
+    starts = {queue: first for queue, (first, _) in cut.queues.items()}
+    ends = {queue: end for queue, (_, end) in cut.queues.items()}
+    return Ranges(cut.store, tuple(ranges_between(starts, ends, cut.topics)))
+
+
+def read(source: DirectReader, ranges: Ranges) -> tuple[list[tuple[str, int, int, bytes, str | None]], list[str]]:
+    lost: list[str] = []
+    found = []
+    for rows in source.read(ranges, lost.append):
+        for row in record_batch(rows, COLUMNS, lambda offset, why: lost.append(why)).to_pylist():
+            found.append((row["topic"], row["queue"], row["offset"], row["value"], row["transaction_id"]))
+    return found, lost
+
+
+def everything(writer: StoreWriter) -> list[tuple[str, int, int, bytes, str | None]]:
+    source = reader(writer)
+    found, lost = read(source, whole(source.cut()))
+    assert lost == []
+    return found
+
+
+def test_only_committed_messages_in_commit_order(writer: StoreWriter) -> None:
+    first = writer.prepare("T1", [("orders", 0, b"half of T1", props.encode({"UNIQ_KEY": "T1"}))])
+    writer.send("orders", 0, b"plain, after the half of T1 and before its commit")
+    second = writer.prepare("T2", [("orders", 0, b"rolled back", b"")])
+    writer.prepare("T3", [("orders", 0, b"undecided", b"")])
+    writer.commit("T1", first)
+    writer.roll_back("T2", second)
+    writer.publish()
+    assert everything(writer) == [
+        ("orders", 0, 0, b"plain, after the half of T1 and before its commit", None),
+        ("orders", 0, 1, b"half of T1", "T1"),
+    ]
+
+
+def test_every_kind_of_record_that_can_hold_a_visible_message(writer: StoreWriter) -> None:
+    in_old_segment = writer.prepare("T1", [("orders", 1, b"carried", props.encode({"UNIQ_KEY": "T1"}))])
+    for _ in range(40):
+        writer.send("orders", 0, b"." * 2_000)
+    here = writer.prepare("T2", [("orders", 1, b"in place", props.encode({"UNIQ_KEY": "T2"}))])
+    writer.commit("T2", here)
+    writer.commit("T1", in_old_segment)
+    writer.delayed("orders", 1, b"delayed")
+    writer.send("orders", 1, b"from an IPv6 host", host=V6)
+    writer.publish()
+    assert len(writer.files.numbers()) > 1
+    assert [row[2:] for row in everything(writer) if row[1] == 1] == [
+        (0, b"in place", "T2"),
+        (1, b"carried", "T1"),
+        (2, b"delayed", None),
+        (3, b"from an IPv6 host", None),
+    ]
+
+
+def test_a_transaction_is_wholly_on_one_side_of_every_cut(writer: StoreWriter) -> None:
+    source = reader(writer)
+    cuts = 0
+    for number in range(30):
+        halves = writer.prepare(f"T{number}", [("orders", number % 2, b"o", b""), ("loyalty", 0, b"l", b"")])
+        if number % 4:
+            writer.commit(f"T{number}", halves)
+        writer.publish()
+        cut = source.cut()
+        orders = cut.queues["orders", "0"][1] + cut.queues["orders", "1"][1]
+        assert orders == cut.queues["loyalty", "0"][1]
+        cuts += orders > 0
+    assert cuts > 20
+
+
+def test_what_is_written_but_not_published_is_not_seen(writer: StoreWriter) -> None:
+    writer.send("orders", 0, b"published")
+    writer.publish()
+    writer.send("orders", 0, b"in the log and in its queue")
+    writer.tick()
+    assert writer.derived.bounds(writer.topics["orders"], 0) == (0, 2)
+    assert reader(writer).cut().queues["orders", "0"] == (0, 1)
+
+
+def test_timestamps_are_those_of_the_commit(writer: StoreWriter) -> None:
+    halves = writer.prepare("T1", [("orders", 0, b"x", b"")])
+    writer.tick(5_000)
+    writer.commit("T1", halves)
+    writer.publish()
+    source = reader(writer)
+    (rows,) = source.read(whole(source.cut()), lambda what: None)
+    assert rows.store_times_ms.tolist() == [writer.now_ms]
+
+
+def test_a_topic_that_does_not_exist_is_not_in_the_cut_and_an_empty_one_is(writer: StoreWriter) -> None:
+    writer.publish()
+    cut = reader(writer, "loyalty,nowhere").cut()
+    assert cut.topics == {"loyalty": 2}
+    assert cut.queues == {("loyalty", "0"): (0, 0)}
+
+
+def test_a_directory_that_holds_no_store(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no store"):
+        DirectReader(parse_options({"path": str(tmp_path), "subscribe": "t"}), Patience(0)).cut()
+
+
+def test_a_store_that_has_published_nothing_or_is_being_made_again_is_waited_for(writer: StoreWriter) -> None:
+    with pytest.raises(ConnectError, match="nothing is published"):
+        reader(writer).cut()
+    writer.send("orders", 0, b"x")
+    writer.publish()
+    writer.page.rebuilding(0, 0)
+    with pytest.raises(ConnectError, match="making the queues again"):
+        reader(writer).cut()
+
+
+def test_a_segment_that_was_trimmed_after_the_plan_is_a_loss_by_name(writer: StoreWriter) -> None:
+    for _ in range(60):
+        writer.send("orders", 0, b"." * 2_000)
+    writer.publish()
+    source = reader(writer)
+    planned = whole(source.cut())
+    writer.trim()
+    found, lost = read(source, planned)
+    kept = writer.derived.bounds(1, 0)[0]
+    assert [row[2] for row in found] == list(range(kept, 60))
+    assert 0 < kept < 60
+    assert lost
+    assert all("past retention" in what for what in lost)
+
+
+def test_a_mapped_segment_outlives_its_file(writer: StoreWriter) -> None:
+    for _ in range(60):
+        writer.send("orders", 0, b"." * 2_000)
+    writer.publish()
+    source = reader(writer)
+    reading = source.read(whole(source.cut()), lambda what: None)
+    first = next(reading)
+    writer.trim()
+    assert record_batch(first, ("value",), lambda offset, why: None).column(0).to_pylist()[0] == b"." * 2_000
+
+
+def test_another_store_in_the_directory_is_a_loss_by_name(writer: StoreWriter) -> None:
+    writer.send("orders", 0, b"x")
+    writer.publish()
+    source = reader(writer)
+    planned = whole(source.cut())
+    shutil.rmtree(writer.directory)
+    StoreWriter(writer.directory).publish()
+    found, lost = read(source, planned)
+    assert found == []
+    assert "planned was store" in lost[0]
+
+
+def test_a_deleted_topic_is_a_loss_by_name(writer: StoreWriter) -> None:
+    writer.send("orders", 0, b"x")
+    writer.publish()
+    source = reader(writer)
+    planned = whole(source.cut())
+    writer.delete_topic("orders")
+    writer.publish()
+    found, lost = read(source, planned)
+    assert found == []
+    assert lost == ["messages 0 to 0 of queue 0 of topic orders are past retention, or their topic was deleted"]
+
+
+def test_planned_entries_that_are_gone_for_now_are_waited_for(writer: StoreWriter) -> None:
+    writer.send("orders", 0, b"x")
+    writer.publish()
+    source = reader(writer)
+    planned = whole(source.cut())
+    shutil.rmtree(writer.shard / "queues")
+    with pytest.raises(ConnectError, match="queue 0 of topic orders"):
+        read(source, planned)
+
+
+def test_an_entry_that_leads_to_no_message_is_damage_never_a_row(writer: StoreWriter) -> None:
+    writer.send("orders", 0, b"x" * 100)
+    writer.send("orders", 0, b"y" * 100)
+    writer.publish()
+    source = reader(writer)
+    second = int(writer.derived.read_queue(1, 0, 1, 1, 1 << 40)[0].offset)
+    path = writer.shard / "log" / f"{0:020d}.seg"
+    data = bytearray(path.read_bytes())
+    data[second + 16 + 4 : second + 16 + 8] = bytes(4)
+    path.write_bytes(data)
+    with pytest.raises(StoreDamaged, match=f"log offset {second}"):
+        read(source, whole(source.cut()))

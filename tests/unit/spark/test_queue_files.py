@@ -1,0 +1,75 @@
+"""Queue entries read beside the broker, against what the broker's own reader says."""
+
+from pathlib import Path
+
+import pytest
+from tests.support.store_writer import StoreWriter
+
+from halfmq.spark.queue_files import QueueFiles
+from halfmq.store.layout import QUEUE_ENTRY_BYTES, QUEUE_FILE_ENTRIES
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> StoreWriter:
+    made = StoreWriter(tmp_path, segment_bytes=1 << 20)
+    made.topic("t", 2)
+    return made
+
+
+def files(writer: StoreWriter, queue: int = 0) -> QueueFiles:
+    return QueueFiles(writer.shard / "queues" / str(writer.topics["t"]) / str(queue))
+
+
+def test_every_position_bounds_a_queue_as_the_broker_bounds_it(writer: StoreWriter) -> None:
+    positions = [writer.publish()]
+    for number in range(60):
+        writer.send("t", 0, b"x")
+        if number % 3 == 0:
+            positions.append(writer.publish())
+    end = writer.publish()
+    for position in {*positions, *(at + 1 for at in positions), 0, 1, end}:
+        assert files(writer).bounds(0, position)[1] == writer.derived.bounds(writer.topics["t"], 0, position)[1]
+
+
+def test_a_queue_without_messages_and_one_without_files(writer: StoreWriter) -> None:
+    assert files(writer).bounds(0, 1 << 40) == (0, 0)
+    assert QueueFiles(writer.shard / "nowhere").bounds(0, 10) == (0, 0)
+
+
+def test_a_queue_that_spans_files(writer: StoreWriter) -> None:
+    for _ in range(QUEUE_FILE_ENTRIES + 10):
+        writer.send("t", 1, b"")
+    position = writer.publish()
+    queue = files(writer, 1)
+    assert queue.bounds(0, position) == (0, QUEUE_FILE_ENTRIES + 10)
+    entries = queue.read(QUEUE_FILE_ENTRIES - 5, QUEUE_FILE_ENTRIES + 5)
+    wanted = writer.derived.read_queue(writer.topics["t"], 1, QUEUE_FILE_ENTRIES - 5, 10, position)
+    assert [int(entry["offset"]) for entry in entries] == [entry.offset for entry in wanted]
+    assert [int(entry["half_index"]) for entry in entries] == [-1] * 10
+
+
+def test_entries_that_are_not_there_are_a_missing_file_never_rows_of_zeros(writer: StoreWriter) -> None:
+    writer.send("t", 0, b"x")
+    writer.publish()
+    with pytest.raises(FileNotFoundError):
+        files(writer).read(0, 2)
+    with pytest.raises(FileNotFoundError):
+        files(writer).read(QUEUE_FILE_ENTRIES, QUEUE_FILE_ENTRIES + 1)
+
+
+def test_a_file_that_is_still_short_reads_as_no_entries(writer: StoreWriter) -> None:
+    for _ in range(3):
+        writer.send("t", 0, b"x")
+    position = writer.publish()
+    (path,) = (writer.shard / "queues" / str(writer.topics["t"]) / "0").iterdir()
+    path.write_bytes(path.read_bytes()[: 2 * QUEUE_ENTRY_BYTES])
+    assert files(writer).bounds(0, position) == (0, 2)
+
+
+def test_what_was_trimmed_is_below_the_bounds(writer: StoreWriter) -> None:
+    for _ in range(30):
+        writer.send("t", 0, b"x" * 100_000)
+    writer.trim()
+    first, end = files(writer).bounds(writer.log_start, writer.publish())
+    assert 0 < first < end == 30
+    assert (first, end) == writer.derived.bounds(writer.topics["t"], 0)

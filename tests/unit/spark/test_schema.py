@@ -1,0 +1,17 @@
+"""Columns: what Spark is told and what it gets must agree to the letter."""
+
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from halfmq.spark.options import COLUMNS, COLUMNS_DEFAULT
+from halfmq.spark.schema import arrow_schema, spark_schema
+
+
+def test_arrow_batches_have_the_schema_that_spark_derives() -> None:
+    assert arrow_schema(COLUMNS).equals(to_arrow_schema(spark_schema(COLUMNS), timezone="UTC"))
+
+
+def test_columns_come_in_the_order_in_which_they_are_asked_for() -> None:
+    assert spark_schema(("offset", "value")).fieldNames() == ["offset", "value"]
+    assert spark_schema(COLUMNS_DEFAULT).fieldNames() == [
+        "key", "value", "topic", "queue", "offset", "timestamp", "tag", "keys", "message_id", "transaction_id", "properties",
+    ]  # fmt: skip

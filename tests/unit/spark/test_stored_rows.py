@@ -1,0 +1,113 @@
+"""Stored messages to a record batch."""
+
+import zlib
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from halfmq.model import properties as props
+from halfmq.model.stored_message import SYS_COMPRESSED, StoredMessage, body_crc_of, encode
+from halfmq.spark import stored_rows
+from halfmq.spark.options import COLUMNS
+from halfmq.spark.stored_rows import BATCH_ROWS, StoredRows, cut_points, in_parts, record_batch
+
+V4 = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+V6 = bytes(15) + b"\x01\x00\x00\x2a\x9f"
+
+
+def message(
+    body: bytes, pairs: dict[str, str], *, topic: str = "orders", born: bytes = V4, stored: bytes = V4, sys_flag: int = 0
+) -> bytes:
+    made = StoredMessage(
+        topic, 3, 7, 0, sys_flag, 1, born, 2, stored, 0, 0, body, body_crc_of(body), props.encode(pairs)
+    )
+    return b"".join(encode(made, 0))
+
+
+def rows(messages: list[bytes], transactional: list[bool] | None = None) -> StoredRows:
+    sizes = np.array([len(one) for one in messages], np.int64)
+    count = len(messages)
+    return StoredRows(
+        buffer=pa.py_buffer(b"gap" + b"".join(messages)),
+        starts=3 + np.cumsum(sizes) - sizes,
+        sizes=sizes,
+        queue_offsets=np.arange(40, 40 + count, dtype=np.int64),
+        store_times_ms=np.full(count, 1_700_000_000_123, np.int64),
+        transactional=np.array(transactional or [False] * count, bool),
+        topic="orders",
+        broker="",
+        queue=3,
+    )
+
+
+def nothing_bad(offset: int, why: str) -> None:
+    raise AssertionError((offset, why))
+
+
+def test_every_column_of_a_message() -> None:
+    pairs = {"TAGS": "web", "KEYS": "k1 k2", "UNIQ_KEY": "U1", "colour": "red"}
+    (row,) = record_batch(rows([message(b"body", pairs)]), COLUMNS, nothing_bad).to_pylist()
+    assert row == {
+        "key": b"k1",
+        "value": b"body",
+        "topic": "orders",
+        "queue": 3,
+        "offset": 40,
+        "timestamp": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC),
+        "tag": "web",
+        "keys": "k1 k2",
+        "message_id": "U1",
+        "transaction_id": None,
+        "properties": list(pairs.items()),
+        "broker": None,
+    }
+
+
+@pytest.mark.parametrize(("born", "stored"), [(V4, V4), (V6, V4), (V4, V6), (V6, V6)])
+@pytest.mark.parametrize("topic", ["t", "t" * 127, "%RETRY%" + "g" * 140])
+def test_addresses_and_long_topic_names_move_the_body(born: bytes, stored: bytes, topic: str) -> None:
+    plain = message(b"first", {"KEYS": "a"})
+    moved = message(b"the second body, a longer one", {"KEYS": "b"}, topic=topic, born=born, stored=stored)
+    batch = record_batch(rows([plain, moved, plain]), ("value", "keys"), nothing_bad)
+    assert batch.column("value").to_pylist() == [b"first", b"the second body, a longer one", b"first"]
+    assert batch.column("keys").to_pylist() == ["a", "b", "a"]
+
+
+def test_a_transaction_id_is_the_common_one_or_that_of_a_single_half() -> None:
+    several = message(b"", {"UNIQ_KEY": "U1", "HMQ_TX_ID": "T1"})
+    single = message(b"", {"UNIQ_KEY": "U2"})
+    plain = message(b"", {"UNIQ_KEY": "U3"})
+    batch = record_batch(rows([several, single, plain], [True, True, False]), ("transaction_id",), nothing_bad)
+    assert batch.column(0).to_pylist() == ["T1", "U2", None]
+
+
+def test_only_what_is_asked_for_is_built() -> None:
+    batch = record_batch(rows([message(b"x", {})]), ("offset", "value"), nothing_bad)
+    assert batch.schema.names == ["offset", "value"]
+
+
+def test_a_bad_body_is_named_by_its_queue_offset() -> None:
+    said: list[int] = []
+    bad = message(b"nonsense", {}, sys_flag=SYS_COMPRESSED)
+    batch = record_batch(rows([message(b"a", {}), bad]), ("value",), lambda offset, why: said.append(offset))
+    assert said == [41]
+    assert batch.column(0).to_pylist() == [b"a", None]
+
+
+def test_packed_bodies_come_in_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_rows, "PACKED_BATCH_BYTES", 300)
+    packed = message(zlib.compress(b"z" * 10_000), {}, sys_flag=SYS_COMPRESSED)
+    parts = list(in_parts(rows([packed] * 7)))
+    assert len(parts) > 2
+    assert np.concatenate([part.queue_offsets for part in parts]).tolist() == list(range(40, 47))
+    assert [record_batch(part, ("value",), nothing_bad).column(0).to_pylist() for part in parts[:1]][0][0] == b"z" * 10_000
+    plain = rows([message(b"z" * 400, {})] * 7)
+    assert list(in_parts(plain)) == [plain]
+
+
+def test_batches_are_cut_by_rows_and_by_bytes() -> None:
+    assert cut_points(np.full(BATCH_ROWS + 1, 100, np.int64)) == [BATCH_ROWS, BATCH_ROWS + 1]
+    assert cut_points(np.array([60, 60, 60, 500, 1], np.int64), 130) == [2, 3, 4, 5]
+    assert cut_points(np.array([], np.int64)) == []
