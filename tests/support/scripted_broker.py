@@ -223,7 +223,7 @@ class ScriptedBroker:
         fields = request.ext
         self.topics.add(fields.topic)
         text = fields.properties.encode()
-        place = self._place = self._place + 1000
+        place = self._place = self._place + (1 << 20)
         if properties.find(text, "TRAN_MSG") == b"true":
             self.halves.append(_stored(fields.topic, fields.queue_id, 0, request.body, text))
             index = len(self.halves) - 1

@@ -1,0 +1,231 @@
+"""Verdicts: one acknowledged END on halfmq, one-way ENDs on Apache RocketMQ that are never repeated."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from halfmq.client.connection import Connection
+from halfmq.client.outcome import Outcome
+from halfmq.client.outgoing import compose
+from halfmq.client.plumbing import Plumbing
+from halfmq.errors import (
+    InvalidName,
+    RequestFailed,
+    TransactionRefused,
+    TransactionUnknown,
+    UsageError,
+)
+from halfmq.wire.remoting.codes import RequestCode
+from halfmq.wire.remoting.header import Request, encode_response
+from tests.support.scripted_broker import Peer, ScriptedBroker, client_of
+from tests.support.virtual_time import run
+
+END = RequestCode.END_TRANSACTION
+TWO = [compose("orders", b"a"), compose("stock", b"b")]
+
+
+def test_commit_shows_every_message_and_is_acknowledged() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            prepared = await mq.prepare(TWO, tx_id="T-1")
+            receipt = await mq.commit(prepared)
+        assert (broker.visible("orders"), broker.visible("stock")) == ([b"a"], [b"b"])
+        (end,) = broker.requests(END)
+        first = prepared.halves[0]
+        assert not end.is_oneway
+        assert (end.ext.producer_group, end.ext.tx_id, end.ext.msg_id) == ("orders", "T-1", first.message_id)
+        assert (end.ext.commit_log_offset, end.ext.tran_state_table_offset) == (first.log_offset, first.half_index)
+        assert (receipt.tx_id, receipt.verdict, receipt.acknowledged, receipt.atomic) == ("T-1", "COMMITTED", True, True)
+        assert (receipt.position, receipt.durability, receipt.repeated) == (4096, "fsync", False)
+        assert receipt.message_ids == tuple(half.message_id for half in prepared.halves)
+
+    run(test())
+
+
+def test_rollback_shows_nothing() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            receipt = await mq.rollback(await mq.prepare(TWO, tx_id="T-1"))
+        assert broker.visible("orders") == []
+        assert receipt.verdict == "ROLLED_BACK"
+
+    run(test())
+
+
+def test_lost_answer_to_commit_is_asked_again_and_is_one_commit() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        lost = [True]
+
+        def lose_first(peer: Peer, request: Request[Any]) -> bytes | None:
+            answer = broker.usual(peer, request)
+            if lost:
+                lost.clear()
+                peer.cut()
+                return None
+            return answer
+
+        broker.on[END] = lose_first
+        async with client_of(broker.network()) as mq:
+            receipt = await mq.commit(await mq.prepare(TWO, tx_id="T-1"))
+        assert receipt.repeated
+        assert len(broker.requests(END)) == 2
+        assert broker.visible("orders") == [b"a"]
+
+    run(test())
+
+
+def test_commit_that_is_never_answered_is_unknown_and_repeated_in_the_background() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            prepared = await mq.prepare(TWO, tx_id="T-1")
+            broker.on[END] = lambda *_: None
+            with pytest.raises(TransactionUnknown) as caught:
+                await mq.commit(prepared)
+            assert caught.value.tx_id == "T-1"
+            now = asyncio.get_running_loop().time()
+            assert mq.verdicts.get("T-1", now) is Outcome.COMMIT  # a check gets the truth meanwhile
+            del broker.on[END]
+            await asyncio.sleep(15)
+            assert broker.visible("orders") == [b"a"]
+            assert mq.verdicts.get("T-1", asyncio.get_running_loop().time()) is None
+
+    run(test())
+
+
+def test_opposite_verdict_is_refused_with_the_standing_one() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            prepared = await mq.prepare(TWO, tx_id="T-1")
+            await mq.commit(prepared)
+            with pytest.raises(TransactionRefused) as caught:
+                await mq.rollback(prepared)
+            assert caught.value.standing == "COMMITTED"
+            assert (await mq.commit(prepared)).repeated
+
+    run(test())
+
+
+def test_cancelled_commit_goes_on_in_the_background() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            prepared = await mq.prepare(TWO, tx_id="T-1")
+            broker.on[END] = lambda *_: None
+            commit = asyncio.ensure_future(mq.commit(prepared))
+            await asyncio.sleep(0.5)
+            commit.cancel()
+            del broker.on[END]
+            await asyncio.sleep(1)
+        assert broker.visible("orders") == [b"a"]
+
+    run(test())
+
+
+def test_stock_broker_gets_one_way_end_for_each_half_once() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(halfmq=False)
+        async with client_of(broker.network()) as mq:
+            prepared = await mq.prepare(TWO, tx_id="T-1")
+            receipt = await mq.commit(prepared)
+            await asyncio.sleep(60)
+        ends = broker.requests(END)
+        assert [end.ext.tran_state_table_offset for end in ends] == [0, 1]
+        assert all(end.is_oneway for end in ends)
+        assert (broker.visible("orders"), broker.visible("stock")) == ([b"a"], [b"b"])
+        assert not prepared.atomic
+        assert (receipt.acknowledged, receipt.atomic, receipt.position) == (False, False, None)
+
+    run(test())
+
+
+def test_stock_broker_that_goes_away_between_two_ends_gets_only_the_missing_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(halfmq=False)
+        async with client_of(broker.network(), timeout=2.0) as mq:
+            prepared = await mq.prepare(TWO, tx_id="T-1")
+            real = Plumbing.broker
+            calls = [0]
+
+            async def fail_second(plumbing: Plumbing, name: str) -> Connection:
+                calls[0] += 1
+                if calls[0] == 2:
+                    await asyncio.sleep(0.01)
+                    broker.stop()
+                    await asyncio.sleep(0.01)
+                return await real(plumbing, name)
+
+            monkeypatch.setattr(Plumbing, "broker", fail_second)
+            with pytest.raises(TransactionUnknown):
+                await mq.commit(prepared)
+            broker.start()
+            await asyncio.sleep(5)
+        assert [end.ext.tran_state_table_offset for end in broker.requests(END)] == [0, 1]
+
+    run(test())
+
+
+def test_refused_commit_is_raised_and_left_to_the_check() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            prepared = await mq.prepare(TWO, tx_id="T-1")
+            broker.on[END] = lambda _, request: encode_response(request, 13, "incomplete")
+            with pytest.raises(RequestFailed, match="incomplete"):
+                await mq.commit(prepared)
+
+    run(test())
+
+
+def test_unknown_is_told_and_settles_nothing() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            mq._transactions.tell_unknown(await mq.prepare(TWO, tx_id="T-1"))
+            await asyncio.sleep(0.1)
+        (end,) = broker.requests(END)
+        assert (end.ext.commit_or_rollback, end.is_oneway) == (0, True)
+        assert broker.verdicts == {}
+
+    run(test())
+
+
+@pytest.mark.parametrize("tx_id", ["", "x" * 65, "with space", "ž"])
+def test_transaction_id_must_be_one(tx_id: str) -> None:
+    async def test() -> None:
+        async with client_of(ScriptedBroker().network()) as mq:
+            with pytest.raises(InvalidName):
+                await mq.prepare(TWO, tx_id=tx_id)
+
+    run(test())
+
+
+def test_empty_and_oversized_transactions_are_refused_before_anything_is_sent() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            for messages in ([], TWO * 513, [compose("t", b"x" * (4 << 20))] * 17):
+                with pytest.raises(UsageError):
+                    await mq.prepare(messages, tx_id="T-1")
+        assert broker.requests(RequestCode.SEND_MESSAGE_V2) == []
+
+    run(test())
+
+
+def test_client_without_group_has_no_transactions() -> None:
+    async def test() -> None:
+        async with client_of(ScriptedBroker().network(), group="") as mq:
+            await mq.send("t", b"x")
+            with pytest.raises(UsageError, match="group"):
+                mq.begin()
+            with pytest.raises(UsageError, match="group"):
+                await mq.prepare(TWO, tx_id="T-1")
+
+    run(test())
