@@ -1,0 +1,479 @@
+"""Prepare and settle: who gets which answer, and that nothing is written where nothing may be."""
+
+import pytest
+
+from halfmq import limits
+from halfmq.core.commands import ResolveTransaction, SettledRow, Wanted
+from halfmq.core.decision import NOTHING, Noted, Settled, WakeQueue, Why
+from halfmq.core.session import DiskSpace
+from halfmq.model import properties
+from halfmq.model.ids import hash64, parse_offset_message_id
+from halfmq.model.records import CarriedHalf, Committed, DecidedBy, HalfRecord, RolledBack
+from halfmq.model.settings import BrokerSettings
+from tests.support.core_log import PEER, CoreLog, end, half, message, part, refused, sent
+
+
+def nothing_logged(log: CoreLog, command: object) -> object:
+    before = log.state.log_end
+    reply = log.do(command)  # type: ignore[arg-type]
+    assert log.state.log_end == before, "the log grew"
+    return reply
+
+
+# --- prepare ---------------------------------------------------------------------------------------------------
+
+
+def test_a_half_is_stored_under_its_true_topic_and_queue_and_is_not_visible() -> None:
+    log = CoreLog()
+    reply = sent(log.do(half("T1", topic="orders", queue=2, body=b"hello", TAGS="TagA")))
+    (record,) = log.of(HalfRecord)
+    stored = record.message
+    assert (stored.topic, stored.queue_id, stored.body) == ("orders", 2, b"hello")
+    assert (reply.log_offset, reply.queue_id, reply.queue_offset) == (record.offset, 2, record.half_index)
+    assert stored.queue_offset == record.half_index
+    assert log.state.topics_by_name["orders"].ends == [0, 0, 0, 0]
+    assert not [effect for effect in log.effects if isinstance(effect, WakeQueue)]
+
+
+def test_what_rocketmq_adds_later_is_added_at_prepare() -> None:
+    log = CoreLog()
+    log.do(half("T1", queue=3))
+    stored = properties.to_dict(log.of(HalfRecord)[0].message.properties)
+    assert (stored["REAL_TOPIC"], stored["REAL_QID"], stored["CLUSTER"]) == ("orders", "3", "DefaultCluster")
+    assert (stored["PGROUP"], stored["UNIQ_KEY"], stored["TRAN_MSG"]) == ("PG", "T1", "true")
+
+
+def test_a_half_without_unique_id_and_group_gets_both_and_can_be_settled_by_them() -> None:
+    log = CoreLog()
+    reply = sent(log.do(message("", group="Shop", TRAN_MSG="true")))
+    assert parse_offset_message_id(reply.unique_id)[1] == reply.log_offset
+    stored = properties.to_dict(log.of(HalfRecord)[0].message.properties)
+    assert (stored["UNIQ_KEY"], stored["PGROUP"]) == (reply.unique_id, "Shop")
+    assert isinstance(log.do(end(reply.unique_id, reply, group="Shop")), Settled)
+
+
+def test_transaction_and_host_bits_of_the_client_are_not_stored_but_compression_is() -> None:
+    log = CoreLog()
+    log.do(half("T1", sys_flag=0x4 | 0x1 | 0x10 | 0x20 | 0x100))
+    stored = log.of(HalfRecord)[0].message
+    assert stored.sys_flag == 0x101
+    assert (stored.born_host, stored.flag, stored.born_time_ms) == (PEER, 5, 77)
+
+
+def test_true_is_true_in_any_case_as_in_java() -> None:
+    log = CoreLog()
+    log.do(message("T1", TRAN_MSG="TRUE", PGROUP="PG"))
+    log.do(message("M1", TRAN_MSG="yes"))
+    assert [record.tx_id for record in log.of(HalfRecord)] == ["T1"]
+
+
+def test_the_last_property_of_a_name_wins_and_properties_need_no_final_separator() -> None:
+    log = CoreLog()
+    command = half("T1")._replace(properties=b"UNIQ_KEY\x01old\x02TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01T1")
+    reply = sent(log.do(command))
+    assert log.of(HalfRecord)[0].tx_id == "T1"
+    assert isinstance(log.do(end("T1", reply)), Settled)
+
+
+def test_a_half_with_an_id_that_can_be_no_id_is_refused() -> None:
+    log = CoreLog()
+    for bad in ("a b", "x" * 65, "ü"):
+        refused(nothing_logged(log, half(bad)), Why.MESSAGE_ILLEGAL)
+    sent(log.do(half("0A-b.c:d_"[:-1])))
+
+
+def test_a_half_of_a_group_with_a_bad_name_is_refused() -> None:
+    log = CoreLog()
+    refused(nothing_logged(log, half("T1", group="no spaces")), Why.INVALID_PARAMETER)
+
+
+def test_a_body_or_properties_beyond_the_limit_are_refused() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=1 << 20, body_bytes_max=100))
+    refused(nothing_logged(log, half("T1", body=b"x" * 101)), Why.MESSAGE_ILLEGAL)
+    sent(log.do(half("T1", body=b"x" * 100)))
+    wide = {"filler": "x" * (limits.PROPERTIES_BYTES_MAX - 90)}
+    refused(nothing_logged(log, half("T2", **wide)), Why.MESSAGE_ILLEGAL)
+
+
+def test_a_half_that_would_never_fit_a_segment_with_its_commit_is_refused() -> None:
+    log = CoreLog()
+    refused(nothing_logged(log, half("T1", body=b"x" * 33_000)), Why.MESSAGE_ILLEGAL)
+    reply = sent(log.do(half("T2", body=b"x" * 31_000)))
+    log.roll()
+    assert isinstance(log.do(end("T2", reply)), Settled)
+
+
+def test_a_half_with_a_delay_of_more_than_three_days_is_refused() -> None:
+    log = CoreLog()
+    refused(nothing_logged(log, half("T1", TIMER_DELAY_SEC=str(3 * 86_400 + 1))), Why.MESSAGE_ILLEGAL)
+
+
+# --- sent again ------------------------------------------------------------------------------------------------
+
+
+def test_an_undecided_half_sent_again_gets_its_first_answer() -> None:
+    log = CoreLog()
+    first = log.do(half("T1", queue=1))
+    assert nothing_logged(log, half("T1", queue=1)) == first
+    assert nothing_logged(log, half("T1", queue=3, connection=8)) == first, "the queue may differ"
+
+
+def test_an_undecided_half_sent_again_gets_its_first_answer_after_a_restart() -> None:
+    log = CoreLog()
+    first = log.do(half("T1"))
+    log.restart()
+    assert nothing_logged(log, half("T1", connection=8)) == first
+
+
+def test_a_half_sent_again_is_answered_before_limits_and_full_disks_are_looked_at() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, undecided_max=1))
+    first = log.do(half("T1"))
+    refused(nothing_logged(log, half("T2")), Why.LIMIT_REACHED)
+    log.session(DiskSpace(True))
+    refused(nothing_logged(log, half("T2")), Why.STORE_FULL)
+    assert nothing_logged(log, half("T1")) == first
+
+
+@pytest.mark.parametrize(("wanted", "standing"), [(Wanted.COMMIT, "COMMITTED"), (Wanted.ROLLBACK, "ROLLED_BACK")])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_half_of_a_settled_transaction_sent_again_is_refused_with_the_verdict(
+    wanted: Wanted, standing: str, restarted: bool
+) -> None:
+    log = CoreLog()
+    settled = log.do(end("T1", log.do(half("T1")), wanted, from_check=True))
+    assert isinstance(settled, Settled)
+    if restarted:
+        log.restart()
+    answer = refused(nothing_logged(log, half("T1", connection=8)), Why.ALREADY_SETTLED)
+    assert (answer.standing, answer.position) == (standing, settled.position)
+
+
+def test_an_id_that_is_used_for_another_message_is_refused_and_not_taken_for_sent_again() -> None:
+    log = CoreLog()
+    log.do(half("T1", topic="orders"))
+    refused(nothing_logged(log, half("T1", topic="orders", connection=2)._replace(topic="loyalty")), Why.INVALID_PARAMETER)
+
+
+def test_two_groups_may_use_one_id() -> None:
+    log = CoreLog()
+    first = log.do(half("T1", group="A"))
+    second = log.do(half("T1", group="B"))
+    assert first != second
+    assert isinstance(log.do(end("T1", first, group="A")), Settled)
+    assert isinstance(log.do(end("T1", second, Wanted.ROLLBACK, group="B")), Settled)
+
+
+# --- several messages ------------------------------------------------------------------------------------------
+
+
+def test_all_messages_of_a_transaction_become_visible_at_one_position() -> None:
+    log = CoreLog()
+    first = log.do(part("T1", 0, topic="orders", queue=0))
+    log.do(part("T1", 1, topic="loyalty", queue=1))
+    log.do(part("T1", 2, count=3, topic="orders", queue=0))
+    reply = log.do(end("T1", first))
+    (record,) = log.of(Committed)
+    assert reply == Settled("PG", "T1", True, record.offset, False)
+    ends = {topic.name: topic.ends for topic in log.state.topics_by_id.values()}
+    assert ends == {"orders": [2, 0, 0, 0], "loyalty": [0, 1, 0, 0]}
+    assert [(ref.queue_id, ref.queue_offset) for ref in record.refs] == [(0, 0), (1, 0), (0, 1)]
+    wakes = [effect for effect in log.effects if isinstance(effect, WakeQueue)]
+    assert len(wakes) == len(set(wakes)) == 2
+
+
+def test_messages_are_shown_in_the_order_of_their_index_however_they_came() -> None:
+    log = CoreLog()
+    last = log.do(part("T1", 2, count=3))
+    log.do(part("T1", 0))
+    log.do(part("T1", 1))
+    log.do(end("T1", last))
+    halves = {record.half_index: record.index for record in log.of(HalfRecord)}
+    assert [halves[ref.half_index] for ref in log.of(Committed)[0].refs] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("sent_parts", [[0], [0, 2], [2]])
+def test_commit_of_an_incomplete_transaction_is_refused_and_stays_undecided(sent_parts: list[int]) -> None:
+    log = CoreLog()
+    replies = [log.do(part("T1", index, count=3 if index == 2 else 0)) for index in sent_parts]
+    refused(nothing_logged(log, end("T1", replies[0])), Why.INCOMPLETE)
+    assert "T1" in log.state.producer_groups["PG"].undecided
+    for index in {0, 1, 2} - set(sent_parts):
+        log.do(part("T1", index, count=3 if index == 2 else 0))
+    assert isinstance(log.do(end("T1", replies[0])), Settled)
+
+
+def test_an_incomplete_transaction_can_be_rolled_back() -> None:
+    log = CoreLog()
+    first = log.do(part("T1", 0))
+    log.do(part("T1", 1))
+    assert log.do(end("T1", first, Wanted.ROLLBACK)) == Settled("PG", "T1", False, log.of(RolledBack)[0].offset, False)
+    assert log.of(RolledBack)[0].half_indexes == (0, 1)
+
+
+def test_a_part_sent_again_gets_its_first_answer_and_is_counted_once() -> None:
+    log = CoreLog()
+    first = log.do(part("T1", 0))
+    second = log.do(part("T1", 1, count=2))
+    assert nothing_logged(log, part("T1", 0, connection=5)) == first
+    assert nothing_logged(log, part("T1", 1, count=2, connection=5)) == second
+    assert isinstance(log.do(end("T1", second)), Settled)
+    refused(nothing_logged(log, part("T1", 0, connection=5)), Why.ALREADY_SETTLED)
+
+
+def test_any_half_of_the_transaction_may_be_named_at_the_end() -> None:
+    for named in range(3):
+        log = CoreLog()
+        replies = [log.do(part("T1", index, count=3 if index == 2 else 0)) for index in range(3)]
+        assert isinstance(log.do(end("T1", replies[named])), Settled)
+        assert isinstance(nothing_logged(log, end("T1", replies[(named + 1) % 3])), Settled)
+
+
+def test_parts_that_contradict_each_other_are_refused() -> None:
+    log = CoreLog()
+    log.do(part("T1", 0))
+    log.do(part("T1", 1, count=2))
+    refused(nothing_logged(log, part("T1", 2)), Why.INVALID_PARAMETER)
+    refused(nothing_logged(log, part("T1", 2, count=3)), Why.INVALID_PARAMETER)
+    other = part("T1", 1)._replace(properties=part("T1", 1).properties.replace(b"T1-1", b"T1-x"))
+    refused(nothing_logged(log, other), Why.INVALID_PARAMETER)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"HMQ_TX_ID": "T1"},
+        {"HMQ_TX_ID": "T1", "HMQ_TX_INDEX": "-1"},
+        {"HMQ_TX_ID": "T1", "HMQ_TX_INDEX": "1024"},
+        {"HMQ_TX_ID": "T1", "HMQ_TX_INDEX": "2", "HMQ_TX_COUNT": "2"},
+        {"HMQ_TX_ID": "T1", "HMQ_TX_INDEX": "0", "HMQ_TX_COUNT": "1025"},
+        {"HMQ_TX_ID": "T1", "HMQ_TX_INDEX": "0", "HMQ_TX_COUNT": "x"},
+    ],
+)
+def test_a_part_without_a_place_is_refused(wrong: dict[str, str]) -> None:
+    refused(nothing_logged(CoreLog(), half("M1", **wrong)), Why.INVALID_PARAMETER)
+
+
+def test_a_transaction_never_grows_beyond_what_fits_a_segment() -> None:
+    log = CoreLog()
+    replies = []
+    for index in range(100):
+        reply = log.do(part("T1", index, body=b"x" * 3_000))
+        if not hasattr(reply, "log_offset"):
+            refused(reply, Why.MESSAGE_ILLEGAL)
+            break
+        replies.append(reply)
+    assert 5 < len(replies) < 30
+    refused(log.do(part("T1", len(replies), count=len(replies) + 1, body=b"x" * 3_000)), Why.MESSAGE_ILLEGAL)
+    sent(log.do(part("T1", len(replies), count=len(replies) + 1, body=b"")))
+    log.roll()
+    log.roll()
+    assert isinstance(log.do(end("T1", replies[0])), Settled)
+
+
+# --- segments --------------------------------------------------------------------------------------------------
+
+
+def test_a_half_in_this_segment_is_referred_to_and_not_copied() -> None:
+    log = CoreLog()
+    log.do(end("T1", log.do(half("T1"))))
+    assert not log.of(CarriedHalf)
+    assert log.of(Committed)[0].refs[0].offset == log.of(HalfRecord)[0].offset
+
+
+def test_a_half_in_an_older_segment_is_carried_directly_before_its_commit_in_one_batch() -> None:
+    log = CoreLog()
+    first = log.do(part("T1", 0))
+    log.roll()
+    log.do(part("T1", 1, count=2))
+    log.do(end("T1", first))
+    *_, carried, committed = log.batches[-1].records
+    assert isinstance(carried, CarriedHalf)
+    assert isinstance(committed, Committed)
+    assert carried.offset + carried.size == committed.offset
+    assert [ref.offset for ref in committed.refs] == [carried.offset, log.of(HalfRecord)[1].offset]
+    assert committed.refs[0].first_offset == first.log_offset == carried.first_offset
+
+
+# --- verdicts --------------------------------------------------------------------------------------------------
+
+VERDICTS = [
+    (Wanted.COMMIT, Wanted.COMMIT, "repeated"),
+    (Wanted.COMMIT, Wanted.ROLLBACK, "COMMITTED"),
+    (Wanted.COMMIT, Wanted.UNKNOWN, "noted"),
+    (Wanted.ROLLBACK, Wanted.ROLLBACK, "repeated"),
+    (Wanted.ROLLBACK, Wanted.COMMIT, "ROLLED_BACK"),
+    (Wanted.ROLLBACK, Wanted.UNKNOWN, "noted"),
+]
+
+
+@pytest.mark.parametrize("known_by", ["memory", "redo", "trim", "row"])
+@pytest.mark.parametrize(("first", "second", "answer"), VERDICTS)
+def test_the_first_verdict_stands_whatever_comes_later(first: Wanted, second: Wanted, answer: str, known_by: str) -> None:
+    from halfmq.core.commands import CarryForward, TrimLog
+
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ms=1_000))
+    half_sent = log.do(half("T1"))
+    if known_by == "trim":
+        log.roll()
+        log.do(CarryForward(65_536, 10))
+    settled = log.do(end("T1", half_sent, first))
+    assert isinstance(settled, Settled)
+    row = None
+    if known_by == "redo":
+        log.restart()
+    elif known_by == "trim":
+        log.do(TrimLog(65_536))
+        log.restart()
+    elif known_by == "row":
+        log.later(10_000)
+        log.do(message("later"))
+        assert not log.state.verdicts
+        row = SettledRow(
+            half_sent.queue_offset, half_sent.log_offset, first == Wanted.COMMIT, settled.position,
+            hash64(b"T1") & (1 << 64) - 1, hash64(b"PG"),
+        )  # fmt: skip
+    reply = nothing_logged(log, end("T1", half_sent, second, settled=row))
+    if answer == "repeated":
+        assert reply == settled._replace(repeated=True)
+    elif answer == "noted":
+        assert reply == Noted()
+    else:
+        conflict = refused(reply, Why.VERDICT_CONFLICT)
+        assert (conflict.standing, conflict.position) == (answer, settled.position)
+
+
+def test_who_decided_is_in_the_log() -> None:
+    log = CoreLog()
+    log.do(end("T1", log.do(half("T1"))))
+    log.do(end("T2", log.do(half("T2")), from_check=True))
+    log.do(half("T3"))
+    log.do(ResolveTransaction("PG", "T3", Wanted.COMMIT, "ann"))
+    assert [record.decided_by for record in log.of(Committed)] == [
+        DecidedBy.PRODUCER, DecidedBy.CHECK, DecidedBy.OPERATOR,
+    ]  # fmt: skip
+
+
+def test_an_end_that_names_other_offsets_changes_nothing() -> None:
+    log = CoreLog()
+    reply = log.do(half("T1"))
+    other = log.do(half("T2"))
+    for wrong in (
+        end("T1", reply, half_index=reply.queue_offset + 7),
+        end("T1", reply, log_offset=reply.log_offset + 8),
+        end("T1", other),
+        end("T1", reply, half_index=other.queue_offset),
+    ):
+        refused(nothing_logged(log, wrong), Why.WRONG_OFFSETS)
+    settled = log.do(end("T1", reply))
+    assert isinstance(settled, Settled)
+    refused(nothing_logged(log, end("T1", reply, log_offset=reply.log_offset + 8)), Why.WRONG_OFFSETS)
+
+
+def test_an_end_with_an_id_that_is_not_of_these_offsets_changes_nothing() -> None:
+    log = CoreLog()
+    reply = log.do(half("T1"))
+    refused(nothing_logged(log, end("T9", reply)), Why.WRONG_OFFSETS)
+
+
+def test_an_end_of_another_group_changes_nothing() -> None:
+    log = CoreLog()
+    reply = log.do(half("T1"))
+    refused(nothing_logged(log, end("T1", reply, group="Thieves")), Why.WRONG_GROUP)
+    log.do(end("T1", reply))
+    refused(nothing_logged(log, end("T1", reply, Wanted.ROLLBACK, group="Thieves")), Why.WRONG_GROUP)
+
+
+def test_a_row_of_another_transaction_or_group_is_no_verdict_for_this_one() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ms=1_000))
+    reply = log.do(half("T1"))
+    position = log.do(end("T1", reply)).position
+    log.later(5_000)
+    log.do(message("later"))
+    row = SettledRow(reply.queue_offset, reply.log_offset, True, position, hash64(b"T1"), hash64(b"PG"))
+    refused(nothing_logged(log, end("T2", reply, settled=row)), Why.WRONG_OFFSETS)
+    refused(nothing_logged(log, end("T1", reply, group="PG2", settled=row)), Why.WRONG_GROUP)
+    refused(nothing_logged(log, end("T1", reply, log_offset=8, settled=row)), Why.NOT_FOUND)
+
+
+def test_an_end_of_what_was_never_prepared_is_not_found() -> None:
+    log = CoreLog()
+    reply = log.do(message("M1"))
+    answer = refused(nothing_logged(log, end("T1", reply, half_index=0)), Why.NOT_FOUND)
+    assert "never prepared" in answer.text
+    answer = refused(nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.COMMIT, "ann")), Why.NOT_FOUND)
+
+
+def test_past_retention_the_answer_is_unknown_and_never_a_second_verdict() -> None:
+    from halfmq.core.commands import TrimLog
+
+    log = CoreLog()
+    reply = log.do(half("T1"))
+    position = log.do(end("T1", reply)).position
+    log.roll()
+    log.do(TrimLog(65_536))
+    row = SettledRow(reply.queue_offset, reply.log_offset, True, position, hash64(b"T1"), hash64(b"PG"))
+    for settled in (None, row):
+        answer = refused(nothing_logged(log, end("T1", reply, Wanted.ROLLBACK, settled=settled)), Why.NOT_FOUND)
+        assert answer.text == "unknown, past retention"
+
+
+def test_an_operator_gets_the_same_table() -> None:
+    log = CoreLog()
+    log.do(half("T1"))
+    refused(nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.UNKNOWN, "ann")), Why.INVALID_PARAMETER)
+    settled = log.do(ResolveTransaction("PG", "T1", Wanted.ROLLBACK, "ann"))
+    assert settled == Settled("PG", "T1", False, log.of(RolledBack)[0].offset, False)
+    assert nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.ROLLBACK, "ann")) == settled._replace(repeated=True)
+    refused(nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.COMMIT, "ann")), Why.VERDICT_CONFLICT)
+
+
+def test_unknown_changes_nothing_but_is_remembered_for_the_story() -> None:
+    log = CoreLog()
+    reply = log.do(half("T1"))
+    assert nothing_logged(log, end("T1", reply, Wanted.UNKNOWN, remark="database down")) == Noted()
+    assert log.state.producer_groups["PG"].heard["T1"] == (log.now_ms, "database down")
+    log.do(end("T1", reply))
+    assert not log.state.producer_groups["PG"].heard
+
+
+def test_a_full_disk_stops_new_halves_and_no_verdicts() -> None:
+    log = CoreLog()
+    reply = log.do(half("T1"))
+    log.session(DiskSpace(True))
+    refused(nothing_logged(log, half("T2")), Why.STORE_FULL)
+    assert isinstance(log.do(end("T1", reply)), Settled)
+    log.session(DiskSpace(False))
+    sent(log.do(half("T2")))
+
+
+# --- delay -----------------------------------------------------------------------------------------------------
+
+
+def test_the_delay_of_a_half_counts_from_its_commit() -> None:
+    log = CoreLog()
+    reply = log.do(half("T1", DELAY="2"))
+    log.later(60_000)
+    log.do(end("T1", reply))
+    (ref,) = log.of(Committed)[0].refs
+    assert (ref.due_ms, ref.queue_offset) == (log.now_ms + 5_000, -1)
+    assert log.state.topics_by_name["orders"].ends[0] == 0
+    log.run_to(log.now_ms + 4_999)
+    assert log.state.topics_by_name["orders"].ends[0] == 0
+    log.run_to(log.now_ms + 1)
+    assert log.state.topics_by_name["orders"].ends[0] == 1
+
+
+def test_a_delayed_and_a_plain_message_of_one_transaction_share_the_verdict_only() -> None:
+    log = CoreLog()
+    first = log.do(part("T1", 0, TIMER_DELAY_MS="100"))
+    log.do(part("T1", 1, count=2))
+    log.do(end("T1", first))
+    assert [ref.queue_offset for ref in log.of(Committed)[0].refs] == [-1, 0]
+    log.run_to(log.now_ms + 100)
+    assert log.state.topics_by_name["orders"].ends[0] == 2
+
+
+def test_nothing_is_in_the_decision_of_a_refusal() -> None:
+    log = CoreLog()
+    decision = log.decide(end("T1", log.do(message("M1")), half_index=0))
+    assert (decision.records, decision.effects) == (NOTHING, NOTHING)
