@@ -381,13 +381,18 @@ class ConsumeQueues:
         return self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base)).view()
 
     def _first_visible_at(self, queue: Queue, position: int) -> int:
-        """The first queue offset that is not visible below ``position``."""
-        found = queue.bases[0] if queue.bases else queue.end
-        for base in queue.bases:
-            count = visible_before(self._view(queue, base), position)
-            if count == 0:
-                break
-            found = base + count
-            if found < file_end(base):
-                break
-        return found
+        """The first queue offset that is not visible below ``position``.
+
+        The files before the last one whose first entry is visible are full, so only that one is searched.
+        """
+        bases = queue.bases
+        low, high = 0, len(bases)
+        while low < high:
+            middle = (low + high) // 2
+            if visible_before(self._view(queue, bases[middle])[:QUEUE_ENTRY_BYTES], position):
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            return bases[0] if bases else queue.end
+        return bases[low - 1] + visible_before(self._view(queue, bases[low - 1]), position)

@@ -8,6 +8,7 @@ import pytest
 from tests.support.random_log import SEGMENT, Expected, LogBatch, RandomLog
 
 from halfmq.errors import InvariantViolated
+from halfmq.model.records import CarriedDelayed, Committed, HalfRecord, Ref, Released
 from halfmq.runtime.disk import Disk, RealDisk
 from halfmq.store import consume_queue, transaction_table
 from halfmq.store.derive import Derived, derived_files_are_there
@@ -276,3 +277,30 @@ def test_a_table_file_goes_once_nobody_may_be_told_its_verdicts(tmp_path: Path) 
     derived.drop_table_file(expired[0])
     assert derived.transaction_row(expired[0]) is None
     derived.close()
+
+
+def test_a_half_that_is_committed_with_a_delay_is_seen_when_it_is_released() -> None:
+    log = RandomLog(7)
+    log.batch(0)
+    log._records = []
+    log._at = log.end + 64
+    topic_id = next(iter(log.topics))
+    message = log._message(topic_id, 1, 0)
+    half = HalfRecord(log._at, 500, topic_id, message, 0, "orders", "t", 0, 1)
+    log.messages[half.offset + 2_000] = (8, message)
+    ref = Ref(half.offset, 484, half.offset, 0, topic_id, 1, -1, 9_000, 3, 4)
+    derived = fresh(FaultyDisk(), log)
+    derived.follow(*log.batches[0])
+    derived.follow(log.end, log.end + 1_000, 100, [half, Committed(half.offset + 500, 99, "orders", "t", 1, (ref,))])
+    row = derived.transaction_row(0)
+    assert row is not None
+    assert (row.state, row.queue_offset, row.due_ms) == (2, -1, 9_000)
+    assert derived.bounds(topic_id, 1) == (0, 0)
+    moved = half.offset + 2_000
+    carried = CarriedDelayed(moved, 600, half.offset, half.offset, 0, topic_id, 1, 484, 9_000, 3, 4)
+    shown = ref._replace(offset=moved, queue_offset=0, due_ms=0)
+    derived.follow(log.end + 1_900, log.end + 4_000, 9_001, [carried, Released(moved + 600, 80, (shown,))])
+    row = derived.transaction_row(0)
+    assert row is not None
+    assert (row.state, row.queue_offset, row.current_offset, row.original_offset) == (2, 0, moved, half.offset)
+    assert derived.read_queue(topic_id, 1, 0, 5, 1 << 40) == [(moved, 484, 3, moved + 600, 9_001, 0, 4)]
