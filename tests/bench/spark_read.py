@@ -21,7 +21,7 @@ from halfmq.model import properties as props
 SEGMENT_BYTES = 256 << 20
 QUEUES = 8
 ALL = "key,value,topic,queue,offset,timestamp,tag,keys,message_id,transaction_id,properties"
-COLUMN_SETS = {"value": "value", "no properties map": ALL.removesuffix(",properties"), "all": ALL}
+COLUMN_SETS = {"value": "value", "default": ALL.removesuffix(",properties"), "with properties": ALL}
 
 
 def write_store(directory: Path, messages: int, body_bytes: int) -> None:

@@ -21,6 +21,7 @@ Run alone: ``python -m tests.simulation.power_loss --seeds 2000``; ``--seed S`` 
 """
 
 import argparse
+import itertools
 import json
 import random
 import sys
@@ -456,7 +457,7 @@ class Story:
                     in_queue.setdefault(place[:2], []).append((place[2], tx))
         for queue, entries in in_queue.items():
             entries.sort(key=lambda entry: entry[0])
-            for (_, before), (_, after) in zip(entries, entries[1:], strict=False):
+            for (_, before), (_, after) in itertools.pairwise(entries):
                 if before is not after and 0 < after.verdict_seq < before.end_first_sent:
                     raise Violation(
                         f"Order: in {queue} {before.tx_id} stands before {after.tx_id}, which was settled first"

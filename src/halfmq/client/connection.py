@@ -17,6 +17,7 @@ from halfmq.client.connector import Address
 from halfmq.client.log import log
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting import header
+from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import Request
 
@@ -175,7 +176,13 @@ class Connection(asyncio.Protocol):
         self._heard_at = self._loop.time()
         try:
             for frame in self._splitter.feed(data):
-                self._take(_decode(frame))
+                try:
+                    message = _decode(frame)
+                except header.InvalidHeader as error:
+                    log.warning("a request of %s cannot be read: %s", self.address, error)
+                    self.answer(error.request, ResponseCode.SYSTEM_ERROR, str(error))
+                else:
+                    self._take(message)
         except ProtocolError as error:
             self.abort(f"it broke the protocol: {error}")
 

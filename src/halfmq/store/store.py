@@ -293,6 +293,7 @@ class Store:
         recovery = self.recovery
         page = self._page = PublishedPage.open(self._disk, self._shard / "published", self.store_id, self.epoch)
         if recovery.case.act is not Act.REDO_FROM_SNAPSHOT:
+            self._withdraw_checkpoint()
             page.rebuilding(recovery.log_start, 0)  # before the files go: readers must not take a half for the whole
             self.derived.reset()
         if recovery.case.act is Act.START_EMPTY:
@@ -301,6 +302,14 @@ class Store:
             records = decode_batch(view, place, header)
             self.derived.redo(header.offset, header.end, header.broker_time_ms, records)
             yield ScannedBatch(header.offset, header.end, header.broker_time_ms, header.epoch, records)
+
+    def _withdraw_checkpoint(self) -> None:
+        """A slot says that derived files are whole below it: before they go, it must be gone, also after a power loss."""
+        path = self._shard / "checkpoint"
+        if self._disk.exists(path):
+            self._disk.remove(path)
+        self._disk.sync_directory(self._shard)
+        self._slots = ()
 
     def finish_recovery(
         self,

@@ -13,5 +13,5 @@ def test_arrow_batches_have_the_schema_that_spark_derives() -> None:
 def test_columns_come_in_the_order_in_which_they_are_asked_for() -> None:
     assert spark_schema(("offset", "value")).fieldNames() == ["offset", "value"]
     assert spark_schema(COLUMNS_DEFAULT).fieldNames() == [
-        "key", "value", "topic", "queue", "offset", "timestamp", "tag", "keys", "message_id", "transaction_id", "properties",
+        "key", "value", "topic", "queue", "offset", "timestamp", "tag", "keys", "message_id", "transaction_id",
     ]  # fmt: skip
