@@ -1,0 +1,193 @@
+"""`halfmq serve` as people meet it: up in a second, one clear line when it cannot start, exit codes, kill and go on."""
+
+import asyncio
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from halfmq.broker.process import _explained
+from halfmq.errors import EnvironmentFailed, PortTaken, StoreFull
+from tests.support.in_process import config
+from tests.support.raw_client import RawClient
+from tests.support.served import Served
+
+pytestmark = pytest.mark.slow
+ID = "AC10000100002A9F0000000000000001"
+
+
+def serve(*options: str, wait_s: float = 20) -> "subprocess.CompletedProcess[str]":
+    """Run `halfmq serve` that is expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "halfmq", "serve", *options], capture_output=True, text=True, timeout=wait_s, check=False
+    )
+
+
+def last_line(result: "subprocess.CompletedProcess[str]") -> str:
+    assert result.returncode == 1, result
+    line = result.stderr.strip().splitlines()[-1]
+    assert line.startswith("halfmq: ")
+    assert "Traceback" not in result.stderr
+    return line
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> "Served":
+    served = Served(tmp_path / "data", tmp_path / "log.txt", "--segment-bytes", str(1 << 20))
+    yield served  # type: ignore[misc]
+    if served.process is not None and served.process.poll() is None:
+        served.process.kill()
+        served.process.wait()
+
+
+async def conversation(served: Served, number: int) -> None:
+    """Route, half, commit, pull; every message so far is there."""
+    client = await RawClient.connect(served.port)
+    names = await RawClient.connect(served.name_port)
+    route = json.loads((await names.ask(105, {"topic": "TBW102"})).body)
+    assert route["brokerDatas"][0]["brokerAddrs"]["0"] == f"127.0.0.1:{served.port}"
+    unique = f"{number:032d}"
+    half = await client.half("T", b"body %d" % number, unique=unique)
+    assert (await client.end(half, unique, 8)).ext["HMQ_VERDICT"] == "COMMITTED"
+    pulled = await client.pull("T")
+    assert pulled.ext["maxOffset"] == str(number)
+    for earlier in range(1, number + 1):
+        assert b"body %d" % earlier in pulled.body
+    await client.close()
+    await names.close()
+
+
+def test_raw_frame_conversation_goes_on_after_kill_nine_and_after_a_drain(served: Served) -> None:
+    served.start()
+    asyncio.run(conversation(served, 1))
+    served.kill()
+    served.start()
+    asyncio.run(conversation(served, 2))
+    assert served.stop() == 0
+    served.start()
+    asyncio.run(conversation(served, 3))
+    assert served.stop() == 0
+    lines = served.log.read_text()
+    assert f"broker listens on 127.0.0.1:{served.port} (durability fsync)" in lines
+    assert f"name service listens on 127.0.0.1:{served.name_port}" in lines
+    assert "Traceback" not in lines
+
+
+def test_port_that_is_taken_is_said_with_what_to_do(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        for option, other in (("--port", "--name-port"), ("--name-port", "--port")):
+            line = last_line(serve("--data", str(tmp_path / "data"), option, str(port), other, "0"))
+            assert f"127.0.0.1:{port}" in line
+            assert "--port" in line
+
+
+def test_directory_of_another_process_is_refused_and_left_alone(served: Served) -> None:
+    served.start()
+    line = last_line(serve("--data", str(served.data), "--port", "0", "--name-port", "0"))
+    assert "in use by another process" in line
+    asyncio.run(conversation(served, 1))
+
+
+def test_damaged_store_is_refused_with_file_and_remedy(served: Served) -> None:
+    served.start()
+    asyncio.run(conversation(served, 1))
+    assert served.stop() == 0
+    segment = min((served.data / "shard-0" / "log").iterdir())
+    with segment.open("r+b") as file:
+        file.seek(150)
+        file.write(b"\xff\xff\xff\xff")
+    (served.data / "shard-0" / "checkpoint").unlink()  # so that the start reads this part of the log
+    before = segment.read_bytes()
+    line = last_line(serve("--data", str(served.data), "--port", "0", "--name-port", "0"))
+    assert "damaged" in line
+    assert segment.name in line
+    assert segment.read_bytes() == before
+
+
+def test_data_that_is_a_file_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("no directory")
+    line = last_line(serve("--data", str(path), "--port", "0", "--name-port", "0"))
+    assert "not a directory" in line
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_directory_that_is_not_writable_is_said(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    line = last_line(serve("--data", str(tmp_path / "data"), "--port", "0", "--name-port", "0"))
+    assert "not writable" in line
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [
+        (errno.ENOSPC, StoreFull, "free space"),
+        (errno.EACCES, EnvironmentFailed, "not writable"),
+        (errno.EROFS, EnvironmentFailed, "not writable"),
+        (errno.EADDRINUSE, PortTaken, "--port"),
+    ],
+)
+def test_errors_of_the_machine_say_what_to_do(tmp_path: Path, number: int, kind: type, words: str) -> None:
+    explained = _explained(OSError(number, os.strerror(number)), config(tmp_path))
+    assert isinstance(explained, kind)
+    assert words in str(explained)
+
+
+def test_wrong_settings_are_said_before_anything_is_touched(tmp_path: Path) -> None:
+    line = last_line(serve("--data", str(tmp_path / "data"), "--segment-bytes", "1000"))
+    assert "65536" in line
+    assert not (tmp_path / "data").exists()
+
+
+def test_interrupt_drains_as_sigterm_does(served: Served) -> None:
+    served.start()
+    assert served.process is not None
+    served.process.send_signal(signal.SIGINT)
+    assert served.process.wait(20) == 0
+
+
+def test_drain_finishes_what_was_accepted_and_sends_new_clients_away(tmp_path: Path) -> None:
+    """Goal: nothing acknowledged is lost, nobody waits, a 5.4 client is told to go. Method: SIGTERM under a stream of sends."""
+
+    async def stream() -> tuple[int, set[int]]:
+        client = await RawClient.connect(served.port, version=493)
+        parked = asyncio.create_task(client.pull("T", 1_000_000, wait_ms=20_000))
+        acknowledged, codes = 0, set()
+        began = time.monotonic()
+        while not client.closed.is_set() and time.monotonic() - began < 20:
+            try:
+                answer = await client.send("T", b"x", unique=f"{acknowledged:032d}", group="P")
+            except (TimeoutError, ConnectionError):
+                break
+            codes.add(answer.code)
+            acknowledged += answer.code == 0
+            if acknowledged == 50:
+                served.process.send_signal(signal.SIGTERM)  # type: ignore[union-attr]
+        assert (await asyncio.wait_for(parked, 5)).code in (17, 19, 21)
+        await client.close()
+        return acknowledged, codes
+
+    served = Served(tmp_path / "data", tmp_path / "log.txt", "--segment-bytes", str(1 << 20))
+    served.start()
+    acknowledged, codes = asyncio.run(stream())
+    assert served.process is not None
+    assert served.process.wait(20) == 0
+    assert codes == {0, 1500}
+    served.start()
+
+    async def count() -> int:
+        client = await RawClient.connect(served.port)
+        answer = await client.ask(30, {"topic": "T", "queueId": "0"})
+        await client.close()
+        return int(answer.ext["offset"])
+
+    assert asyncio.run(count()) == acknowledged
+    served.stop()
