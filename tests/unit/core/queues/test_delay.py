@@ -1,0 +1,108 @@
+"""Delays: when a message is due, and that a release refers to its own segment."""
+
+import pytest
+
+from halfmq import limits
+from halfmq.core.commands import Tick
+from halfmq.core.decide import next_deadline_ms
+from halfmq.core.decision import Done, Why
+from halfmq.core.queues.delay import due_at
+from halfmq.core.transaction.invariants import check
+from halfmq.model.message_facts import delay_of
+from halfmq.model.properties import encode
+from halfmq.model.records import CarriedDelayed, DelayedRecord, Released
+from tests.support.core_log import START_MS, CoreLog, message, refused, sent
+
+
+@pytest.mark.parametrize(
+    ("pairs", "delay"),
+    [
+        ({}, 0),
+        ({"DELAY": "1"}, 1_000),
+        ({"DELAY": "18"}, 7_200_000),
+        ({"DELAY": "99"}, 7_200_000),
+        ({"DELAY": "0"}, 0),
+        ({"DELAY": "x"}, 0),
+        ({"TIMER_DELAY_SEC": "7"}, 7_000),
+        ({"TIMER_DELAY_MS": "7"}, 7),
+        ({"TIMER_DELIVER_MS": "7"}, -7),
+        ({"DELAY": "2", "TIMER_DELAY_SEC": "7"}, 5_000),
+        ({"MY_DELAY": "3"}, 0),
+    ],
+)
+def test_delays_are_read_as_rocketmq_reads_them(pairs: dict[str, str], delay: int) -> None:
+    assert delay_of(encode(pairs)) == delay
+
+
+def test_a_time_that_is_past_means_at_once() -> None:
+    assert due_at(-500, 500) == 0
+    assert due_at(-501, 500) == 501
+    assert due_at(10, 500) == 510
+    assert due_at(0, 500) == 0
+
+
+def test_a_message_that_asks_for_more_than_three_days_is_refused() -> None:
+    log = CoreLog()
+    refused(log.do(message("M1", TIMER_DELAY_MS=str(limits.TIMER_DELAY_MAX_MS + 1))), Why.MESSAGE_ILLEGAL)
+    refused(log.do(message("M1", TIMER_DELIVER_MS=str(START_MS + limits.TIMER_DELAY_MAX_MS + 1))), Why.MESSAGE_ILLEGAL)
+    sent(log.do(message("M1", TIMER_DELAY_MS=str(limits.TIMER_DELAY_MAX_MS))))
+
+
+def test_a_release_in_another_segment_carries_the_message_first_in_the_same_batch() -> None:
+    log = CoreLog()
+    log.do(message("M1", DELAY="1"))
+    log.roll()
+    log.do(message("M2", DELAY="1"))
+    log.run_to(log.now_ms + 2_000)
+    *_, carried, released = log.batches[-1].records
+    assert isinstance(carried, CarriedDelayed)
+    assert isinstance(released, Released)
+    first, second = log.of(DelayedRecord)
+    assert [(ref.first_offset, ref.offset) for ref in released.refs] == [
+        (first.offset, carried.offset), (second.offset, second.offset),
+    ]  # fmt: skip
+    assert not log.state.delayed
+    check(log.state)
+
+
+def test_messages_are_shown_in_the_order_of_their_times() -> None:
+    log = CoreLog()
+    for number, delay in enumerate([300, 100, 200]):
+        log.do(message(f"M{number}", TIMER_DELAY_MS=str(delay)))
+    assert next_deadline_ms(log.state) == START_MS + 100
+    log.later(1_000)
+    log.tick()
+    offsets = {record.offset: record.unique_id for record in log.of(DelayedRecord)}
+    assert [offsets[ref.first_offset] for ref in log.of(Released)[0].refs] == ["M1", "M2", "M0"]
+    assert [ref.queue_offset for ref in log.of(Released)[0].refs] == [0, 1, 2]
+    assert next_deadline_ms(log.state) is None
+
+
+def test_a_tick_releases_a_bounded_number_and_says_that_there_are_more() -> None:
+    log = CoreLog()
+    for number in range(400):
+        log.do(message(f"M{number}", TIMER_DELAY_MS="100", body=b""))
+    log.later(1_000)
+    assert log.do(Tick()) == Done(again=True)
+    log.tick()
+    assert len(log.of(Released)) > 1
+    assert log.state.topics_by_name["orders"].ends[0] == 400
+
+
+def test_a_message_larger_than_a_ticks_share_is_released_alone() -> None:
+    log = CoreLog()
+    for number in range(4):
+        log.do(message(f"M{number}", TIMER_DELAY_MS="100", body=b"x" * 25_000))
+    log.roll()
+    log.later(1_000)
+    log.tick()
+    assert [len(record.refs) for record in log.of(Released)] == [1, 1, 1, 1]
+
+
+def test_after_a_restart_delayed_messages_are_still_due() -> None:
+    log = CoreLog()
+    log.do(message("M1", DELAY="1"))
+    log.restart()
+    assert next_deadline_ms(log.state) == START_MS + 1_000
+    log.run_to(START_MS + 1_000)
+    assert log.state.topics_by_name["orders"].ends[0] == 1

@@ -1,0 +1,140 @@
+"""Consumer offsets: what is answered, and when they are logged."""
+
+from halfmq.core.commands import CommitOffset, DeleteTopic, EnsureGroup, SetTopic
+from halfmq.core.decide import next_deadline_ms
+from halfmq.core.decision import Done, Why
+from halfmq.core.queues.offsets import NotStored, Stored, query_offset
+from halfmq.core.session import LogOffsetsNow, Unregistered
+from halfmq.model.records import OffsetsCommitted
+from tests.support.core_log import CoreLog, consumer, refused
+
+
+def with_group(*groups: str) -> CoreLog:
+    log = CoreLog()
+    log.do(SetTopic("orders", 4, 4, 6))
+    for group in groups or ("CG",):
+        log.do(EnsureGroup(group))
+    return log
+
+
+def test_what_was_never_stored_is_not_found_also_in_a_young_queue() -> None:
+    log = with_group()
+    assert query_offset(log.state, "CG", "orders", 0) == NotStored()
+    assert query_offset(log.state, "CG", "unknown", 0) == NotStored()
+    assert query_offset(log.state, "Nobody", "orders", 0) == NotStored()
+
+
+def test_an_offset_is_told_at_once_and_logged_within_a_second() -> None:
+    log = with_group()
+    assert log.do(CommitOffset("CG", "orders", 0, 5)) == Done()
+    assert query_offset(log.state, "CG", "orders", 0) == Stored(5)
+    assert not log.of(OffsetsCommitted)
+    assert next_deadline_ms(log.state) == log.now_ms
+    log.tick()
+    assert [record.entries for record in log.of(OffsetsCommitted)] == [(("CG", 1, 0, 5),)]
+    log.restart()
+    assert query_offset(log.state, "CG", "orders", 0) == Stored(5)
+
+
+def test_offsets_are_logged_at_most_once_a_second_per_group() -> None:
+    log = with_group()
+    for at in range(50):
+        log.do(CommitOffset("CG", "orders", at % 4, at))
+        log.tick()
+        log.later(100)
+    assert 4 <= len(log.of(OffsetsCommitted)) <= 6
+    log.later(1_000)
+    log.tick()
+    assert log.state.offsets["CG"] == {(1, 0): 48, (1, 1): 49, (1, 2): 46, (1, 3): 47}
+    assert next_deadline_ms(log.state) is None
+
+
+def test_groups_that_are_due_together_share_a_record() -> None:
+    log = with_group("A", "B")
+    log.do(CommitOffset("A", "orders", 0, 1))
+    log.do(CommitOffset("B", "orders", 0, 2))
+    log.tick()
+    assert [set(record.entries) for record in log.of(OffsetsCommitted)] == [{("A", 1, 0, 1), ("B", 1, 0, 2)}]
+
+
+def test_a_consumer_that_leaves_has_its_offsets_logged_at_once() -> None:
+    log = with_group()
+    log.session(consumer(1, log.now_ms))
+    log.do(CommitOffset("CG", "orders", 0, 1))
+    log.tick()
+    log.do(CommitOffset("CG", "orders", 0, 2))
+    log.tick()
+    assert len(log.of(OffsetsCommitted)) == 1
+    log.session(Unregistered(1, "client-1", "", "CG"))
+    log.tick()
+    assert log.of(OffsetsCommitted)[1].entries == (("CG", 1, 0, 2),)
+
+
+def test_a_drain_logs_everything() -> None:
+    log = with_group("A", "B")
+    for group in "AB":
+        log.do(CommitOffset(group, "orders", 0, 1))
+    log.tick()
+    for group in "AB":
+        log.do(CommitOffset(group, "orders", 0, 2))
+    log.session(LogOffsetsNow())
+    log.tick()
+    log.restart()
+    assert [query_offset(log.state, group, "orders", 0) for group in "AB"] == [Stored(2), Stored(2)]
+
+
+def test_an_offset_may_be_set_back() -> None:
+    log = with_group()
+    log.do(CommitOffset("CG", "orders", 0, 50))
+    log.tick()
+    log.do(CommitOffset("CG", "orders", 0, 3))
+    assert query_offset(log.state, "CG", "orders", 0) == Stored(3)
+    log.later(1_000)
+    log.tick()
+    log.restart()
+    assert query_offset(log.state, "CG", "orders", 0) == Stored(3)
+
+
+def test_the_same_offset_again_is_not_logged_again() -> None:
+    log = with_group()
+    log.do(CommitOffset("CG", "orders", 0, 5))
+    log.tick()
+    log.later(5_000)
+    log.do(CommitOffset("CG", "orders", 0, 5))
+    log.tick()
+    assert len(log.of(OffsetsCommitted)) == 1
+
+
+def test_offsets_of_what_does_not_exist_are_refused() -> None:
+    log = with_group()
+    refused(log.do(CommitOffset("CG", "unknown", 0, 1)), Why.TOPIC_NOT_EXIST)
+    refused(log.do(CommitOffset("Nobody", "orders", 0, 1)), Why.GROUP_NOT_EXIST)
+    refused(log.do(CommitOffset("CG", "orders", 4, 1)), Why.INVALID_PARAMETER)
+    refused(log.do(CommitOffset("CG", "orders", 0, -1)), Why.INVALID_PARAMETER)
+
+
+def test_offsets_go_with_their_topic_and_do_not_come_back_with_its_name() -> None:
+    log = with_group()
+    log.do(CommitOffset("CG", "orders", 0, 5))
+    log.tick()
+    log.do(CommitOffset("CG", "orders", 1, 6))
+    log.do(DeleteTopic("orders"))
+    log.do(SetTopic("orders", 4, 4, 6))
+    log.later(2_000)
+    log.tick()
+    assert query_offset(log.state, "CG", "orders", 0) == NotStored()
+    assert query_offset(log.state, "CG", "orders", 1) == NotStored()
+
+
+def test_thousands_of_offsets_are_logged_in_bounded_records() -> None:
+    log = CoreLog()
+    log.do(SetTopic("wide", 500, 500, 6))
+    for group in ("A", "B"):
+        log.do(EnsureGroup(group))
+        for queue in range(500):
+            log.do(CommitOffset(group, "wide", queue, queue + 1))
+    log.tick()
+    assert len(log.of(OffsetsCommitted)) > 1
+    assert sum(len(record.entries) for record in log.of(OffsetsCommitted)) == 1_000
+    log.restart()
+    assert query_offset(log.state, "B", "wide", 499) == Stored(500)

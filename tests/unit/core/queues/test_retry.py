@@ -1,0 +1,107 @@
+"""Send back: when a message comes again, and when it is given up."""
+
+import pytest
+
+from halfmq.core.commands import EnsureGroup, SendBack, SetGroup
+from halfmq.core.decision import Done, Why
+from halfmq.core.queues.retry import retry_level
+from halfmq.core.session import DiskSpace
+from halfmq.model.ids import offset_message_id
+from halfmq.model.properties import encode, to_dict
+from halfmq.model.records import DelayedRecord, MessageRecord, Released
+from halfmq.model.stored_message import StoredMessage
+from tests.support.core_log import PEER, CoreLog, refused
+
+
+def failed(times: int = 0, topic: str = "orders", **pairs: str) -> StoredMessage:
+    """What the log holds and a consumer failed on: a committed half, say, with its patched transaction bits."""
+    properties = encode({"UNIQ_KEY": "U1", "TAGS": "TagA", "TRAN_MSG": "true", **pairs})
+    return StoredMessage(topic, 2, 40, 11, 8 | 1, 77, PEER, 5, PEER, times, 99, b"body", 1234, properties)
+
+
+def back(message: StoredMessage | None, *, level: int = 0, max_times: int = -1, group: str = "CG") -> SendBack:
+    return SendBack(1, group, 4_096, level, max_times, "", message)
+
+
+def with_group() -> CoreLog:
+    log = CoreLog()
+    log.do(EnsureGroup("CG"))
+    return log
+
+
+def test_a_failed_message_comes_again_to_its_group_after_the_standard_delay() -> None:
+    log = with_group()
+    assert log.do(back(failed())) == Done()
+    (record,) = log.of(DelayedRecord)
+    copy = record.message
+    assert (copy.topic, copy.queue_id, copy.reconsume_times) == ("%RETRY%CG", 0, 1)
+    assert (copy.body, copy.body_crc, copy.flag, copy.born_time_ms, copy.born_host) == (b"body", 1234, 11, 77, PEER)
+    assert copy.sys_flag == 1, "compression stays, transaction bits do not"
+    assert record.due_ms == log.now_ms + 10_000
+    log.run_to(log.now_ms + 10_000)
+    assert [ref.topic_id for ref in log.of(Released)[0].refs] == [log.state.topics_by_name["%RETRY%CG"].topic_id]
+
+
+def test_the_copy_says_where_it_came_from() -> None:
+    log = with_group()
+    log.do(back(failed(TIMER_DELAY_MS="500")))
+    pairs = to_dict(log.of(DelayedRecord)[0].message.properties)
+    assert pairs["RETRY_TOPIC"] == "orders"
+    assert pairs["ORIGIN_MESSAGE_ID"] == offset_message_id(log.settings.store_host, 4_096)
+    assert (pairs["UNIQ_KEY"], pairs["TAGS"], pairs["WAIT"], pairs["DELAY"]) == ("U1", "TagA", "false", "3")
+    assert (pairs["REAL_TOPIC"], pairs["REAL_QID"]) == ("%RETRY%CG", "0")
+    assert "TIMER_DELAY_MS" not in pairs
+
+
+def test_a_second_failure_keeps_the_first_origin() -> None:
+    log = with_group()
+    log.do(back(failed(1, "%RETRY%CG", RETRY_TOPIC="orders", ORIGIN_MESSAGE_ID="FIRST")))
+    pairs = to_dict(log.of(DelayedRecord)[0].message.properties)
+    assert (pairs["RETRY_TOPIC"], pairs["ORIGIN_MESSAGE_ID"], pairs["DELAY"]) == ("orders", "FIRST", "4")
+
+
+@pytest.mark.parametrize(("level", "times", "expected"), [(0, 0, 3), (0, 5, 8), (0, 15, 18), (0, 16, 18), (5, 3, 5), (99, 0, 18)])
+def test_the_delay_level_grows_with_each_failure_unless_the_consumer_says(level: int, times: int, expected: int) -> None:
+    assert retry_level(level, times) == expected
+
+
+@pytest.mark.parametrize(
+    ("times", "max_times", "level", "dead"),
+    [(15, -1, 0, False), (16, -1, 0, True), (2, 3, 0, False), (3, 3, 0, True), (0, -1, -1, True), (0, 0, 0, True)],
+)
+def test_a_message_that_was_tried_often_enough_is_a_dead_letter(times: int, max_times: int, level: int, dead: bool) -> None:
+    log = with_group()
+    log.do(back(failed(times), level=level, max_times=max_times))
+    assert len(log.of(MessageRecord)) == dead
+    assert len(log.of(DelayedRecord)) == (not dead)
+    if dead:
+        letter = log.of(MessageRecord)[0].message
+        pairs = to_dict(letter.properties)
+        assert (letter.topic, letter.queue_id, letter.reconsume_times) == ("%DLQ%CG", 0, times + 1)
+        assert pairs["DLQ_ORIGIN_TOPIC"] == "orders"
+        assert "DELAY" not in pairs
+
+
+def test_a_message_that_nobody_may_see_is_not_found() -> None:
+    log = with_group()
+    end = log.state.log_end
+    refused(log.do(back(None)), Why.NOT_FOUND)
+    refused(log.do(back(failed(), group="Nobody")), Why.GROUP_NOT_EXIST)
+    log.session(DiskSpace(True))
+    refused(log.do(back(failed())), Why.STORE_FULL)
+    assert log.state.log_end == end
+
+
+def test_a_group_without_retry_queues_drops_what_failed_as_it_asked_for() -> None:
+    log = CoreLog()
+    log.do(SetGroup("CG", 16, 0, True))
+    end = log.state.log_end
+    assert log.do(back(failed())) == Done()
+    assert log.state.log_end == end
+
+
+def test_a_message_sent_back_twice_is_two_copies() -> None:
+    log = with_group()
+    log.do(back(failed()))
+    log.do(back(failed()))
+    assert len(log.of(DelayedRecord)) == 2

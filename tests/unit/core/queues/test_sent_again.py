@@ -1,0 +1,143 @@
+"""Which plain message is the same one, and which is another."""
+
+import pytest
+
+from halfmq.core.commands import EnsureGroup, SendBatch
+from halfmq.core.decision import SentBatch
+from halfmq.core.session import Published
+from halfmq.model.properties import encode
+from halfmq.model.records import MessageRecord
+from halfmq.model.settings import BrokerSettings
+from tests.support.core_log import PEER, CoreLog, message, sent
+
+
+def released(log: CoreLog) -> None:
+    """All answers so far have left."""
+    log.session(Published(log.state.log_end))
+
+
+def test_a_message_sent_again_on_another_connection_is_the_same() -> None:
+    log = CoreLog()
+    first = sent(log.do(message("M1", connection=1)))
+    released(log)
+    assert log.do(message("M1", connection=2)) == first
+    assert len(log.of(MessageRecord)) == 1
+
+
+def test_a_message_sent_again_before_its_answer_was_released_is_the_same_on_any_connection() -> None:
+    log = CoreLog()
+    first = sent(log.do(message("M1", connection=1)))
+    assert log.do(message("M1", connection=1)) == first
+
+
+def test_one_message_object_sent_twice_after_an_answer_is_two_messages() -> None:
+    log = CoreLog()
+    first = sent(log.do(message("M1", connection=1)))
+    released(log)
+    second = sent(log.do(message("M1", connection=1)))
+    assert (first.queue_offset, second.queue_offset) == (0, 1)
+    assert log.do(message("M1", connection=2)) == second, "a retry of the second is the second"
+
+
+def test_the_queue_may_differ_when_a_client_tries_another_one() -> None:
+    log = CoreLog()
+    first = sent(log.do(message("M1", queue=0)))
+    assert log.do(message("M1", queue=2, connection=2)) == first
+
+
+def test_another_body_topic_or_id_is_another_message() -> None:
+    log = CoreLog()
+    log.do(message("M1", body=b"one"))
+    log.do(message("M1", body=b"two", connection=2))
+    log.do(message("M1", body=b"two", topic="loyalty", connection=2))
+    log.do(message("M2", body=b"two", connection=2))
+    assert len(log.of(MessageRecord)) == 4
+
+
+def test_after_a_restart_a_message_sent_again_is_the_same_since_its_connection_is_new() -> None:
+    log = CoreLog()
+    first = sent(log.do(message("M1", connection=1)))
+    released(log)
+    log.restart()
+    released(log)
+    assert log.do(message("M1", connection=1)) == first
+
+
+def test_after_a_snapshot_too() -> None:
+    log = CoreLog()
+    first = sent(log.do(message("M1", connection=1)))
+    log.state = log.reloaded(log.snapshot())
+    released(log)
+    assert log.do(message("M1", connection=1)) == first
+
+
+@pytest.mark.parametrize("prefix", ["%RETRY%", "%DLQ%"])
+def test_copies_for_retry_and_dead_letters_keep_their_id_and_are_all_stored(prefix: str) -> None:
+    log = CoreLog()
+    log.do(EnsureGroup("CG"))
+    for _ in range(3):
+        sent(log.do(message("M1", topic=f"{prefix}CG", connection=2)))
+    assert len(log.of(MessageRecord)) == 3
+
+
+def test_a_reconsumed_message_is_never_taken_for_sent_again() -> None:
+    log = CoreLog()
+    log.do(message("M1"))
+    log.do(message("M1", reconsume_times=1, connection=2))
+    log.do(message("M1", reconsume_times=1, connection=3))
+    assert len(log.of(MessageRecord)) == 3
+
+
+def test_the_window_ends_by_age_at_the_time_of_the_batch() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ms=120_000))
+    first = sent(log.do(message("M1")))
+    log.later(120_000)
+    log.do(message("other"))
+    assert log.do(message("M1", connection=2)) == first
+    log.later(1)
+    log.do(message("another"))
+    assert sent(log.do(message("M1", connection=2))) != first
+
+
+def test_the_window_ends_by_number() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ids_max=3))
+    first = sent(log.do(message("M1")))
+    log.do(message("M2"))
+    log.do(message("M3"))
+    assert log.do(message("M1", connection=2)) == first
+    log.do(message("M4"))
+    assert sent(log.do(message("M1", connection=2))) != first
+    assert len(log.state.sent) == 3
+
+
+def test_a_delayed_message_sent_again_is_the_same() -> None:
+    log = CoreLog()
+    first = sent(log.do(message("M1", DELAY="3")))
+    assert log.do(message("M1", DELAY="3", connection=2)) == first
+    assert len(log.state.delayed) == 1
+
+
+def batch(first: int, connection: int = 1) -> SendBatch:
+    entries = tuple((0, b"entry", encode({"UNIQ_KEY": f"B{number}"})) for number in range(first, first + 3))
+    return SendBatch(connection, "PG", "orders", 4, 1, 0, 7, PEER, entries)
+
+
+def test_a_batch_sent_again_is_the_same() -> None:
+    log = CoreLog()
+    log.do(message("M0", queue=1))
+    first = log.do(batch(0))
+    assert isinstance(first, SentBatch)
+    released(log)
+    assert log.do(batch(0, connection=2)) == first
+    log.restart()
+    assert log.do(batch(0, connection=2)) == first
+    assert len(log.of(MessageRecord)) == 4
+
+
+def test_a_batch_that_is_sent_twice_or_differs_is_another_one() -> None:
+    log = CoreLog()
+    first = log.do(batch(0))
+    released(log)
+    assert log.do(batch(0)) != first
+    assert log.do(batch(1, connection=2)) != first
+    assert len(log.of(MessageRecord)) == 9

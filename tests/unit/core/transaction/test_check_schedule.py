@@ -1,0 +1,263 @@
+"""When who is asked about which transaction."""
+
+import pytest
+
+from halfmq.core.commands import CheckNotSent, Tick, Wanted
+from halfmq.core.decide import next_deadline_ms
+from halfmq.core.decision import Done, SendCheck, Settled
+from halfmq.core.session import ConnectionClosed
+from halfmq.core.transaction.check_schedule import backoff_ms
+from halfmq.core.transaction.invariants import check
+from halfmq.model.records import Checked
+from halfmq.model.settings import BrokerSettings
+from tests.support.core_log import START_MS, CoreLog, end, half, part, producer
+
+
+def with_producer(*connections: int, **settings: int) -> CoreLog:
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, **settings))
+    for connection in connections or (1,):
+        log.session(producer(connection, log.now_ms))
+    return log
+
+
+def checks(effects: list[object]) -> list[SendCheck]:
+    return [effect for effect in effects if isinstance(effect, SendCheck)]
+
+
+def test_nothing_is_asked_before_the_immunity_is_over() -> None:
+    log = with_producer()
+    reply = log.do(half("T1"))
+    assert log.checks_after(5_999) == []
+    (asked,) = checks(log.run_to(START_MS + 6_100))
+    assert START_MS + 6_000 <= log.of(Checked)[0].next_check_at_ms - backoff_ms(log.settings, "T1", 1)
+    assert asked == SendCheck(1, "PG", "T1", reply.queue_offset, reply.log_offset, reply.log_offset, 1)
+
+
+def test_the_deadline_says_when_the_first_check_is_due() -> None:
+    log = with_producer()
+    assert next_deadline_ms(log.state) is None
+    log.do(half("T1"))
+    deadline = next_deadline_ms(log.state)
+    assert deadline is not None
+    assert START_MS + 6_000 <= deadline < START_MS + 6_064, "rounded up to a bucket, never early"
+
+
+def test_a_message_says_its_own_immunity() -> None:
+    log = with_producer()
+    log.do(half("T1", CHECK_IMMUNITY_TIME_IN_SECONDS="60"))
+    log.do(half("T2", CHECK_IMMUNITY_TIME_IN_SECONDS="1"))
+    assert [asked.tx_id for asked in log.checks_after(2_000)] == ["T2"]
+    assert "T1" not in {asked.tx_id for asked in checks(log.run_to(START_MS + 59_999))}
+    assert "T1" in {asked.tx_id for asked in checks(log.run_to(START_MS + 60_100))}
+
+
+def test_each_further_message_of_a_transaction_moves_the_immunity_on() -> None:
+    log = with_producer()
+    log.do(part("T1", 0))
+    log.later(5_000)
+    log.do(part("T1", 1, count=2))
+    assert log.checks_after(5_999) == []
+    assert len(log.checks_after(100)) == 1
+
+
+def test_checks_are_counted_from_one_and_back_off() -> None:
+    log = with_producer()
+    reply = log.do(half("T1"))
+    times = []
+    for number in range(1, 9):
+        deadline = next_deadline_ms(log.state)
+        assert deadline is not None
+        (asked,) = checks(log.run_to(deadline))
+        assert asked.checks == number
+        times.append(log.now_ms)
+        log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    for gap, (low, high) in zip(gaps, [(5, 6.4), (10, 12.6), (20, 25.1), (40, 50.1), (60, 75.1), (60, 75.1)], strict=False):
+        assert low * 1_000 <= gap <= high * 1_000, gaps
+
+
+def test_jitter_is_the_same_for_the_same_check_and_differs_between_transactions() -> None:
+    settings = BrokerSettings()
+    spans = {backoff_ms(settings, f"T{number}", 1) for number in range(100)}
+    assert len(spans) > 50
+    assert all(5_000 <= span <= 6_250 for span in spans)
+    assert backoff_ms(settings, "T1", 1) == backoff_ms(settings, "T1", 1)
+
+
+def test_a_transaction_that_is_settled_is_not_asked_about() -> None:
+    log = with_producer()
+    reply = log.do(half("T1"))
+    log.do(end("T1", reply))
+    assert log.checks_after(60_000) == []
+    assert not log.of(Checked)
+
+
+def test_one_check_is_in_flight_until_it_is_answered_or_overdue() -> None:
+    log = with_producer(check_interval_ms=1_000, check_answer_ms=5_000)
+    reply = log.do(half("T1"))
+    assert len(log.checks_after(6_100)) == 1
+    assert log.checks_after(4_900) == [], "the back-off is over, the answer is not overdue"
+    assert len(log.checks_after(200)) == 1
+    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    assert not log.state.producer_groups["PG"].in_flight
+
+
+def test_a_reconnecting_producer_cuts_the_back_off_short() -> None:
+    log = with_producer()
+    reply = log.do(half("T1"))
+    assert len(log.checks_after(6_100)) == 1
+    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    assert log.checks_after(100) == []
+    log.session(ConnectionClosed(1))
+    log.session(producer(2, log.now_ms))
+    assert next_deadline_ms(log.state) == 0
+    assert [asked.connection for asked in log.tick() if isinstance(asked, SendCheck)] == [2]
+
+
+def test_a_reconnecting_producer_never_cuts_the_immunity_short() -> None:
+    log = with_producer()
+    log.do(half("T1"))
+    log.later(1_000)
+    log.session(producer(2, log.now_ms))
+    assert checks(log.tick()) == []
+    assert checks(log.run_to(START_MS + 5_999)) == []
+    assert len(checks(log.run_to(START_MS + 6_100))) == 1
+
+
+def test_a_reconnect_asks_nothing_twice_while_an_answer_may_come() -> None:
+    log = with_producer()
+    log.do(half("T1"))
+    assert len(log.checks_after(6_100)) == 1
+    log.session(producer(2, log.now_ms))
+    log.session(producer(3, log.now_ms))
+    assert checks(log.tick()) == []
+
+
+def test_a_heartbeat_of_a_known_connection_is_no_reconnection() -> None:
+    log = with_producer()
+    reply = log.do(half("T1"))
+    log.checks_after(6_100)
+    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    log.session(producer(1, log.now_ms))
+    assert checks(log.tick()) == []
+
+
+def test_without_a_live_producer_nothing_is_asked_or_counted_and_nothing_is_dropped() -> None:
+    log = CoreLog()
+    log.do(half("T1"))
+    assert log.checks_after(3_600_000) == []
+    assert not log.of(Checked)
+    assert next_deadline_ms(log.state) is None, "no timer spins while nobody can be asked"
+    log.session(producer(7, log.now_ms))
+    (asked,) = log.checks_after(0)
+    assert (asked.connection, asked.checks) == (7, 1)
+
+
+def test_a_check_that_reached_nobody_is_not_counted_and_another_member_is_asked() -> None:
+    log = with_producer(1, 2)
+    log.do(half("T1"))
+    (first,) = log.checks_after(6_100)
+    log.session(ConnectionClosed(first.connection))
+    log.do(CheckNotSent("PG", "T1"))
+    (second,) = log.checks_after(100)
+    assert second.connection != first.connection
+    assert (first.checks, second.checks) == (1, 1)
+    check(log.state)
+
+
+def test_a_check_that_reached_nobody_waits_for_a_producer_when_there_is_no_other() -> None:
+    log = with_producer(1)
+    log.do(half("T1"))
+    (asked,) = log.checks_after(6_100)
+    log.do(CheckNotSent("PG", "T1"))
+    assert log.state.producer_groups["PG"].undecided["T1"].checks == 0
+    assert log.checks_after(100_000) == []
+    assert next_deadline_ms(log.state) is None
+    log.session(producer(asked.connection, log.now_ms))
+    assert [again.checks for again in log.checks_after(0)] == [1]
+
+
+def test_a_check_not_sent_about_a_settled_transaction_is_nothing() -> None:
+    log = with_producer()
+    reply = log.do(half("T1"))
+    log.checks_after(6_100)
+    log.do(end("T1", reply))
+    assert log.do(CheckNotSent("PG", "T1")) == Done()
+    assert log.do(CheckNotSent("Nobody", "T1")) == Done()
+
+
+def test_a_lost_connection_ends_the_wait_for_its_answers() -> None:
+    log = with_producer(1, 2)
+    log.do(half("T1"))
+    (first,) = log.checks_after(6_100)
+    log.session(ConnectionClosed(first.connection))
+    (second,) = log.checks_after(10)
+    assert second.connection != first.connection
+
+
+def test_members_take_turns() -> None:
+    log = with_producer(1, 2, 3)
+    for number in range(9):
+        log.do(half(f"T{number}"))
+    asked = [effect.connection for effect in log.checks_after(6_100)]
+    assert sorted(asked) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+def test_a_group_has_a_budget_of_checks_in_flight() -> None:
+    log = with_producer(checks_in_flight_max=4)
+    replies = {f"T{number}": log.do(half(f"T{number}")) for number in range(10)}
+    first = log.checks_after(6_100)
+    assert len(first) == 4
+    assert log.checks_after(0) == []
+    for asked in first[:3]:
+        log.do(end(asked.tx_id, replies[asked.tx_id], Wanted.UNKNOWN, from_check=True))
+    assert len(log.checks_after(0)) == 3
+    deadline = next_deadline_ms(log.state)
+    assert deadline is not None
+    assert deadline <= log.now_ms + 5_000, "when the first answer is overdue there is room again"
+    assert len(checks(log.run_to(deadline))) >= 1
+
+
+def test_groups_do_not_take_each_others_turns() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, checks_in_flight_max=2))
+    log.session(producer(1, log.now_ms, "A"))
+    log.session(producer(2, log.now_ms, "B"))
+    for number in range(5):
+        log.do(half(f"A{number}", group="A"))
+        log.do(half(f"B{number}", group="B"))
+    asked = log.checks_after(6_100)
+    assert sorted(effect.group for effect in asked) == ["A", "A", "B", "B"]
+    assert {effect.connection for effect in asked if effect.group == "A"} == {1}
+
+
+def test_a_tick_does_a_bounded_amount_and_says_that_there_is_more() -> None:
+    log = with_producer(checks_in_flight_max=10_000)
+    for number in range(600):
+        log.do(half(f"T{number}", body=b""))
+    log.later(7_000)
+    decision = log.decide(Tick())
+    assert decision.reply == Done(again=True)
+    assert 0 < len(checks(list(decision.effects))) <= 256
+    log.tick()
+    assert len({effect.tx_id for effect in log.effects if isinstance(effect, SendCheck)}) == 600
+
+
+def test_after_a_restart_the_schedule_goes_on_where_it_was() -> None:
+    log = with_producer()
+    log.do(half("T1"))
+    log.checks_after(6_100)
+    due = log.state.producer_groups["PG"].undecided["T1"].next_check_at_ms
+    log.restart()
+    assert next_deadline_ms(log.state) == (due + 63) // 64 * 64
+    log.session(producer(4, log.now_ms))
+    assert [asked.checks for asked in log.checks_after(0)] == [2], "its producer is new to this run: asked at once"
+
+
+@pytest.mark.parametrize("wanted", [Wanted.COMMIT, Wanted.ROLLBACK])
+def test_a_verdict_ends_checks_and_frees_the_budget(wanted: Wanted) -> None:
+    log = with_producer(checks_in_flight_max=1)
+    replies = [log.do(half(f"T{number}")) for number in range(2)]
+    (asked,) = log.checks_after(6_100)
+    other = 1 - int(asked.tx_id[1])
+    assert isinstance(log.do(end(asked.tx_id, replies[1 - other], wanted, from_check=True)), Settled)
+    assert [effect.tx_id for effect in log.checks_after(0)] == [f"T{other}"]
