@@ -25,7 +25,6 @@ import msgspec
 from halfmq.bench.load import frame
 
 TOPICS = ("CrashA", "CrashB")
-GROUP = "crash"
 COMMIT, ROLLBACK = 8, 12
 
 
@@ -71,6 +70,8 @@ class Recorder:
         self.file = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         self.dice = random.Random(seed)
         self.prefix = f"{seed}-{os.getpid()}"
+        #: Of its own: a check must reach a process that knows the transaction, as with any two services.
+        self.group = f"crash-{seed}"
         self.connections = connections
         self.threads = threads
         self.rate = rate
@@ -169,7 +170,7 @@ class Link:
         body = json.dumps(
             {
                 "clientID": f"crash@{self.owner.prefix}#{self.number}",
-                "producerDataSet": [{"groupName": GROUP}],
+                "producerDataSet": [{"groupName": self.owner.group}],
                 "consumerDataSet": [],
             }
         )
@@ -267,13 +268,13 @@ class Link:
     async def _half(self, tx: Transaction, index: int) -> _Answer:
         tx.halves_sent = max(tx.halves_sent, index + 1)
         properties = (
-            f"UNIQ_KEY\x01{tx.tx_id}.{index}\x02TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02HMQ_TX_ID\x01{tx.tx_id}\x02HMQ_TX_INDEX\x01{index}\x02"
+            f"UNIQ_KEY\x01{tx.tx_id}.{index}\x02TRAN_MSG\x01true\x02PGROUP\x01{self.owner.group}\x02HMQ_TX_ID\x01{tx.tx_id}\x02HMQ_TX_INDEX\x01{index}\x02"
             "CHECK_IMMUNITY_TIME_IN_SECONDS\x011\x02"
         )
         if index == tx.count - 1:
             properties += f"HMQ_TX_COUNT\x01{tx.count}\x02"
         ext = {
-            "a": GROUP, "b": TOPICS[index % 2], "c": "TBW102", "d": "8", "e": str(self.owner.dice.randrange(8)), "f": "4",
+            "a": self.owner.group, "b": TOPICS[index % 2], "c": "TBW102", "d": "8", "e": str(self.owner.dice.randrange(8)), "f": "4",
             "g": "1795246382304", "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
         }  # fmt: skip
         return await self._ask({"code": 310, "flag": 0, "language": "JAVA", "version": 401, "extFields": ext}, tx.body)
@@ -281,7 +282,7 @@ class Link:
     def _end_fields(self, tx: Transaction, from_check: bool) -> dict[str, str]:
         half_index, log_offset = tx.places[0]
         return {
-            "producerGroup": GROUP, "HMQ_TX_ID": tx.tx_id, "msgId": f"{tx.tx_id}.0", "tranStateTableOffset": half_index,
+            "producerGroup": self.owner.group, "HMQ_TX_ID": tx.tx_id, "msgId": f"{tx.tx_id}.0", "tranStateTableOffset": half_index,
             "commitLogOffset": str(log_offset), "commitOrRollback": str(verdict_of(tx.tx_id)),
             "fromTransactionCheck": "true" if from_check else "false",
         }  # fmt: skip

@@ -37,8 +37,8 @@ def start(module: str, *arguments: str) -> "subprocess.Popen[str]":
 def broker(tmp_path: Path) -> Iterator[Served]:
     served = Served(
         tmp_path / "data", tmp_path / "broker.log", "--durability", "fsync", "--segment-bytes", str(1 << 20),
-        "--checkpoint-interval-ms", "1000", "--retention-bytes", str(24 << 20),
-        "--retention-check-ms", "300",
+        "--checkpoint-interval-ms", "1000", "--retention-bytes", str(8 << 20),
+        "--retention-check-ms", "300", "--check-interval-ms", "1000",
     )  # fmt: skip
     served.start()
     yield served
