@@ -45,7 +45,7 @@ from halfmq.model.records import (
 )
 from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
-from halfmq.store.consume_queue import ConsumeQueues, QueueEntry
+from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, list_queues
 from halfmq.store.key_index import KeyIndex
 from halfmq.store.layout import QUEUE_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK
 from halfmq.store.open_files import OpenFiles
@@ -131,7 +131,20 @@ class Derived:
         derived.table.load()
         derived.keys.load(redo_from)
         derived._topics = {topic.topic_id: topic for topic in derived._read_topics()}
+        derived._distrust_names()
         return derived
+
+    def _distrust_names(self) -> None:
+        """A process that was killed may have made names and never synced them: the first ``sync`` covers them all.
+
+        That a name is there says nothing about the disk; a checkpoint that relied on it would lose whole queues.
+        """
+        queues = self._directory / "queues"
+        for topic_id, _, queue_directory in list_queues(self._disk, queues):
+            self._files.directory_changed(queue_directory)
+            self._files.directory_changed(queues / str(topic_id))
+        for directory in (queues, self._directory / "transactions", self._directory / "keys", self._directory):
+            self._files.directory_changed(directory)
 
     # --- following the log
 

@@ -303,17 +303,23 @@ def small_file_system(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
+def fill_file_system(under: make.LogUnderTest, refused: list[int]) -> None:
+    """``refused`` gets the log's end each time it was known that space is low."""
+    for _ in range(100):
+        under.append(make.plain(b"x" * 8_000))
+        under.log.sync(under.log.end)
+        if not under.log.prepare_next():
+            refused.append(under.log.end)
+
+
 def test_a_really_full_file_system(small_file_system: Path) -> None:
     """Fill it, see it refused without damage, free some, go on; then recover."""
     directory = small_file_system / "log"
     under = make.LogUnderTest(RealDisk(), directory).make().start()
-    refused = 0
+    refused: list[int] = []
     with pytest.raises(StoreFull):
-        for _ in range(100):
-            under.append(make.plain(b"x" * 8_000))
-            under.log.sync(under.log.end)
-            refused += not under.log.prepare_next()
-    assert refused > 3, "known a segment ahead"
+        fill_file_system(under, refused)
+    assert len(refused) > 3, "known a segment ahead"
     assert under.log.space_low
     assert under.log.failure is None
     kept = under.log.end

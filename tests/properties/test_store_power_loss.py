@@ -1,0 +1,182 @@
+"""Power loss over the whole store: log, derived files, checkpoints, snapshots and trims, cut at random operations.
+
+After each start, readers must see exactly what the log holds: each visible message once, in its place, with its body;
+each half with its verdict. From time to time everything but the log is deleted first: the log alone is enough.
+
+`HALFMQ_SEEDS=2000` runs more seeds. A seed repeats exactly.
+"""
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import log_records as make
+from tests.support.small_broker import QUEUES, SmallBroker
+
+from halfmq.errors import HalfmqError
+from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
+
+SEEDS = int(os.environ.get("HALFMQ_SEEDS", "60"))
+HOME = Path("/store")
+
+
+class Lost(AssertionError):
+    """The promise is broken; the text says which."""
+
+
+class Run:
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(f"load {seed}")
+        self.disk = FaultyDisk(seed)
+        self.broker = SmallBroker(self.disk, HOME)
+        self.durable = 0
+        self.transactions = 0
+        self.cases: list[str] = []
+        self.losses = 0
+        self.trims = 0
+        self.checkpoints = 0
+
+    def go(self) -> "Run":
+        for _ in range(self.dice.randrange(2, 6)):
+            self.disk.power_fails_after(int(self.dice.expovariate(1 / 120)))
+            try:
+                self.start()
+                self.load()
+            except PowerLost:
+                self.losses += 1
+            if self.dice.random() < 0.3:
+                self.disk.kill()
+            else:
+                self.disk.crash()
+            if self.dice.random() < 0.15:
+                self.delete_what_is_derived()
+        self.start()
+        return self
+
+    def delete_what_is_derived(self) -> None:
+        for path in self.disk.image():
+            if path.suffix != ".seg" and path.parts[:3] == ("/", "store", "shard-0"):
+                self.disk.remove(path)
+
+    def start(self) -> None:
+        broker = self.broker.start()
+        self.cases.append(broker.store.recovery.case.letter)
+        end = broker.store.log_end
+        if end < self.durable:
+            raise Lost(f"the log ends at {end}, it was durable up to {self.durable}")
+        broker.written = [batch for batch in broker.written if batch.end <= end]
+        self.durable = end
+        problems = broker.problems()
+        if problems:
+            raise Lost(f"case {self.cases[-1]}: {problems[0]} ({len(problems)} in all)")
+
+    def load(self) -> None:
+        dice, broker = self.dice, self.broker
+        for _ in range(dice.randrange(1, 100)):
+            broker.turn([self.action() for _ in range(dice.randrange(1, 4))])
+            if dice.random() < 0.3:
+                broker.sync()
+                self.durable = broker.store.durable_position
+            if dice.random() < 0.04:
+                self.checkpoint()
+            if dice.random() < 0.04:
+                self.trim()
+
+    def action(self) -> tuple[Any, ...]:
+        dice, undecided = self.dice, self.broker.state.undecided
+        what = dice.random()
+        queue = dice.randrange(QUEUES)
+        body = dice.randbytes(dice.choice((0, 20, 300, 2_000)))
+        if what < 0.4 or len(undecided) > 20:
+            if what < 0.2 or not undecided:
+                return ("send", queue, body)
+        elif what < 0.7 or not undecided:
+            self.transactions += 1
+            return ("prepare", f"T{self.transactions}", queue, body)
+        # One verdict a turn and transaction: what an action decides is applied when the next one is made.
+        tx_id = dice.choice(sorted(undecided))
+        known = undecided[tx_id]
+        if known[0] >= self.broker.store.log_end or tx_id in self.settling:
+            return ("send", queue, body)
+        self.settling.add(tx_id)
+        return ("commit", tx_id) if dice.random() < 0.7 else ("roll_back", tx_id)
+
+    @property
+    def settling(self) -> set[str]:
+        """Verdicts chosen since the log last grew."""
+        end = self.broker.store.log_end
+        if getattr(self, "_settling", (-1, set()))[0] != end:
+            self._settling: tuple[int, set[str]] = (end, set())
+        return self._settling[1]
+
+    def checkpoint(self) -> None:
+        self.broker.sync()
+        self.durable = self.broker.store.durable_position
+        self.broker.checkpoint()
+        self.checkpoints += 1
+
+    def trim(self) -> None:
+        broker = self.broker
+        starts = [next_start for _, next_start, _ in broker.store.closed_segments()]
+        if not starts:
+            return
+        log_start = self.dice.choice(starts)
+        if log_start <= broker.state.log_start:
+            return
+        broker.turn([("trim", log_start)])
+        broker.sync()
+        self.durable = broker.store.durable_position
+        broker.store.trim(log_start)
+        self.trims += 1
+
+
+def test_readers_see_what_the_log_holds_after_every_loss() -> None:
+    runs = []
+    for seed in range(SEEDS):
+        try:
+            runs.append(Run(seed).go())
+        except (Lost, HalfmqError) as error:
+            pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
+    assert sum(run.losses for run in runs) > SEEDS / 2
+    assert sum(run.checkpoints for run in runs) > SEEDS / 2
+    assert sum(run.trims for run in runs) > SEEDS / 4
+    letters = {letter for run in runs for letter in run.cases}
+    assert letters >= set("AHILM"), letters
+
+
+def broken(seeds: int) -> int:
+    count = 0
+    for seed in range(seeds):
+        try:
+            Run(seed).go()
+        except (Lost, HalfmqError):
+            count += 1
+    return count
+
+
+def test_without_fdatasync_it_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = FaultyDisk.__init__
+
+    def lying(self: FaultyDisk, seed: int = 0) -> None:
+        original(self, seed)
+        self.sync_is_a_lie = True
+
+    monkeypatch.setattr(FaultyDisk, "__init__", lying)
+    assert broken(20) > 5
+
+
+def test_publishing_before_the_sync_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was shown and answered is gone after the loss."""
+
+    def sync(self: Run) -> None:
+        self.durable = self.broker.store.log_end
+
+    monkeypatch.setattr(SmallBroker, "sync", lambda self: None)
+    monkeypatch.setattr(Run, "checkpoint", sync)
+    assert broken(30) > 5
+
+
+def test_segment_size_is_small_enough_to_roll() -> None:
+    assert make.SEGMENT == 1 << 16

@@ -1,0 +1,375 @@
+"""The store as the broker uses it: start, append, sync, publish, checkpoint, trim, restart; and what it refuses."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from tests.support import log_records as make
+from tests.support.small_broker import TOPIC, SmallBroker
+
+from halfmq.errors import StoreDamaged, StoreFull, StoreInUse, StorePoisoned, UsageError, WrongVersion
+from halfmq.model.records import Kind
+from halfmq.runtime.disk import RealDisk
+from halfmq.runtime.entropy import SystemEntropy
+from halfmq.store.published import Published, read_published
+from halfmq.store.store import Durability, Store
+from halfmq.testing.faulty_disk import FaultyDisk
+
+HOME = Path("/store")
+SHARD = HOME / "shard-0"
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    return FaultyDisk()
+
+
+@pytest.fixture
+def broker(disk: FaultyDisk) -> SmallBroker:
+    return SmallBroker(disk, HOME).start()
+
+
+def some_traffic(broker: SmallBroker, turns: int = 40) -> None:
+    for number in range(turns):
+        broker.turn([("prepare", f"T{number}", number % 3, b"half %d" % number), ("send", 0, b"x" * 700)])
+        if number % 3 == 0:
+            broker.turn([("commit", f"T{number}")])
+        elif number % 3 == 1:
+            broker.turn([("roll_back", f"T{number}")])
+        broker.sync()
+
+
+def restart(broker: SmallBroker) -> SmallBroker:
+    """Stop and start; everything that was synced is there, and readers see it."""
+    broker.store.close()
+    broker.start()
+    assert broker.problems() == []
+    return broker
+
+
+# --- a new store ------------------------------------------------------------------------------------------------
+
+
+def test_a_first_start_makes_a_store(disk: FaultyDisk, broker: SmallBroker) -> None:
+    assert broker.store.recovery.case.letter == "A"
+    assert broker.store.epoch == 1
+    assert len(broker.store.uuid) == 32
+    assert {"store.json", "lock", "shard-0"} <= set(disk.list(HOME))
+    assert disk.list(SHARD / "log") == ["0" * 20 + ".seg"]
+
+
+def test_every_start_has_an_epoch_of_its_own(broker: SmallBroker) -> None:
+    uuid = broker.store.uuid
+    epochs = []
+    for _ in range(3):
+        epochs.append(broker.store.epoch)
+        broker.turn([("send", 0, b"x")])
+        broker.sync()
+        restart(broker)
+    assert epochs == [1, 2, 3]
+    assert broker.store.uuid == uuid
+
+
+def test_a_start_that_wrote_nothing_does_not_give_its_epoch_away(broker: SmallBroker) -> None:
+    """A reader may have seen the published page of that run."""
+    restart(restart(broker))
+    assert broker.store.epoch == 3
+
+
+def test_a_store_that_is_in_use_is_refused_by_name(disk: FaultyDisk, broker: SmallBroker) -> None:
+    with pytest.raises(StoreInUse, match="/store is in use"):
+        Store.open(disk, HOME, entropy=SystemEntropy())
+    broker.store.close()
+    SmallBroker(disk, HOME).start()
+
+
+def test_a_refused_start_gives_the_lock_back(disk: FaultyDisk, broker: SmallBroker) -> None:
+    broker.store.close()
+    text = disk.content(HOME / "store.json")
+    disk.put(HOME / "store.json", text.replace(b'"format": 1', b'"format": 9'))
+    for _ in range(2):
+        with pytest.raises(WrongVersion, match="format 9"):
+            Store.open(disk, HOME, entropy=SystemEntropy())
+
+
+def test_the_stored_segment_size_wins(broker: SmallBroker) -> None:
+    broker.turn([("send", 0, b"x")])
+    broker.sync()
+    broker.store.close()
+    broker.start(segment_bytes=1 << 20)
+    assert broker.store.segment_bytes == make.SEGMENT
+
+
+@pytest.mark.parametrize("size", [0, 4_096, 65_537, 100_000])
+def test_a_segment_size_that_cannot_be_is_refused(disk: FaultyDisk, size: int) -> None:
+    with pytest.raises(UsageError, match=f"a segment of {size} bytes"):
+        Store.open(disk, HOME, entropy=SystemEntropy(), segment_bytes=size)
+
+
+def test_a_log_without_its_identity_is_refused(disk: FaultyDisk, broker: SmallBroker) -> None:
+    broker.store.close()
+    disk.remove(HOME / "store.json")
+    with pytest.raises(StoreDamaged, match=r"holds a log but no store\.json"):
+        Store.open(disk, HOME, entropy=SystemEntropy())
+
+
+# --- durable and published --------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_durable_after_the_sync_and_not_before(broker: SmallBroker) -> None:
+    told: list[int] = []
+    broker.store.on_durable = told.append
+    end = broker.turn([("send", 0, b"x")])
+    assert broker.store.durable_position == 0
+    assert told == []
+    assert broker.flush is not None
+    broker.flush.run()
+    assert broker.store.durable_position == end
+    assert told == [end]
+
+
+def test_readers_see_what_is_published(broker: SmallBroker) -> None:
+    broker.turn([("send", 0, b"x")])
+    assert broker.store.bounds(TOPIC, 0) == (0, 0)
+    assert broker.store.read_queue(TOPIC, 0, 0, 10) == []
+    broker.sync()
+    assert broker.store.bounds(TOPIC, 0) == (0, 1)
+    (entry,) = broker.store.read_queue(TOPIC, 0, 0, 10)
+    kind, message = broker.store.read_message(entry.offset)
+    assert (kind, message.body) == (Kind.MESSAGE, b"x")
+    assert broker.store.kind_at(entry.offset) == Kind.MESSAGE
+    assert len(broker.store.stored_view(entry.offset)) == entry.message_bytes
+    assert broker.store.find_offset(TOPIC, 0, entry.offset) == (0, entry)
+    assert broker.store.search_by_time(TOPIC, 0, 0) == 0
+    (found,) = broker.store.find_by_key(TOPIC, "orders", f"K{entry.offset}", 10)
+    assert found.entry == entry
+
+
+def test_other_processes_see_the_published_position(disk: FaultyDisk, broker: SmallBroker) -> None:
+    end = broker.turn([("send", 0, b"x")])
+    broker.sync()
+    page = read_published(disk, SHARD / "published")
+    assert isinstance(page, Published)
+    assert (page.position, page.epoch, page.rebuilding, page.store) == (end, 1, False, broker.store.store_id)
+
+
+def test_in_memory_a_written_batch_is_durable_and_there_is_no_thread(disk: FaultyDisk) -> None:
+    broker = SmallBroker(disk, HOME, Durability.MEMORY).start()
+    end = broker.turn([("send", 0, b"x")])
+    assert broker.store.durable_position == end
+    assert broker.flush is None
+    broker.publish()
+    assert broker.store.bounds(TOPIC, 0) == (0, 1)
+    disk.kill()
+    broker.start()
+    assert broker.problems() == []
+    assert broker.store.log_end == end
+
+
+def test_in_memory_a_power_loss_may_take_it_and_is_no_damage() -> None:
+    for seed in range(30):
+        disk = FaultyDisk(seed)
+        broker = SmallBroker(disk, HOME, Durability.MEMORY).start()
+        for _ in range(40):
+            broker.turn([("send", 0, b"x" * 3_000)])
+            broker.publish()
+        if seed % 2:
+            broker.checkpoint()
+        checkpoint_at = broker.store.log_end if seed % 2 else 0
+        broker.turn([("send", 1, b"y")])
+        broker.publish()
+        disk.crash()
+        broker.start()
+        end = broker.store.log_end
+        assert end >= checkpoint_at, "what a checkpoint stands on was synced"
+        broker.written = [batch for batch in broker.written if batch.end <= end]
+        assert broker.problems() == []
+
+
+def test_the_sync_thread_makes_durable(tmp_path: Path) -> None:
+    store = Store.open(RealDisk(), tmp_path / "store", entropy=SystemEntropy(), segment_bytes=make.SEGMENT)
+    assert list(store.redo()) == []
+    store.finish_recovery(next_half_index=0, undecided=[], topics=[], broker_time_ms=0)
+    reached = threading.Event()
+    wanted = store.append(make.laid_out(0, [make.base(0), make.checked()]), 1)
+    store.on_durable = lambda position: reached.set() if position >= wanted else None
+    store.request_sync(wanted)
+    assert reached.wait(10)
+    assert store.durable_position == wanted
+    store.close()
+    assert not any(thread.name == "halfmq-sync" for thread in threading.enumerate())
+
+
+# --- failures ---------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_sync_is_told_once_and_nothing_becomes_durable(disk: FaultyDisk, broker: SmallBroker) -> None:
+    told: list[StorePoisoned] = []
+    durable: list[int] = []
+    broker.store.on_failed = told.append
+    broker.store.on_durable = durable.append
+    broker.turn([("send", 0, b"x")])
+    disk.fail("sync")
+    assert broker.flush is not None
+    broker.flush.run()
+    assert [type(error) for error in told] == [StorePoisoned]
+    assert durable == []
+    assert broker.store.durable_position == 0
+    assert broker.store.failure is not None
+    with pytest.raises(StorePoisoned):
+        broker.turn([("send", 0, b"x")])
+    broker.store.close()
+
+
+def fill_the_log(broker: SmallBroker, disk: FaultyDisk) -> None:
+    disk.fill(1 << 24)  # derived files are made at their full length
+    for turn in range(1_000):
+        broker.turn([("send", 0, b"x" * 9_000)])
+        broker.sync()
+        if turn == 20:
+            disk.fill(make.SEGMENT // 2)
+
+
+def test_a_full_disk_is_known_early_and_goes_away(disk: FaultyDisk, broker: SmallBroker) -> None:
+    broker.turn([("send", 0, b"x")])
+    broker.sync()
+    assert not broker.store.free_space_low
+    assert not broker.store.look_at_space()
+    with pytest.raises(StoreFull):
+        fill_the_log(broker, disk)
+    assert broker.store.free_space_low
+    assert broker.store.look_at_space()
+    assert broker.store.failure is None
+    broker.turn([("send", 0, b"small")])
+    disk.heal()
+    assert not broker.store.look_at_space()
+    assert not broker.store.free_space_low
+    broker.turn([("send", 0, b"x" * 9_000)])
+    broker.sync()
+    assert broker.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "path_ends"),
+    [("create", ".new"), ("write", ".new"), ("sync", ".new"), ("rename", ".snap"), ("write", "checkpoint")],
+)
+def test_a_failed_checkpoint_leaves_the_one_before(
+    disk: FaultyDisk, broker: SmallBroker, operation: str, path_ends: str
+) -> None:
+    some_traffic(broker, 10)
+    broker.checkpoint()
+    position = broker.store.published_position
+    some_traffic_more(broker)
+    disk.fail(operation, path_ends=path_ends)
+    with pytest.raises(OSError, match="Input/output"):
+        broker.checkpoint()
+    restart(broker)
+    assert (broker.store.recovery.case.letter, broker.store.redo_from) == ("H", position)
+
+
+def some_traffic_more(broker: SmallBroker) -> None:
+    broker.turn([("send", 1, b"more")])
+    broker.sync()
+
+
+# --- restart ----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_checkpoint_everything_is_redone(broker: SmallBroker) -> None:
+    some_traffic(broker)
+    batches = len(broker.written)
+    restart(broker)
+    assert broker.store.recovery.case.letter == "L"
+    assert broker.redone == batches
+
+
+def test_with_a_checkpoint_only_what_follows_is_redone(broker: SmallBroker) -> None:
+    some_traffic(broker)
+    broker.checkpoint()
+    position = broker.store.published_position
+    some_traffic_more(broker)
+    restart(broker)
+    assert broker.store.recovery.case.letter == "H"
+    assert broker.store.redo_from == position
+    assert broker.redone == 1
+
+
+def test_the_older_snapshot_serves_when_the_newer_is_damaged(disk: FaultyDisk, broker: SmallBroker) -> None:
+    positions = []
+    for _ in range(3):
+        some_traffic_more(broker)
+        broker.checkpoint()
+        positions.append(broker.store.published_position)
+    names = disk.list(SHARD / "snapshots")
+    assert names == [f"{position:020d}.snap" for position in positions[1:]], "two are kept"
+    disk.flip_bit(SHARD / "snapshots" / names[1], 60)
+    restart(broker)
+    assert (broker.store.recovery.case.letter, broker.store.redo_from) == ("H", positions[1])
+
+
+def test_without_readable_snapshots_everything_is_made_again(disk: FaultyDisk, broker: SmallBroker) -> None:
+    some_traffic(broker)
+    broker.checkpoint()
+    (name,) = disk.list(SHARD / "snapshots")
+    disk.flip_bit(SHARD / "snapshots" / name, 60)
+    restart(broker)
+    assert broker.store.recovery.case.letter == "N"
+    disk.kill()
+    broker.start()
+    assert broker.store.recovery.case.letter == "L", "what the checkpoint said of derived files was withdrawn"
+    assert broker.problems() == []
+
+
+def test_the_log_alone_is_enough_also_after_a_trim(disk: FaultyDisk, broker: SmallBroker) -> None:
+    some_traffic(broker, 150)
+    starts = [next_start for _, next_start, _ in broker.store.closed_segments()]
+    assert len(starts) >= 2
+    broker.turn([("trim", starts[1])])
+    broker.sync()
+    assert broker.store.trim(starts[1]) == [0, starts[0]]
+    assert broker.store.log_start == starts[1]
+    some_traffic_more(broker)
+    before = broker.state
+    broker.store.close()
+    for path in disk.image():
+        if path.suffix != ".seg" and SHARD in path.parents:
+            disk.remove(path)
+    broker.start()
+    assert broker.state == before
+    assert broker.problems() == []
+
+
+def test_closed_segments_say_when_the_next_one_began(broker: SmallBroker) -> None:
+    assert list(broker.store.closed_segments()) == []
+    for _ in range(30):
+        broker.turn([("send", 0, b"x" * 9_000)])
+        broker.sync()
+    closed = list(broker.store.closed_segments())
+    assert [(start, end) for start, end, _ in closed] == [
+        (number * make.SEGMENT, (number + 1) * make.SEGMENT) for number in range(len(closed))
+    ]
+    times = [began for _, _, began in closed]
+    assert times == sorted(times)
+    assert 1_000 < times[0] < times[-1] <= broker.state.now_ms
+
+
+def test_trim_goes_no_further_than_what_is_published(broker: SmallBroker) -> None:
+    for _ in range(30):
+        broker.turn([("send", 0, b"x" * 9_000)])
+    assert broker.store.trim(2 * make.SEGMENT) == []
+
+
+def test_a_checkpoint_ahead_of_what_is_published_is_our_bug(broker: SmallBroker) -> None:
+    broker.turn([("send", 0, b"x")])
+    with pytest.raises(Exception, match="published is 0"):
+        broker.store.checkpoint(broker.store.log_end, [b"x"])
+
+
+def test_damage_is_refused_and_nothing_is_changed(disk: FaultyDisk, broker: SmallBroker) -> None:
+    some_traffic(broker)
+    broker.store.close()
+    disk.flip_bit(SHARD / "log" / ("0" * 20 + ".seg"), 5_000)
+    before = disk.image()
+    with pytest.raises(StoreDamaged, match=r"case G.*\.seg at log offset \d+"):
+        Store.open(disk, HOME, entropy=SystemEntropy())
+    assert disk.image() == before
