@@ -3,11 +3,12 @@
 import asyncio
 from pathlib import Path
 
+from tests.support.in_process import serving
+from tests.support.raw_client import Answer, RawClient, end_ext
+
 from halfmq.model import properties as props
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import decode
-from tests.support.in_process import serving
-from tests.support.raw_client import Answer, RawClient, end_ext
 
 ID = "AC10000100002A9F0000000000000001"
 QUICK = BrokerSettings(check_immunity_ms=50, check_interval_ms=50, check_interval_max_ms=200, check_answer_ms=50)

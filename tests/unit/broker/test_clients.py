@@ -89,7 +89,11 @@ async def test_subscription_is_checked_before_a_consumer_starts(tmp_path: Path) 
         client = await running.client()
 
         async def check(expression: str, kind: str) -> int:
-            body = {"clientId": "c", "group": "C", "subscriptionData": {"topic": "T", "subString": expression, "expressionType": kind}}
+            body = {
+                "clientId": "c",
+                "group": "C",
+                "subscriptionData": {"topic": "T", "subString": expression, "expressionType": kind},
+            }
             return (await client.ask(46, body=json.dumps(body).encode())).code
 
         assert await check("a || b", "TAG") == 0

@@ -4,9 +4,10 @@ import asyncio
 import json
 from pathlib import Path
 
-from halfmq.model.stored_message import decode
 from tests.support.in_process import serving
 from tests.support.raw_client import RawClient
+
+from halfmq.model.stored_message import decode
 
 ID = "AC10000100002A9F0000000000000001"
 QUEUE = {"topic": "T", "queueId": "0"}
@@ -82,11 +83,20 @@ async def test_message_is_found_by_offset_key_and_unique_id(tmp_path: Path) -> N
         places = await sent(client, 3, KEYS="order-7 order-8")
         seen = await client.ask(33, {"offset": str(places[1])})
         assert decode(seen.body)[1] == places[1]
-        by_key = await client.ask(12, {"topic": "T", "key": "order-8", "maxNum": "2", "beginTimestamp": "0", "endTimestamp": str(1 << 60)})
+        by_key = await client.ask(
+            12, {"topic": "T", "key": "order-8", "maxNum": "2", "beginTimestamp": "0", "endTimestamp": str(1 << 60)}
+        )
         assert by_key.code == 0
         assert len(by_key.body) == 2 * len(seen.body)
         assert set(by_key.ext) == {"indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"}
-        unique = {"topic": "T", "key": f"{1:032d}", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": str(1 << 60), "_UNIQUE_KEY_QUERY": "true"}
+        unique = {
+            "topic": "T",
+            "key": f"{1:032d}",
+            "maxNum": "1",
+            "beginTimestamp": "0",
+            "endTimestamp": str(1 << 60),
+            "_UNIQUE_KEY_QUERY": "true",
+        }
         assert (await client.ask(12, unique)).body == seen.body
         assert (await client.ask(12, {**unique, "endTimestamp": "5"})).code == 22
         assert (await client.ask(12, {**unique, "key": "none"})).code == 22

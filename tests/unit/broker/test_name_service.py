@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-
 from tests.support.in_process import serving
 
 
 @pytest.mark.parametrize(("version", "quoted"), [(317, False), (333, False), (400, False), (401, True), (479, True)])
-async def test_route_is_compact_and_quotes_ids_for_clients_from_4_9_4(tmp_path: Path, version: int, quoted: bool) -> None:
+async def test_route_is_compact_and_quotes_ids_for_clients_from_4_9_4(
+    tmp_path: Path, version: int, quoted: bool
+) -> None:
     async with serving(tmp_path) as running:
         client = await running.client(names=True, version=version)
         await client.ask(17, {"topic": "T", "readQueueNums": "4", "writeQueueNums": "3", "perm": "6"})
@@ -57,7 +58,9 @@ async def test_topic_made_on_first_use_has_as_many_queues_as_wished(tmp_path: Pa
 async def test_topic_is_made_listed_deleted_and_gone_after_a_restart(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         client = await running.client()
-        assert (await client.ask(17, {"topic": "T", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"})).code == 0
+        assert (
+            await client.ask(17, {"topic": "T", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"})
+        ).code == 0
         assert "T" in json.loads((await client.ask(206)).body)["topicList"]
         assert (await client.ask(215, {"topic": "T"})).code == 0
         assert (await client.ask(216, {"topic": "T"})).code == 0

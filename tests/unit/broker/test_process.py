@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
-
-from halfmq.broker.process import _explained
-from halfmq.errors import EnvironmentFailed, PortTaken, StoreFull
 from tests.support.in_process import config
 from tests.support.raw_client import RawClient
 from tests.support.served import Served
+
+from halfmq.broker.process import _explained
+from halfmq.errors import EnvironmentFailed, PortTaken, StoreFull
 
 pytestmark = pytest.mark.slow
 ID = "AC10000100002A9F0000000000000001"

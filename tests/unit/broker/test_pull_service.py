@@ -3,9 +3,10 @@
 import asyncio
 from pathlib import Path
 
-from halfmq.model.stored_message import SYS_COMMITTED, SYS_TRANSACTION_MASK, StoredMessage, decode
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, pull_ext
+
+from halfmq.model.stored_message import SYS_COMMITTED, SYS_TRANSACTION_MASK, StoredMessage, decode
 
 COMMIT = 8
 ID = "AC10000100002A9F0000000000000001"

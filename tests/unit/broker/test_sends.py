@@ -3,10 +3,11 @@
 import asyncio
 from pathlib import Path
 
-from halfmq.model import properties as props
-from halfmq.model.stored_message import StoredMessage, decode
 from tests.support.in_process import serving
 from tests.support.raw_client import Answer, RawClient, send_ext
+
+from halfmq.model import properties as props
+from halfmq.model.stored_message import StoredMessage, decode
 
 ID = "AC10000100002A9F0000000000000001"
 

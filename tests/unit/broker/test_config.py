@@ -1,0 +1,53 @@
+"""Settings that cannot work are refused by name; hosts are packed as RocketMQ writes them."""
+
+from pathlib import Path
+
+import pytest
+
+from halfmq.broker.config import BrokerConfig, packed_host
+from halfmq.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"segment_bytes": 1_000},
+        {"segment_bytes": 1 << 31},
+        {"segment_bytes": (1 << 20) + 4_096},
+        {"port": -1},
+        {"name_port": 65_536},
+        {"checkpoint_interval_ms": 0},
+        {"retention_check_ms": 0},
+        {"retention_ms": -1},
+        {"retention_bytes": -1},
+    ],
+)
+def test_setting_that_cannot_work_is_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
+    with pytest.raises(UsageError):
+        BrokerConfig(tmp_path, **wrong).checked()  # type: ignore[arg-type]
+
+
+def test_defaults_work(tmp_path: Path) -> None:
+    config = BrokerConfig(tmp_path)
+    assert config.checked() is config
+
+
+@pytest.mark.parametrize(
+    ("host", "advertise", "told"),
+    [
+        ("127.0.0.1", "", "127.0.0.1"),
+        ("0.0.0.0", "", "127.0.0.1"),
+        ("10.1.2.3", "", "10.1.2.3"),
+        ("0.0.0.0", "mq", "mq"),
+    ],
+)
+def test_clients_are_told_the_advertised_host_or_the_bound_one(
+    tmp_path: Path, host: str, advertise: str, told: str
+) -> None:
+    assert BrokerConfig(tmp_path, host=host, advertise_host=advertise).advertised() == told
+
+
+def test_host_is_packed_with_an_int32_port() -> None:
+    assert packed_host("127.0.0.1", 10_911).hex() == "7f00000100002a9f"
+    assert len(packed_host("::1", 1)) == 20
+    assert packed_host("broker.example", 1) == packed_host("127.0.0.1", 1)

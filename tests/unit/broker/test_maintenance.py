@@ -1,0 +1,138 @@
+"""Checkpoints shorten a restart, retention trims, and free space decides whether new messages are taken."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.support.in_process import Running, serving
+from tests.support.raw_client import Answer, RawClient
+
+from halfmq.errors import StorePoisoned
+from halfmq.store.store import Store
+
+ID = "AC10000100002A9F0000000000000001"
+SMALL = 1 << 16
+
+
+async def until(condition: object, seconds: float = 5) -> None:
+    assert callable(condition)
+    for _ in range(int(seconds / 0.02)):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"it did not come true within {seconds} s")
+
+
+async def filled(running: Running, count: int = 40) -> RawClient:
+    client = await running.client()
+    for number in range(count):
+        assert (await client.send("Fill", bytes(8_000), unique=f"FILL{number:028d}")).code == 0
+    return client
+
+
+async def redone(tmp_path: Path) -> int:
+    """Batches that a start redoes from the log."""
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        assert int((await (await running.client()).pull("Fill", count=1)).ext["maxOffset"]) > 0
+        store = running.broker._store
+        assert store is not None
+        return store.recovery.end - store.recovery.redo_from
+
+
+async def test_checkpoint_shortens_the_redo_and_changes_nothing_that_is_seen(tmp_path: Path) -> None:
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        await filled(running)
+    long = await redone(tmp_path)
+    async with serving(tmp_path, segment_bytes=SMALL, checkpoint_interval_ms=20) as running:
+        client = await running.client()
+        half = await client.half("T", b"one", unique=ID)
+        before = running.state.log_end
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        await until(lambda: maintenance._checkpoint_at >= before)
+    assert await redone(tmp_path) < long / 4
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        client = await running.client()
+        assert (await client.end(half, ID, 8)).ext["HMQ_VERDICT"] == "COMMITTED"
+        assert (await client.pull("T")).code == 0
+
+
+async def test_checkpoint_waits_until_what_it_shows_is_durable(tmp_path: Path) -> None:
+    """The store refuses one beyond its published position; 200 of them under load must never ask for that."""
+    async with serving(tmp_path, segment_bytes=SMALL, checkpoint_interval_ms=1) as running:
+        client = await running.client()
+        for number in range(60):
+            await asyncio.gather(*(client.send("T", b"x", unique=f"{number:016d}{one:016d}") for one in range(5)))
+        assert not running.broker.failed.done()
+
+
+async def trimmed(running: Running, half: Answer | None = None) -> int:
+    first = int(half.ext["msgId"][-16:], 16) if half else 0
+    await until(lambda: running.state.log_start > first)
+    start: int = running.state.log_start
+    return start
+
+
+@pytest.mark.parametrize("by", [{"retention_bytes": 1 << 17}, {"retention_ms": 1}], ids=["size", "age"])
+async def test_retention_trims_old_segments_and_keeps_what_is_undecided(tmp_path: Path, by: dict[str, int]) -> None:
+    keeping = {"retention_ms": 0, "retention_bytes": 0, **by}
+    async with serving(
+        tmp_path, segment_bytes=SMALL, retention_check_ms=20, checkpoint_interval_ms=40, **keeping
+    ) as running:
+        client = await running.client()
+        half = await client.half("T", b"one", unique=ID)
+        delayed = await client.send("T", b"later", unique="D" * 32, TIMER_DELAY_SEC="2")
+        assert delayed.code == 0
+        await filled(running)
+        start = await trimmed(running, half)
+        files = sorted(int(path.name[:20]) for path in (tmp_path / "shard-0" / "log").iterdir())
+        assert files[0] == start
+        moved = await client.pull("Fill", 0)
+        assert moved.code == 21
+        assert int(moved.ext["nextBeginOffset"]) == int(moved.ext["minOffset"]) > 0
+        assert (await client.pull("Fill", int(moved.ext["minOffset"]))).code == 0
+        assert (await client.end(half, ID, 8)).ext["HMQ_VERDICT"] == "COMMITTED"
+        assert b"one" in (await client.pull("T", 0)).body
+        assert b"later" in (await client.pull("T", 1, wait_ms=4_000)).body
+
+
+async def test_nothing_is_trimmed_without_retention(tmp_path: Path) -> None:
+    async with serving(
+        tmp_path, segment_bytes=SMALL, retention_check_ms=10, checkpoint_interval_ms=10, retention_ms=0
+    ) as running:
+        await filled(running, 20)
+        await asyncio.sleep(0.2)
+        assert running.state.log_start == 0
+
+
+async def test_low_space_refuses_messages_until_there_is_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        low = True
+        monkeypatch.setattr(Store, "look_at_space", lambda store: low)
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        maintenance.look_at_space()
+        await until(lambda: running.state.disk_full)
+        assert (await client.send("T", b"x", unique="1" * 32)).code == 14
+        low = False
+        maintenance.look_at_space()
+        await until(lambda: not running.state.disk_full)
+        assert (await client.send("T", b"x", unique="1" * 32)).code == 0
+
+
+async def test_failed_checkpoint_stops_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What derived files hold on the disk is not known after it."""
+
+    def broken(*_: object) -> None:
+        raise StorePoisoned("a sync failed")
+
+    async with serving(tmp_path) as running:
+        monkeypatch.setattr(Store, "checkpoint", broken)
+        await (await running.client()).send("T", b"x", unique="1" * 32)
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        maintenance.checkpoint()
+        assert isinstance(await asyncio.wait_for(running.broker.failed, 2), StorePoisoned)

@@ -1,0 +1,121 @@
+"""Rules that hold for every command: who is sent away, who is cut off, when reading stops."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.in_process import serving
+from tests.support.raw_client import command, send_ext
+
+from halfmq.broker import remoting_gateway
+from halfmq.broker.config import BrokerConfig
+
+ID = "AC10000100002A9F0000000000000001"
+
+
+@pytest.mark.parametrize(("version", "code"), [(317, 0), (475, 0), (476, 1500), (493, 1500)])
+async def test_draining_broker_sends_away_who_knows_how_to_go(tmp_path: Path, version: int, code: int) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client(version=version)
+        assert (await client.send("T", b"x", unique="1" * 32)).code == 0
+        half = await client.half("T", b"one", unique=ID)
+        running.broker._gateway.draining = True
+        assert (await client.send("T", b"x", unique="2" * 32)).code == code
+        assert (await client.ask(105, {"topic": "T"})).code == code
+        assert (await client.end(half, ID, 8)).ext["HMQ_VERDICT"] == "COMMITTED", "a verdict is always taken"
+
+
+async def test_drain_answers_parked_pulls_and_closes_connections(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await client.send("T", b"x", unique="1" * 32)
+        parked = asyncio.create_task(client.pull("T", 1, wait_ms=20_000))
+        await asyncio.sleep(0.05)
+        await running.broker.drain()
+        assert (await asyncio.wait_for(parked, 1)).code == 19
+        await asyncio.wait_for(client.closed.wait(), 1)
+        assert running.broker._gateway.connections == {}
+        with pytest.raises(OSError):
+            await running.client()
+
+
+async def test_silent_connection_is_closed_and_a_live_one_is_not(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        silent, live = await running.client(), await running.client()
+        gateway = running.broker._gateway
+        for _ in range(remoting_gateway._IDLE_LOOKS + 1):
+            await live.ask(105, {"topic": "TBW102"})
+            gateway._look_for_idle()
+        await asyncio.wait_for(silent.closed.wait(), 1)
+        assert (await live.ask(105, {"topic": "TBW102"})).code == 0
+
+
+async def test_reading_stops_while_too_many_answers_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remoting_gateway, "BACKLOG_MAX", 4)
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        gateway, pump = running.broker._gateway, running.broker._pump
+        backlog = 10
+        monkeypatch.setattr(gateway, "_backlog", lambda: backlog)
+        assert (await client.ask(105, {"topic": "TBW102"})).code == 0
+        waiting = client.expect(900)
+        client.write(command(105, 900, {"topic": "TBW102"}))
+        await asyncio.sleep(0.1)
+        assert not waiting.done(), "nothing more is read"
+        backlog = 0
+        gateway.flush()
+        assert (await asyncio.wait_for(waiting, 1)).code == 0
+        assert pump.idle
+
+
+async def test_handler_that_breaks_is_answered_with_code_1(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+
+        def broken(*_: Any) -> None:
+            raise ZeroDivisionError("a bug")
+
+        running.broker._gateway.handlers[105] = broken
+        client = await running.client()
+        answer = await client.ask(105, {"topic": "T"})
+        assert (answer.code, answer.remark) == (1, "ZeroDivisionError: a bug")
+        assert (await client.ask(106)).code == 0
+
+
+async def test_answers_of_the_peer_are_dropped(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        answer = command(0, 5, {}).replace(b'"flag": 0', b'"flag": 1')
+        client.write(answer)
+        assert (await client.ask(106)).code == 0
+        assert not client.expect(5).done()
+
+
+async def test_both_ports_take_every_command(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        for names in (False, True):
+            client = await running.client(names=names)
+            assert (await client.ask(105, {"topic": "TBW102"})).code == 0
+            assert (await client.ask(310, send_ext("T", "P", 0, {}), b"x")).code == 0
+
+
+async def test_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> None:
+    """Goal: answers to a peer that never reads do not pile up. Method: ask for far more than sockets buffer."""
+    async with serving(tmp_path, segment_bytes=16 << 20) as running:
+        client = await running.client()
+        assert (await client.send("T", bytes(1 << 20), unique="1" * 32)).code == 0
+        _, writer = await asyncio.open_connection("127.0.0.1", running.ports.broker, limit=1024)
+        place = (await client.pull("T")).body[28:36]
+        ask = command(33, 1, {"offset": str(int.from_bytes(place, "big"))})
+        for _ in range(300):
+            writer.write(ask)
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.3)
+        connection = max(running.broker._gateway.connections.values(), key=lambda one: one.number)
+        assert connection.transport.get_write_buffer_size() < 64 << 20
+        assert connection._full
+        writer.transport.abort()
+
+
+def test_default_ports_are_rocketmqs(tmp_path: Path) -> None:
+    assert (BrokerConfig(tmp_path).port, BrokerConfig(tmp_path).name_port) == (10_911, 9_876)
