@@ -40,8 +40,8 @@ def read(source: DirectReader, ranges: Ranges) -> tuple[list[tuple[str, int, int
     lost: list[str] = []
     found = []
     for rows in source.read(ranges, lost.append):
-        for row in record_batch(rows, COLUMNS, lambda offset, why: lost.append(why)).to_pylist():
-            found.append((row["topic"], row["queue"], row["offset"], row["value"], row["transaction_id"]))
+        batch = record_batch(rows, COLUMNS, lambda offset, why: lost.append(why))
+        found += [tuple(row[name] for name in COLUMNS[:5]) for row in batch.to_pylist()]
     return found, lost
 
 

@@ -7,7 +7,9 @@ import pytest
 from halfmq.errors import UsageError
 from halfmq.spark.offsets import Cut, StreamOffset, ends_of, from_json, queue_order, to_json
 
-OFFSET = StreamOffset("ab", 2, 4711, {("orders", "10"): 7, ("orders", "2"): 5, ("loyalty", "0"): 1}, {"orders": 1, "loyalty": 2})
+OFFSET = StreamOffset(
+    "ab", 2, 4711, {("orders", "10"): 7, ("orders", "2"): 5, ("loyalty", "0"): 1}, {"orders": 1, "loyalty": 2}
+)
 TEXT = (
     '{"v": 1, "store": "ab", "epoch": 2, "position": 4711, "queues": {"loyalty": {"0": 1}, "orders": {"2": 5, "10": 7}}, '
     '"topics": {"loyalty": 2, "orders": 1}}'
@@ -32,7 +34,9 @@ def test_a_topic_without_queues_keeps_its_place() -> None:
     assert from_json(to_json(empty)) == empty
 
 
-@pytest.mark.parametrize("broken", ['{"v":2}', "{}", '{"v":1}', '{"v":1,"store":"a","epoch":1,"position":1,"queues":[],"topics":{}}'])
+@pytest.mark.parametrize(
+    "broken", ['{"v":2}', "{}", '{"v":1}', '{"v":1,"store":"a","epoch":1,"position":1,"queues":[],"topics":{}}']
+)
 def test_what_is_no_offset_of_this_source_is_refused(broken: str) -> None:
     with pytest.raises(UsageError, match="checkpoint"):
         from_json(json.loads(broken))
@@ -40,7 +44,12 @@ def test_what_is_no_offset_of_this_source_is_refused(broken: str) -> None:
 
 def test_queues_are_ordered_by_topic_broker_and_number() -> None:
     names = [("b", "0"), ("a", "broker-b:0"), ("a", "broker-a:10"), ("a", "broker-a:9")]
-    assert sorted(names, key=queue_order) == [("a", "broker-a:9"), ("a", "broker-a:10"), ("a", "broker-b:0"), ("b", "0")]
+    assert sorted(names, key=queue_order) == [
+        ("a", "broker-a:9"),
+        ("a", "broker-a:10"),
+        ("a", "broker-b:0"),
+        ("b", "0"),
+    ]
 
 
 def test_the_ends_of_a_cut() -> None:

@@ -19,7 +19,9 @@ def test_the_least_that_must_be_said_and_its_defaults() -> None:
 
 
 def test_names_arrive_in_lower_case() -> None:
-    options = parse_options({**LEAST, "startingoffsets": "earliest", "maxoffsetspertrigger": "5", "failondataloss": "FALSE"})
+    options = parse_options(
+        {**LEAST, "startingoffsets": "earliest", "maxoffsetspertrigger": "5", "failondataloss": "FALSE"}
+    )
     assert options.starting == Bounds(EARLIEST, {})
     assert options.max_offsets_per_trigger == 5
     assert options.fail_on_data_loss is False
@@ -67,7 +69,9 @@ def test_several_name_servers_and_an_ipv6_one() -> None:
     assert parse_options({**LEAST, "url": "rocketmq://a:1;[::1]:2"}).servers == (("a", 1), ("::1", 2))
 
 
-@pytest.mark.parametrize(("text", "ms"), [("30", 30_000), ("500ms", 500), ("1.5 s", 1_500), ("2m", 120_000), ("1h", 3_600_000)])
+@pytest.mark.parametrize(
+    ("text", "ms"), [("30", 30_000), ("500ms", 500), ("1.5 s", 1_500), ("2m", 120_000), ("1h", 3_600_000)]
+)
 def test_a_duration_is_seconds_or_has_a_unit(text: str, ms: int) -> None:
     assert parse_options({**LEAST, "brokerTimeout": text}).broker_timeout_ms == ms
 

@@ -8,7 +8,20 @@ from halfmq.model import properties as props
 from halfmq.spark.properties_arrow import PropertyTable
 
 #: Every shape that a peer may send: separators anywhere, repeats, no separator at the end, empty.
-names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "HMQ_TX_ID", "K", "TAGS2", "XTAGS", "a-name-that-is-long-X", "a-name-that-is-long-Y", ""])
+names = st.sampled_from(
+    [
+        "TAGS",
+        "KEYS",
+        "UNIQ_KEY",
+        "HMQ_TX_ID",
+        "K",
+        "TAGS2",
+        "XTAGS",
+        "a-name-that-is-long-X",
+        "a-name-that-is-long-Y",
+        "",
+    ]
+)
 values = st.text(alphabet=st.sampled_from("ab c\x01é"), max_size=14)
 rows = st.lists(
     st.one_of(

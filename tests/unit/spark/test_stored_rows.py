@@ -18,7 +18,13 @@ V6 = bytes(15) + b"\x01\x00\x00\x2a\x9f"
 
 
 def message(
-    body: bytes, pairs: dict[str, str], *, topic: str = "orders", born: bytes = V4, stored: bytes = V4, sys_flag: int = 0
+    body: bytes,
+    pairs: dict[str, str],
+    *,
+    topic: str = "orders",
+    born: bytes = V4,
+    stored: bytes = V4,
+    sys_flag: int = 0,
 ) -> bytes:
     made = StoredMessage(
         topic, 3, 7, 0, sys_flag, 1, born, 2, stored, 0, 0, body, body_crc_of(body), props.encode(pairs)
@@ -102,7 +108,7 @@ def test_packed_bodies_come_in_smaller_parts(monkeypatch: pytest.MonkeyPatch) ->
     parts = list(in_parts(rows([packed] * 7)))
     assert len(parts) > 2
     assert np.concatenate([part.queue_offsets for part in parts]).tolist() == list(range(40, 47))
-    assert [record_batch(part, ("value",), nothing_bad).column(0).to_pylist() for part in parts[:1]][0][0] == b"z" * 10_000
+    assert record_batch(parts[0], ("value",), nothing_bad).column(0).to_pylist()[0] == b"z" * 10_000
     plain = rows([message(b"z" * 400, {})] * 7)
     assert list(in_parts(plain)) == [plain]
 

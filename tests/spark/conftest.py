@@ -1,0 +1,32 @@
+"""One Spark session per module: the first batch of a session costs seconds."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halfmq.errors import MissingDependency
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from halfmq.spark import HalfmqDataSource, builder
+
+    try:
+        made = builder("halfmq tests", "local[2]")
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    work: Path = tmp_path_factory.mktemp("spark")
+    session = (
+        made.config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(work / "warehouse"))
+        # A test's queries are short: less optimising of code that runs once.
+        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -Dderby.system.home={work}")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    session.dataSource.register(HalfmqDataSource)
+    yield session
+    session.stop()

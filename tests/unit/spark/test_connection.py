@@ -1,0 +1,48 @@
+"""One blocking connection."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.support.scripted_server import ScriptedServer
+from tests.support.served import free_port
+
+from halfmq.spark import connection
+from halfmq.spark.connection import Connection
+from halfmq.spark.patience import Away
+from halfmq.wire.remoting.header import encode_response
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    made = ScriptedServer(
+        lambda request: encode_response(request, 0, ext={"said": str(request.code)}, body=b"b" * 300_000)
+    )
+    yield made
+    made.close()
+
+
+def test_a_question_and_its_answer(server: ScriptedServer) -> None:
+    made = Connection.open(("127.0.0.1", server.port))
+    for code in (30_000, 30_001):
+        answer = made.ask(code, {"number": 7, "yes": True})
+        assert (answer.ext, len(answer.body)) == ({"said": str(code)}, 300_000)
+    assert [request.ext for request in server.requests] == [{"number": "7", "yes": "true"}] * 2
+    made.close()
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(Away, match="refused"):
+        Connection.open(("127.0.0.1", free_port()))
+
+
+def test_the_peer_closes_instead_of_answering(server: ScriptedServer) -> None:
+    server.answer = lambda request: None
+    with pytest.raises(Away, match="closed"):
+        Connection.open(("127.0.0.1", server.port)).ask(30_000, {})
+
+
+def test_no_answer_in_time(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "ANSWER_S", 0.05)
+    server.answer = lambda request: b""
+    with pytest.raises(Away, match="timed out"):
+        Connection.open(("127.0.0.1", server.port)).ask(30_000, {})

@@ -1,0 +1,286 @@
+"""What a batch plans and where a stream stands, without Spark running: cuts are given, reading is not done."""
+
+import json
+import logging
+import pickle
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from halfmq.errors import ConnectError, DataLost, TopicNotFound, UsageError
+from halfmq.spark import source
+from halfmq.spark.offsets import Cut
+from halfmq.spark.options import parse_options
+from halfmq.spark.partitions import Ranges
+from halfmq.spark.source import HalfmqBatchReader, HalfmqDataSource, HalfmqStreamReader
+
+STORE = "ab"
+
+
+class Cuts:
+    """A reader whose cuts a test sets."""
+
+    def __init__(self) -> None:
+        self.queues = {("orders", "0"): (0, 10), ("orders", "1"): (0, 5)}
+        self.topics = {"orders": 1}
+        self.store, self.epoch, self.position = STORE, 1, 1_000
+
+    def cut(self) -> Cut:
+        return Cut(self.store, self.epoch, self.position, dict(self.queues), dict(self.topics))
+
+    def close(self) -> None:
+        pass
+
+    def grow(self, queue: str, messages: int) -> None:
+        first, end = self.queues.get(("orders", queue), (0, 0))
+        self.queues["orders", queue] = (first, end + messages)
+        self.position += messages * 100
+
+
+@pytest.fixture
+def cuts(monkeypatch: pytest.MonkeyPatch) -> Cuts:
+    made = Cuts()
+    monkeypatch.setattr(source, "open_reader", lambda options, patience: made)
+    return made
+
+
+def options(**more: str) -> dict[str, str]:
+    return {"url": "rocketmq://127.0.0.1:1", "subscribe": "orders", "brokerTimeout": "0", **more}
+
+
+def stream(**more: str) -> HalfmqStreamReader:
+    return HalfmqStreamReader(parse_options(options(**more)).for_stream())
+
+
+def batch(**more: str) -> HalfmqBatchReader:
+    return HalfmqBatchReader(parse_options(options(**more)).for_batch())
+
+
+def planned(partitions: list[Any]) -> dict[int, tuple[int, int]]:
+    """queue -> (start, end)."""
+    found: dict[int, tuple[int, int]] = {}
+    for partition in partitions:
+        assert isinstance(partition, Ranges)
+        for one in partition.ranges:
+            start, end = found.get(one.queue, (one.start, one.start))
+            assert end == one.start
+            found[one.queue] = (start, one.end)
+    return found
+
+
+# --- batch
+
+
+def test_a_batch_reads_everything_by_default(cuts: Cuts) -> None:
+    assert planned(batch().partitions()) == {0: (0, 10), 1: (0, 5)}
+
+
+def test_a_batch_between_offsets(cuts: Cuts) -> None:
+    made = batch(startingOffsets='{"orders":{"0":3}}', endingOffsets='{"orders":{"0":7,"1":0}}')
+    assert planned(made.partitions()) == {0: (3, 7)}
+
+
+def test_a_batch_up_to_where_a_stream_stood(cuts: Cuts) -> None:
+    stood = json.dumps(stream(startingOffsets="latest").initialOffset())
+    cuts.grow("0", 4)
+    assert planned(batch(endingOffsets=stood).partitions()) == {0: (0, 10), 1: (0, 5)}
+
+
+def test_an_empty_topic_is_an_empty_batch_and_a_missing_one_an_error(cuts: Cuts) -> None:
+    cuts.queues = {("orders", "0"): (0, 0)}
+    assert batch().partitions() == []
+    cuts.queues, cuts.topics = {}, {}
+    with pytest.raises(TopicNotFound, match="no topic orders"):
+        batch().partitions()
+
+
+def test_offsets_that_are_not_there_are_a_loss(cuts: Cuts, caplog: pytest.LogCaptureFixture) -> None:
+    cuts.queues["orders", "0"] = (4, 10)
+    with pytest.raises(DataLost, match="offset 2 of queue 0"):
+        batch(startingOffsets='{"orders":{"0":2}}').partitions()
+    with pytest.raises(DataLost, match="offset 11 of queue 0"):
+        batch(endingOffsets='{"orders":{"0":11}}').partitions()
+    with pytest.raises(DataLost, match="no such queue"):
+        batch(endingOffsets='{"orders":{"9":11}}').partitions()
+    with caplog.at_level(logging.WARNING):
+        assert planned(batch(startingOffsets='{"orders":{"0":2}}', failOnDataLoss="false").partitions())[0] == (4, 10)
+    assert "offset 2 of queue 0" in caplog.text
+
+
+def test_min_partitions_splits(cuts: Cuts) -> None:
+    assert len(batch(minPartitions="5").partitions()) == 5
+    assert planned(batch(minPartitions="5").partitions()) == {0: (0, 10), 1: (0, 5)}
+
+
+# --- stream
+
+
+def test_a_stream_starts_at_the_end_and_stays_there_until_something_comes(cuts: Cuts) -> None:
+    made = stream()
+    start = made.initialOffset()
+    cuts.grow("0", 3)
+    assert made.initialOffset() == start
+    end = made.latestOffset(start, ReadAllAvailable())
+    assert planned(made.partitions(start, end)) == {0: (10, 13)}
+
+
+def test_nothing_new_gives_the_same_text_however_the_position_moves(cuts: Cuts) -> None:
+    made = stream()
+    start = json.loads(json.dumps(made.initialOffset()))
+    cuts.position += 5_000
+    cuts.epoch += 1
+    assert json.dumps(made.latestOffset(start, ReadAllAvailable())) == json.dumps(start)
+
+
+def test_what_was_asked_for_as_start(cuts: Cuts) -> None:
+    assert stream(startingOffsets="earliest").initialOffset()["queues"] == {"orders": {"0": 0, "1": 0}}
+    assert stream(startingOffsets='{"orders":{"0":4,"1":-1}}').initialOffset()["queues"] == {"orders": {"0": 4, "1": 5}}
+
+
+def test_a_limit_is_split_and_everything_comes_once(cuts: Cuts) -> None:
+    made = stream(startingOffsets="earliest", maxOffsetsPerTrigger="4")
+    limit = made.getDefaultReadLimit()
+    assert limit == ReadMaxRows(4)
+    at = made.initialOffset()
+    seen = []
+    while (after := made.latestOffset(at, limit)) != at:
+        ranges = planned(made.partitions(at, after))
+        assert sum(end - start for start, end in ranges.values()) <= 4
+        seen += [(queue, offset) for queue, (start, end) in ranges.items() for offset in range(start, end)]
+        at = after
+    assert sorted(seen) == [(0, offset) for offset in range(10)] + [(1, offset) for offset in range(5)]
+    assert stream().getDefaultReadLimit() == ReadAllAvailable()
+
+
+def test_the_limit_of_the_engine_counts_not_the_option(cuts: Cuts) -> None:
+    made = stream(startingOffsets="earliest", maxOffsetsPerTrigger="4")
+    end = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    assert end["queues"] == {"orders": {"0": 10, "1": 5}}
+    start = made.initialOffset()
+    assert made.latestOffset(start, ReadMinRows(16)) == start
+
+
+def test_available_now_ends_where_it_began_to_look(cuts: Cuts) -> None:
+    made = stream(startingOffsets="earliest")
+    made.prepareForTriggerAvailableNow()
+    cuts.grow("0", 100)
+    cuts.grow("7", 1)
+    start = made.initialOffset()
+    end = made.latestOffset(start, ReadAllAvailable())
+    assert end["queues"] == {"orders": {"0": 10, "1": 5, "7": 0}}
+    assert made.latestOffset(end, ReadAllAvailable()) == end
+    latest = stream()
+    latest.prepareForTriggerAvailableNow()
+    cuts.grow("0", 1)
+    start = latest.initialOffset()
+    assert latest.latestOffset(start, ReadAllAvailable()) == start
+
+
+def test_a_batch_that_is_run_again_is_the_same(cuts: Cuts) -> None:
+    first = stream(startingOffsets="earliest")
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadAllAvailable())
+    cuts.grow("0", 50)
+    cuts.epoch = 2
+    again = stream()
+    assert planned(again.partitions(start, end)) == planned(first.partitions(start, end)) == {0: (0, 10), 1: (0, 5)}
+
+
+def test_a_topic_that_does_not_exist_yet_is_read_from_its_first_message(cuts: Cuts) -> None:
+    topics, queues = cuts.topics, cuts.queues
+    cuts.topics, cuts.queues = {}, {}
+    made = stream()
+    start = made.initialOffset()
+    assert made.latestOffset(start, ReadAllAvailable()) == start
+    cuts.topics, cuts.queues = topics, queues
+    end = made.latestOffset(start, ReadAllAvailable())
+    assert planned(made.partitions(start, end)) == {0: (0, 10), 1: (0, 5)}
+
+
+def test_losses_stop_the_stream_by_name_or_are_passed_over(cuts: Cuts, caplog: pytest.LogCaptureFixture) -> None:
+    start = stream(startingOffsets="earliest").initialOffset()
+    end = stream().latestOffset(start, ReadAllAvailable())
+    cuts.queues["orders", "0"] = (6, 12)
+    with pytest.raises(DataLost, match="messages 0 to 5 of queue 0 of topic orders"):
+        stream().latestOffset(start, ReadAllAvailable())
+    with pytest.raises(DataLost, match="messages 0 to 5"):
+        stream().partitions(start, end)
+    careless = stream(failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING):
+        assert planned(careless.partitions(start, end)) == {0: (6, 10), 1: (0, 5)}
+    assert "messages 0 to 5" in caplog.text
+    cuts.queues["orders", "0"] = (11, 12)
+    assert planned(careless.partitions(start, end)) == {1: (0, 5)}
+
+
+def test_another_store_or_an_older_copy_stops_the_stream(cuts: Cuts) -> None:
+    cuts.epoch = 3
+    start = stream().initialOffset()
+    cuts.epoch = 2
+    with pytest.raises(DataLost, match="older copy"):
+        stream().latestOffset(start, ReadAllAvailable())
+    cuts.epoch, cuts.store = 3, "cd"
+    with pytest.raises(DataLost, match="this is store cd"):
+        stream().latestOffset(start, ReadAllAvailable())
+
+
+def test_a_store_that_is_behind_is_waited_for(cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = stream().initialOffset()
+    shown = [cuts.cut()._replace(position=5), cuts.cut()._replace(position=5), cuts.cut()]
+    monkeypatch.setattr(cuts, "cut", lambda: shown.pop(0) if len(shown) > 1 else shown[0])
+    assert stream(brokerTimeout="30s").latestOffset(start, ReadAllAvailable()) == start
+    assert len(shown) == 1
+
+
+def test_a_broker_that_stays_away_is_not_called_a_loss(cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = stream().initialOffset()
+
+    def away() -> Cut:
+        raise ConnectError("nobody listens")
+
+    monkeypatch.setattr(cuts, "cut", away)
+    with pytest.raises(ConnectError, match="nobody listens"):
+        stream(failOnDataLoss="false").latestOffset(start, ReadAllAvailable())
+
+
+def test_the_newest_offset_is_reported_beside_the_one_that_was_taken(cuts: Cuts) -> None:
+    made = stream(startingOffsets="earliest", maxOffsetsPerTrigger="1")
+    assert made.reportLatestOffset() is None
+    made.latestOffset(made.initialOffset(), made.getDefaultReadLimit())
+    reported = made.reportLatestOffset()
+    assert reported is not None
+    assert reported["queues"] == {"orders": {"0": 10, "1": 5}}
+
+
+def test_a_reader_travels_to_a_task_without_its_connections(cuts: Cuts) -> None:
+    made = stream(startingOffsets="earliest")
+    made.initialOffset()
+    made._reader = object()  # type: ignore[assignment]  # stands for an open socket
+    assert pickle.loads(pickle.dumps(made))._reader is None
+
+
+def test_a_partition_that_spark_made_itself_is_empty() -> None:
+    from pyspark.sql.datasource import InputPartition
+
+    assert list(batch().read(InputPartition(None))) == []
+
+
+# --- data source
+
+
+def test_the_source_says_its_name_and_refuses_another_schema() -> None:
+    made = HalfmqDataSource(options())
+    assert HalfmqDataSource.name() == "halfmq"
+    with pytest.raises(UsageError, match="schema of this source is fixed"):
+        made.reader(HalfmqDataSource(options(columns="value")).schema())
+    assert isinstance(made.reader(made.schema()), HalfmqBatchReader)
+    assert isinstance(made.streamReader(made.schema()), HalfmqStreamReader)
+    with pytest.raises(UsageError, match="unknown option topc"):
+        HalfmqDataSource(options(topc="x"))
+
+
+def test_spark_finds_the_source_by_itself() -> None:
+    import pyspark_halfmq
+
+    assert pyspark_halfmq.DefaultSource is HalfmqDataSource
