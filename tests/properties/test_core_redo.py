@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from tests.support.core_log import PEER, CoreLog, consumer, end, half, message, part, producer
 
 from halfmq.core.commands import (
     CarryForward,
@@ -34,7 +35,6 @@ from halfmq.model.properties import encode
 from halfmq.model.records import Committed, DelayedRecord, MessageRecord, Released, RolledBack
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import StoredMessage
-from tests.support.core_log import PEER, CoreLog, consumer, end, half, message, part, producer
 
 TOPICS = ("orders", "loyalty", "audit")
 GROUPS = ("PG", "PG2")
@@ -69,7 +69,15 @@ class Life:
 
     def options(self) -> dict[str, Any]:
         extra = self.one_of(
-            [{}, {}, {}, {"DELAY": "2"}, {"TIMER_DELAY_MS": "700"}, {"TAGS": "TagA"}, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"}]
+            [
+                {},
+                {},
+                {},
+                {"DELAY": "2"},
+                {"TIMER_DELAY_MS": "700"},
+                {"TAGS": "TagA"},
+                {"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"},
+            ]
         )
         body = bytes([self.dice.randrange(256)]) * self.one_of([1, 10, 500, 3_000])
         return {"topic": self.one_of(TOPICS), "queue": self.one_of([-1, 0, 1]), "body": body, **extra}
@@ -177,7 +185,9 @@ class Life:
 
     def connect(self) -> None:
         connection = self.dice.randrange(10, 14)
-        self.log.session(self.one_of([producer(connection, 0, *GROUPS), ConnectionClosed(connection), consumer(connection, 0)]))
+        self.log.session(
+            self.one_of([producer(connection, 0, *GROUPS), ConnectionClosed(connection), consumer(connection, 0)])
+        )
 
     def offsets(self) -> None:
         self.log.do(EnsureGroup(self.one_of(["CG", "CG2"])))

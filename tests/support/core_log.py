@@ -1,9 +1,9 @@
 """The core with a log that is a list: decides, applies, rolls segments and redoes, exactly as the pump and recovery do.
 
-    log = CoreLog()
-    log.do(half("T1"))          decides, applies, appends; the reply comes back
-    log.later(6_000)            broker time goes on
-    log.redone()                a second state, from the records alone
+log = CoreLog()
+log.do(half("T1"))          decides, applies, appends; the reply comes back
+log.later(6_000)            broker time goes on
+log.redone()                a second state, from the records alone
 """
 
 from collections.abc import Iterable, Sequence

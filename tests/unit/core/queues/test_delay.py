@@ -1,6 +1,7 @@
 """Delays: when a message is due, and that a release refers to its own segment."""
 
 import pytest
+from tests.support.core_log import START_MS, CoreLog, message, refused, sent
 
 from halfmq import limits
 from halfmq.core.commands import Tick
@@ -11,7 +12,6 @@ from halfmq.core.transaction.invariants import check
 from halfmq.model.message_facts import delay_of
 from halfmq.model.properties import encode
 from halfmq.model.records import CarriedDelayed, DelayedRecord, Released
-from tests.support.core_log import START_MS, CoreLog, message, refused, sent
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """Consumer offsets: what is answered, and when they are logged."""
 
+from tests.support.core_log import CoreLog, consumer, refused
+
 from halfmq.core.commands import CommitOffset, DeleteTopic, EnsureGroup, SetTopic
 from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Done, Why
 from halfmq.core.queues.offsets import NotStored, Stored, query_offset
 from halfmq.core.session import LogOffsetsNow, Unregistered
 from halfmq.model.records import OffsetsCommitted
-from tests.support.core_log import CoreLog, consumer, refused
 
 
 def with_group(*groups: str) -> CoreLog:

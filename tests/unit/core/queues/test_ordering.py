@@ -1,9 +1,10 @@
 """Queue locks: one client per queue and group, for a while."""
 
+from tests.support.core_log import CoreLog, consumer
+
 from halfmq import limits
 from halfmq.core.queues.ordering import lock_queues, unlock_queues
 from halfmq.core.session import ConnectionClosed
-from tests.support.core_log import CoreLog, consumer
 
 QUEUES = [("orders", 0), ("orders", 1)]
 

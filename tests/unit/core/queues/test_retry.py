@@ -1,6 +1,7 @@
 """Send back: when a message comes again, and when it is given up."""
 
 import pytest
+from tests.support.core_log import PEER, CoreLog, refused
 
 from halfmq.core.commands import EnsureGroup, SendBack, SetGroup
 from halfmq.core.decision import Done, Why
@@ -10,7 +11,6 @@ from halfmq.model.ids import offset_message_id
 from halfmq.model.properties import encode, to_dict
 from halfmq.model.records import DelayedRecord, MessageRecord, Released
 from halfmq.model.stored_message import StoredMessage
-from tests.support.core_log import PEER, CoreLog, refused
 
 
 def failed(times: int = 0, topic: str = "orders", **pairs: str) -> StoredMessage:
@@ -60,8 +60,12 @@ def test_a_second_failure_keeps_the_first_origin() -> None:
     assert (pairs["RETRY_TOPIC"], pairs["ORIGIN_MESSAGE_ID"], pairs["DELAY"]) == ("orders", "FIRST", "4")
 
 
-@pytest.mark.parametrize(("level", "times", "expected"), [(0, 0, 3), (0, 5, 8), (0, 15, 18), (0, 16, 18), (5, 3, 5), (99, 0, 18)])
-def test_the_delay_level_grows_with_each_failure_unless_the_consumer_says(level: int, times: int, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("level", "times", "expected"), [(0, 0, 3), (0, 5, 8), (0, 15, 18), (0, 16, 18), (5, 3, 5), (99, 0, 18)]
+)
+def test_the_delay_level_grows_with_each_failure_unless_the_consumer_says(
+    level: int, times: int, expected: int
+) -> None:
     assert retry_level(level, times) == expected
 
 
@@ -69,7 +73,9 @@ def test_the_delay_level_grows_with_each_failure_unless_the_consumer_says(level:
     ("times", "max_times", "level", "dead"),
     [(15, -1, 0, False), (16, -1, 0, True), (2, 3, 0, False), (3, 3, 0, True), (0, -1, -1, True), (0, 0, 0, True)],
 )
-def test_a_message_that_was_tried_often_enough_is_a_dead_letter(times: int, max_times: int, level: int, dead: bool) -> None:
+def test_a_message_that_was_tried_often_enough_is_a_dead_letter(
+    times: int, max_times: int, level: int, dead: bool
+) -> None:
     log = with_group()
     log.do(back(failed(times), level=level, max_times=max_times))
     assert len(log.of(MessageRecord)) == dead

@@ -1,5 +1,7 @@
 """Plain messages, batches, and the copies that clients send when a send-back failed."""
 
+from tests.support.core_log import PEER, CoreLog, half, message, refused, sent
+
 from halfmq.core.commands import EnsureGroup, SendBatch, SetTopic
 from halfmq.core.decision import SentBatch, TopicChanged, WakeQueue, Why
 from halfmq.core.queues.ordering import lock_queues
@@ -8,7 +10,6 @@ from halfmq.model.ids import parse_offset_message_id
 from halfmq.model.properties import encode, to_dict
 from halfmq.model.records import DelayedRecord, HalfRecord, MessageRecord, Released, TopicSet
 from halfmq.model.settings import BrokerSettings
-from tests.support.core_log import PEER, CoreLog, half, message, refused, sent
 
 
 def test_a_first_message_makes_its_topic_with_as_many_queues_as_the_client_wishes() -> None:
@@ -46,7 +47,16 @@ def test_a_message_is_visible_at_once_in_the_order_of_its_queue() -> None:
 def test_a_negative_queue_is_chosen_by_us_and_all_take_turns() -> None:
     log = CoreLog()
     log.do(SetTopic("orders", 4, 4, 6))
-    assert sorted(sent(log.do(message(f"M{number}", queue=-1))).queue_id for number in range(8)) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert sorted(sent(log.do(message(f"M{number}", queue=-1))).queue_id for number in range(8)) == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]
 
 
 def test_a_queue_that_is_not_there_is_refused() -> None:
@@ -162,7 +172,9 @@ def test_a_copy_of_a_group_that_consumes_in_order_is_a_dead_letter() -> None:
 # --- batches ---------------------------------------------------------------------------------------------------
 
 
-def batch(*entries: tuple[bytes, dict[str, str]], topic: str = "orders", sys_flag: int = 0, queue: int = 1) -> SendBatch:
+def batch(
+    *entries: tuple[bytes, dict[str, str]], topic: str = "orders", sys_flag: int = 0, queue: int = 1
+) -> SendBatch:
     return SendBatch(
         1, "PG", topic, 4, queue, sys_flag, 7, PEER, tuple((3, body, encode(pairs)) for body, pairs in entries)
     )

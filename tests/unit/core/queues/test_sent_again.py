@@ -1,6 +1,7 @@
 """Which plain message is the same one, and which is another."""
 
 import pytest
+from tests.support.core_log import PEER, CoreLog, message, sent
 
 from halfmq.core.commands import EnsureGroup, SendBatch
 from halfmq.core.decision import SentBatch
@@ -8,7 +9,6 @@ from halfmq.core.session import Published
 from halfmq.model.properties import encode
 from halfmq.model.records import MessageRecord
 from halfmq.model.settings import BrokerSettings
-from tests.support.core_log import PEER, CoreLog, message, sent
 
 
 def released(log: CoreLog) -> None:

@@ -1,6 +1,7 @@
 """Prepare and settle: who gets which answer, and that nothing is written where nothing may be."""
 
 import pytest
+from tests.support.core_log import PEER, CoreLog, end, half, message, part, refused, sent
 
 from halfmq import limits
 from halfmq.core.commands import ResolveTransaction, SettledRow, Wanted
@@ -10,7 +11,6 @@ from halfmq.model import properties
 from halfmq.model.ids import hash64, parse_offset_message_id
 from halfmq.model.records import CarriedHalf, Committed, DecidedBy, HalfRecord, RolledBack
 from halfmq.model.settings import BrokerSettings
-from tests.support.core_log import PEER, CoreLog, end, half, message, part, refused, sent
 
 
 def nothing_logged(log: CoreLog, command: object) -> object:
@@ -151,7 +151,9 @@ def test_a_half_of_a_settled_transaction_sent_again_is_refused_with_the_verdict(
 def test_an_id_that_is_used_for_another_message_is_refused_and_not_taken_for_sent_again() -> None:
     log = CoreLog()
     log.do(half("T1", topic="orders"))
-    refused(nothing_logged(log, half("T1", topic="orders", connection=2)._replace(topic="loyalty")), Why.INVALID_PARAMETER)
+    refused(
+        nothing_logged(log, half("T1", topic="orders", connection=2)._replace(topic="loyalty")), Why.INVALID_PARAMETER
+    )
 
 
 def test_two_groups_may_use_one_id() -> None:
@@ -308,7 +310,9 @@ VERDICTS = [
 
 @pytest.mark.parametrize("known_by", ["memory", "redo", "trim", "row"])
 @pytest.mark.parametrize(("first", "second", "answer"), VERDICTS)
-def test_the_first_verdict_stands_whatever_comes_later(first: Wanted, second: Wanted, answer: str, known_by: str) -> None:
+def test_the_first_verdict_stands_whatever_comes_later(
+    first: Wanted, second: Wanted, answer: str, known_by: str
+) -> None:
     from halfmq.core.commands import CarryForward, TrimLog
 
     log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ms=1_000))
@@ -423,7 +427,9 @@ def test_an_operator_gets_the_same_table() -> None:
     refused(nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.UNKNOWN, "ann")), Why.INVALID_PARAMETER)
     settled = log.do(ResolveTransaction("PG", "T1", Wanted.ROLLBACK, "ann"))
     assert settled == Settled("PG", "T1", False, log.of(RolledBack)[0].offset, False)
-    assert nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.ROLLBACK, "ann")) == settled._replace(repeated=True)
+    assert nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.ROLLBACK, "ann")) == settled._replace(
+        repeated=True
+    )
     refused(nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.COMMIT, "ann")), Why.VERDICT_CONFLICT)
 
 

@@ -1,0 +1,84 @@
+"""A snapshot holds everything durable, and is whole or refused."""
+
+import pytest
+from tests.support.core_log import CoreLog, end, half, message, part
+
+from halfmq.core.apply import open_batch
+from halfmq.core.commands import CommitOffset, EnsureGroup, Wanted
+from halfmq.core.digest import durable_digest
+from halfmq.core.snapshot import encode_rows, load_rows, snapshot_rows
+from halfmq.core.transaction.invariants import check
+from halfmq.errors import InvariantViolated
+
+
+def filled() -> CoreLog:
+    log = CoreLog()
+    log.do(EnsureGroup("CG"))
+    replies = [log.do(half(f"T{number}", group=f"G{number % 2}")) for number in range(10)]
+    log.do(part("P", 0))
+    log.do(part("P", 2, count=3))
+    for number in range(0, 6, 2):
+        log.do(end(f"T{number}", replies[number], Wanted.ROLLBACK if number else Wanted.COMMIT, group="G0"))
+    log.do(message("M1", queue=1))
+    log.do(message("M2", DELAY="3"))
+    log.do(CommitOffset("CG", "orders", 1, 1))
+    log.tick()
+    log.roll()
+    return log
+
+
+def test_a_state_from_a_snapshot_is_the_state() -> None:
+    log = filled()
+    state = load_rows(log.settings, log.snapshot())
+    assert durable_digest(state) == durable_digest(log.state)
+    check(state)
+
+
+def test_it_does_not_matter_how_the_chunks_are_cut() -> None:
+    log = filled()
+    whole = b"".join(log.snapshot())
+    for size in (1, 7, 1_000, len(whole)):
+        pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
+        assert durable_digest(load_rows(log.settings, pieces)) == durable_digest(log.state)
+
+
+def test_a_capture_does_not_change_while_the_state_goes_on() -> None:
+    log = filled()
+    before = durable_digest(log.state)
+    capture = snapshot_rows(log.state)
+    log.do(half("later", group="G1"))
+    log.do(message("M9", queue=1))
+    log.do(half("T1", group="G1"))
+    state = load_rows(log.settings, encode_rows(capture))
+    assert durable_digest(state) == before
+    assert capture.position == state.log_end
+
+
+def test_the_log_behind_a_snapshot_is_redone_into_it() -> None:
+    log = filled()
+    chunks = log.snapshot()
+    log.do(half("later"))
+    log.do(message("M9"))
+    assert durable_digest(log.reloaded(chunks)) == durable_digest(log.state)
+
+
+def test_a_snapshot_that_is_cut_anywhere_is_refused() -> None:
+    log = filled()
+    whole = b"".join(log.snapshot())
+    for end_at in range(0, len(whole), 97):
+        with pytest.raises(InvariantViolated):
+            load_rows(log.settings, [whole[:end_at]])
+
+
+def test_a_snapshot_with_a_chunk_missing_is_refused() -> None:
+    log = filled()
+    chunks = log.snapshot()
+    with pytest.raises(InvariantViolated, match="its end says"):
+        load_rows(log.settings, chunks[:4] + chunks[5:])
+
+
+def test_there_is_no_snapshot_inside_a_batch() -> None:
+    log = filled()
+    open_batch(log.state, log.state.log_end, log.now_ms)
+    with pytest.raises(InvariantViolated):
+        snapshot_rows(log.state)

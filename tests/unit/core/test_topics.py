@@ -1,0 +1,111 @@
+"""Topics: names, first use, change, deletion."""
+
+import pytest
+from tests.support.core_log import CoreLog, end, half, message, refused, sent
+
+from halfmq import limits
+from halfmq.core.base import base_payload
+from halfmq.core.commands import DeleteTopic, EnsureTopic, SetTopic, Wanted
+from halfmq.core.decision import Done, TopicChanged, Why
+from halfmq.core.topics import base_bytes_bound
+from halfmq.model.records import TopicDeleted, TopicSet
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "TBW102", "rmq_sys_wheel_timer"],
+)
+def test_system_topics_are_not_for_clients(name: str) -> None:
+    log = CoreLog()
+    refused(log.do(message("M1", topic=name)), Why.NO_PERMISSION)
+    refused(log.do(half("T1", topic=name)), Why.NO_PERMISSION)
+    refused(log.do(SetTopic(name, 1, 1, 6)), Why.NO_PERMISSION)
+    refused(log.do(EnsureTopic(name, 1)), Why.NO_PERMISSION)
+    assert not log.of(TopicSet)
+
+
+@pytest.mark.parametrize("name", ["", "with space", "ümlaut", "dot.dot", "x" * 128])
+def test_names_that_rocketmq_would_not_take_are_refused(name: str) -> None:
+    refused(CoreLog().do(message("M1", topic=name)), Why.INVALID_PARAMETER)
+
+
+def test_longest_names_are_taken() -> None:
+    log = CoreLog()
+    sent(log.do(message("M1", topic="x" * limits.TOPIC_CHARS_MAX)))
+    sent(log.do(message("M1", topic="%DLQ%" + "g" * limits.GROUP_CHARS_MAX)))
+    sent(log.do(message("M1", topic="namespace%RMQ_SYS_TRACE_TOPIC")))
+
+
+def test_topics_get_ids_in_order_and_never_one_again() -> None:
+    log = CoreLog()
+    log.do(SetTopic("a", 1, 1, 6))
+    log.do(SetTopic("b", 1, 1, 6))
+    log.do(DeleteTopic("b"))
+    assert log.effects[-1] == TopicChanged(2, "b")
+    log.restart()
+    log.do(SetTopic("b", 1, 1, 6))
+    assert {name: topic.topic_id for name, topic in log.state.topics_by_name.items()} == {"a": 1, "b": 3}
+
+
+def test_a_topic_can_be_changed_and_keeps_what_its_queues_hold() -> None:
+    log = CoreLog()
+    log.do(SetTopic("orders", 4, 4, 6))
+    log.do(message("M1", queue=3))
+    log.do(SetTopic("orders", 2, 2, 6))
+    refused(log.do(message("M2", queue=3)), Why.INVALID_PARAMETER)
+    log.do(SetTopic("orders", 6, 6, 6))
+    assert sent(log.do(message("M2", queue=3))).queue_offset == 1
+    log.restart()
+    assert log.state.topics_by_name["orders"].ends == [0, 0, 0, 2, 0, 0]
+
+
+def test_a_half_for_a_queue_that_is_no_longer_written_is_still_committed() -> None:
+    log = CoreLog()
+    reply = log.do(half("T1", queue=3))
+    log.do(SetTopic("orders", 2, 2, 6))
+    log.do(end("T1", reply))
+    assert log.state.topics_by_name["orders"].ends == [0, 0, 0, 1]
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    log = CoreLog()
+    for command in (
+        SetTopic("a", 0, 0, 6), SetTopic("a", -1, 4, 6), SetTopic("a", 4, limits.QUEUES_PER_TOPIC_MAX + 1, 6),
+        SetTopic("a", 4, 4, 8), SetTopic("a", 4, 4, -1),
+    ):  # fmt: skip
+        refused(log.do(command), Why.INVALID_PARAMETER)
+
+
+def test_a_topic_is_not_deleted_while_undecided_or_delayed_messages_will_come_to_it() -> None:
+    log = CoreLog()
+    reply = log.do(half("T1"))
+    refused(log.do(DeleteTopic("orders")), Why.LIMIT_REACHED)
+    log.do(end("T1", reply, Wanted.ROLLBACK))
+    log.do(message("M1", DELAY="1"))
+    refused(log.do(DeleteTopic("orders")), Why.LIMIT_REACHED)
+    log.run_to(log.now_ms + 2_000)
+    assert log.do(DeleteTopic("orders")) == Done()
+    assert len(log.of(TopicDeleted)) == 1
+    assert log.do(DeleteTopic("orders")) == Done(), "absent is as good as deleted"
+
+
+def test_a_route_makes_its_topic_once() -> None:
+    log = CoreLog()
+    assert log.do(EnsureTopic("orders", 3)) == Done()
+    assert log.do(EnsureTopic("orders", 5)) == Done()
+    assert log.do(EnsureTopic("%RETRY%CG", 5)) == Done()
+    assert [(record.name, record.write_queues) for record in log.of(TopicSet)] == [("orders", 3), ("%RETRY%CG", 1)]
+
+
+def test_topics_are_refused_when_the_head_of_a_segment_would_not_hold_them() -> None:
+    log = CoreLog()
+    made = 0
+    while not hasattr(reply := log.do(SetTopic(f"topic-{made}", 100, 100, 6)), "why"):
+        made += 1
+    refused(reply, Why.LIMIT_REACHED)
+    assert made > 10
+    assert len(base_payload(log.state)) <= base_bytes_bound(log.state)
+    reply = sent(log.do(half("T1", topic="topic-0", body=b"x" * 31_000)))
+    log.roll()
+    log.do(end("T1", reply))
+    log.restart()

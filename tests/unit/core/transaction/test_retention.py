@@ -1,0 +1,157 @@
+"""Dropping old log: what is alive goes along, what is settled is forgotten, and redo of the rest agrees."""
+
+from tests.support.core_log import CoreLog, end, half, message, part, producer, refused
+
+from halfmq.core.commands import CarryForward, TrimLog, Wanted
+from halfmq.core.decision import Done, Settled, Why
+from halfmq.core.digest import durable_digest
+from halfmq.core.transaction.invariants import check
+from halfmq.model.records import CarriedDelayed, CarriedHalf, Trim
+
+SEGMENT = 65_536
+
+
+def trim(log: CoreLog, start: int) -> None:
+    while log.do(CarryForward(start, 2)) == Done(again=True):
+        pass
+    assert log.do(TrimLog(start)) == Done()
+    check(log.state)
+    assert durable_digest(log.redone()) == durable_digest(log.state)
+
+
+def test_an_undecided_half_outlives_its_segment_and_keeps_its_identity() -> None:
+    log = CoreLog()
+    reply = log.do(half("T1", body=b"kept", queue=2, TAGS="TagA", DELAY="1"))
+    log.roll()
+    trim(log, SEGMENT)
+    assert not any(batch.offset < SEGMENT for batch in log.remaining())
+    log.restart()
+    assert log.do(half("T1", connection=5)) == reply, "sent again"
+    assert isinstance(log.do(end("T1", reply)), Settled)
+    log.run_to(log.now_ms + 2_000)
+    assert log.state.topics_by_name["orders"].ends == [0, 0, 1, 0]
+
+
+def test_a_transaction_half_here_and_half_there_is_carried_whole() -> None:
+    log = CoreLog()
+    first = log.do(part("T1", 0))
+    log.roll()
+    log.do(part("T1", 1))
+    log.roll()
+    last = log.do(part("T1", 2, count=3))
+    trim(log, 2 * SEGMENT)
+    assert len(log.of(CarriedHalf)) == 2
+    log.restart()
+    assert [half_.index for half_ in log.state.producer_groups["PG"].undecided["T1"].halves] == [0, 1, 2]
+    assert isinstance(log.do(end("T1", last)), Settled)
+    assert isinstance(log.do(end("T1", first)), Settled)
+
+
+def test_checks_and_immunity_go_along() -> None:
+    log = CoreLog()
+    log.session(producer(1, log.now_ms))
+    log.do(half("T1"))
+    log.checks_after(6_100)
+    before = log.state.producer_groups["PG"].undecided["T1"]
+    log.roll()
+    trim(log, SEGMENT)
+    log.restart()
+    after = log.state.producer_groups["PG"].undecided["T1"]
+    assert after[3:] == before[3:]
+    assert after.checks == 1
+
+
+def test_a_delayed_message_outlives_its_segment() -> None:
+    log = CoreLog()
+    log.do(message("M1", DELAY="5"))
+    log.roll()
+    trim(log, SEGMENT)
+    assert len(log.of(CarriedDelayed)) == 1
+    log.restart()
+    log.run_to(log.now_ms + 60_000)
+    assert log.state.topics_by_name["orders"].ends[0] == 1
+
+
+def test_a_trim_is_refused_while_something_alive_lies_below() -> None:
+    log = CoreLog()
+    log.do(half("T1"))
+    log.roll()
+    answer = refused(log.do(TrimLog(SEGMENT)), Why.INVALID_PARAMETER)
+    assert "T1" in answer.text
+    assert not log.of(Trim)
+    log = CoreLog()
+    log.do(message("M1", DELAY="5"))
+    log.roll()
+    refused(log.do(TrimLog(SEGMENT)), Why.INVALID_PARAMETER)
+
+
+def test_only_the_start_of_a_segment_that_is_there_can_be_trimmed_to() -> None:
+    log = CoreLog()
+    log.roll()
+    refused(log.do(TrimLog(SEGMENT + 8)), Why.INVALID_PARAMETER)
+    refused(log.do(TrimLog(7 * SEGMENT)), Why.INVALID_PARAMETER)
+    refused(log.do(CarryForward(7 * SEGMENT, 10)), Why.INVALID_PARAMETER)
+    assert log.do(TrimLog(0)) == Done()
+    assert not log.of(Trim)
+
+
+def test_a_trim_sets_the_queues_first_offsets_to_where_the_segment_began() -> None:
+    log = CoreLog()
+    for number in range(3):
+        log.do(message(f"M{number}", queue=1))
+    log.roll()
+    log.do(message("M3", queue=1))
+    log.do(message("N1", topic="later"))
+    trim(log, SEGMENT)
+    assert log.state.topics_by_name["orders"].mins == [0, 3, 0, 0]
+    assert log.state.topics_by_name["orders"].ends == [0, 4, 0, 0]
+    assert log.state.topics_by_name["later"].mins == [0, 0, 0, 0]
+    log.restart()
+    assert log.state.topics_by_name["orders"].mins == [0, 3, 0, 0]
+
+
+def test_verdicts_below_the_new_start_are_forgotten_and_those_above_are_not() -> None:
+    log = CoreLog()
+    replies = [log.do(half(f"T{number}")) for number in range(2)]
+    log.do(end("T0", replies[0]))
+    log.roll()
+    log.do(end("T1", replies[1], Wanted.ROLLBACK))
+    trim(log, SEGMENT)
+    refused(log.do(end("T0", replies[0])), Why.NOT_FOUND)
+    answer = refused(log.do(end("T1", replies[1])), Why.VERDICT_CONFLICT)
+    assert answer.standing == "ROLLED_BACK"
+
+
+def test_what_is_settled_while_it_is_carried_stays_settled() -> None:
+    log = CoreLog()
+    replies = [log.do(half(f"T{number}")) for number in range(6)]
+    log.roll()
+    log.do(CarryForward(SEGMENT, 2))
+    for number in (0, 3):
+        log.do(end(f"T{number}", replies[number], Wanted.ROLLBACK))
+    trim(log, SEGMENT)
+    log.restart()
+    assert sorted(log.state.producer_groups["PG"].undecided) == ["T1", "T2", "T4", "T5"]
+
+
+def test_carrying_is_done_in_bounded_steps() -> None:
+    log = CoreLog()
+    for number in range(10):
+        log.do(half(f"T{number}"))
+    log.roll()
+    assert log.do(CarryForward(SEGMENT, 4)) == Done(again=True)
+    assert len(log.of(CarriedHalf)) == 4
+    assert log.do(CarryForward(SEGMENT, 4)) == Done(again=True)
+    assert log.do(CarryForward(SEGMENT, 4)) == Done(again=False)
+    assert log.do(CarryForward(SEGMENT, 4)) == Done(again=False)
+    assert len(log.of(CarriedHalf)) == 10
+
+
+def test_large_halves_are_carried_over_several_segments() -> None:
+    log = CoreLog()
+    replies = [log.do(half(f"T{number}", body=b"x" * 25_000)) for number in range(6)]
+    log.roll()
+    start = log.state.log_end // SEGMENT * SEGMENT
+    trim(log, start)
+    for number, reply in enumerate(replies):
+        assert isinstance(log.do(end(f"T{number}", reply)), Settled)
