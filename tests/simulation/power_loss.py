@@ -29,10 +29,9 @@ import time
 from collections import Counter
 from typing import Any
 
-from halfmq.core.digest import durable_digest
-
 from halfmq.broker.broker import recover
 from halfmq.broker.config import BrokerConfig
+from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import invariants
 from halfmq.model import properties
 from halfmq.model.stored_message import body_crc_of
@@ -309,11 +308,11 @@ class Story:
 
     def collect(self) -> None:
         for peer in self.peers:
-            for opaque, answer in sorted(peer.answers.items()):
+            for opaque in sorted(peer.answers):
+                answer = peer.answers.pop(opaque)
                 what, subject, detail = self.asking.pop((peer.number, opaque))
                 self.sequence += 1
                 getattr(self, f"heard_{what}")(answer, subject, detail)
-            peer.answers.clear()
 
     def heard_half(self, answer: Answer, tx: Tx, index: int) -> None:
         if answer.code == 604:
