@@ -36,7 +36,7 @@ async def test_drain_answers_parked_pulls_and_closes_connections(tmp_path: Path)
         assert (await asyncio.wait_for(parked, 1)).code == 19
         await asyncio.wait_for(client.closed.wait(), 1)
         assert running.broker._gateway.connections == {}
-        with pytest.raises(OSError):
+        with pytest.raises(ConnectionError):
             await running.client()
 
 

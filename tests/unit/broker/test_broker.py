@@ -1,0 +1,98 @@
+"""The composition root: a start recovers what was there, a failed start leaves nothing behind, a drain ends well."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.in_process import config, serving
+
+from halfmq.broker.broker import Broker
+from halfmq.errors import PortTaken, StoreInUse
+from halfmq.runtime.clock import SystemClock
+from halfmq.runtime.disk import RealDisk
+from halfmq.runtime.entropy import SystemEntropy
+from halfmq.store.store import Durability
+
+ID = "AC10000100002A9F0000000000000001"
+
+
+async def test_start_recovers_topics_groups_offsets_halves_and_verdicts(tmp_path: Path) -> None:
+    for durability in (Durability.FSYNC, Durability.MEMORY):
+        directory = tmp_path / durability.value
+        async with serving(directory, durability=durability) as running:
+            client = await running.client()
+            await client.send("T", b"x", unique="1" * 32, queues=4)
+            await client.heartbeat("me", consumers={"C": ["T"]})
+            await client.half("T", b"open", unique=ID)
+            epoch = running.state.epoch
+        async with serving(directory, durability=durability) as running:
+            assert running.state.epoch == epoch + 1
+            client = await running.client()
+            assert json.loads((await client.ask(105, {"topic": "T"})).body)["queueDatas"][0]["readQueueNums"] == 4
+            assert "C" in running.state.groups
+            assert ID in running.state.producer_groups["P"].undecided
+            assert (await client.pull("T")).code == 0
+
+
+async def test_second_broker_on_one_directory_is_refused_and_frees_its_ports(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        second = Broker(config(tmp_path), RealDisk(), SystemClock(), SystemEntropy(), asyncio.get_running_loop())
+        with pytest.raises(StoreInUse):
+            await second.start()
+        second.close()
+        assert (await (await running.client()).ask(106)).code == 0
+    async with serving(tmp_path) as running:
+        assert (await (await running.client()).ask(106)).code == 0
+
+
+async def test_taken_port_is_refused_before_the_store_is_touched(tmp_path: Path) -> None:
+    async with serving(tmp_path / "one") as running:
+        taken = config(tmp_path / "two", port=running.ports.broker)
+        second = Broker(taken, RealDisk(), SystemClock(), SystemEntropy(), asyncio.get_running_loop())
+        with pytest.raises(PortTaken) as caught:
+            await second.start()
+        second.close()
+        assert str(running.ports.broker) in str(caught.value)
+        assert not (tmp_path / "two").exists()
+
+
+async def test_segment_size_of_a_store_wins_over_the_setting(tmp_path: Path) -> None:
+    async with serving(tmp_path, segment_bytes=1 << 16) as running:
+        client = await running.client()
+        for number in range(20):
+            await client.send("T", bytes(8_000), unique=f"{number:032d}")
+    async with serving(tmp_path, segment_bytes=1 << 20) as running:
+        client = await running.client()
+        assert running.state.settings.segment_bytes == 1 << 16
+        for number in range(20):
+            assert (await client.send("T", bytes(8_000), unique=f"A{number:031d}")).code == 0
+        assert (await client.ask(30, {"topic": "T", "queueId": "0"})).ext == {"offset": "40"}
+
+
+async def test_time_in_the_log_never_goes_back(tmp_path: Path) -> None:
+    class Late(SystemClock):
+        def wall_ms(self) -> int:
+            return super().wall_ms() - 3_600_000
+
+    async with serving(tmp_path) as running:
+        await (await running.client()).send("T", b"x", unique="1" * 32)
+        last = running.state.batch_time_ms
+    broker = Broker(config(tmp_path), RealDisk(), Late(), SystemEntropy(), asyncio.get_running_loop())
+    await broker.start()
+    assert broker._pump.state.batch_time_ms >= last
+    broker.close()
+
+
+async def test_drain_leaves_a_checkpoint_so_that_the_next_start_redoes_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path, durability=Durability.FSYNC) as running:
+        client = await running.client()
+        for number in range(10):
+            await client.send("T", b"x", unique=f"{number:032d}")
+        await running.broker.drain()
+        assert not running.broker.failed.done()
+    async with serving(tmp_path) as running:
+        store = running.broker._store
+        assert store is not None
+        assert store.recovery.redo_from == store.recovery.end
+        assert (await (await running.client()).pull("T")).ext["maxOffset"] == "10"

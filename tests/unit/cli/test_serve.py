@@ -1,0 +1,58 @@
+"""Flags of `halfmq serve` become the broker's configuration."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from halfmq.broker.config import BrokerConfig
+from halfmq.cli.main import app
+from halfmq.store.store import Durability
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What ``run`` was called with."""
+    seen: dict[str, Any] = {}
+
+    def run(config: BrokerConfig, **options: Any) -> int:
+        seen.update(options, config=config)
+        return 0
+
+    monkeypatch.setattr("halfmq.broker.process.run", run)
+    return seen
+
+
+def test_defaults_are_those_of_the_configuration(served: dict[str, Any], tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["serve", "--data", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert served["config"] == BrokerConfig(tmp_path)
+
+
+def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
+    flags = [
+        "--data", str(tmp_path), "--host", "0.0.0.0", "--port", "0", "--name-port", "1", "--advertise-host", "mq",
+        "--durability", "memory", "--segment-bytes", "131072", "--checkpoint-interval-ms", "9", "--retention-hours", "0.5",
+        "--retention-bytes", "7", "--retention-check-ms", "8", "--disk-reserve-bytes", "6", "--check-immunity-ms", "5",
+        "--check-interval-ms", "4", "--no-auto-create-topics", "--ports-file", str(tmp_path / "ports.json"), "-v",
+    ]  # fmt: skip
+    assert CliRunner().invoke(app, ["serve", *flags]).exit_code == 0
+    config: BrokerConfig = served["config"]
+    assert (config.host, config.port, config.name_port, config.advertise_host) == ("0.0.0.0", 0, 1, "mq")
+    assert (config.durability, config.segment_bytes, config.checkpoint_interval_ms) == (Durability.MEMORY, 131_072, 9)
+    assert (config.retention_ms, config.retention_bytes, config.retention_check_ms) == (1_800_000, 7, 8)
+    assert config.disk_reserve_bytes == 6
+    assert (config.settings.check_immunity_ms, config.settings.check_interval_ms) == (5, 4)
+    assert not config.settings.auto_create_topics
+    assert served["ports_file"] == tmp_path / "ports.json"
+    assert served["verbose"]
+
+
+def test_exit_code_is_the_brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("halfmq.broker.process.run", lambda config, **options: 1)
+    assert CliRunner().invoke(app, ["serve", "--data", str(tmp_path)]).exit_code == 1
+
+
+def test_data_is_required() -> None:
+    assert CliRunner().invoke(app, ["serve"]).exit_code == 2
