@@ -156,7 +156,7 @@ class Broker:
             self._loop,
             time,
             segment_bytes=store.segment_bytes,
-            on_effect=self._on_effect,
+            on_effects=self._on_effects,
             on_released=gateway.flush,
             on_deadline=self._timer.arm,
             on_fatal=self._fatal,
@@ -192,12 +192,15 @@ class Broker:
         if isinstance(reply, Done) and reply.again:
             self._tick()
 
-    def _on_effect(self, effect: Effect) -> None:
-        kind = type(effect)
-        if kind is WakeQueue:
-            self._pulls.wake(effect)  # type: ignore[arg-type]  # ``kind`` is its type
-        elif kind is SendCheck:
-            self._checks.send(effect)  # type: ignore[arg-type]
+    def _on_effects(self, effects: list[Effect]) -> None:
+        if self._pulls.has_parked:
+            # Many commits of one turn wake the same queue: once is enough.
+            for effect in dict.fromkeys(effects):
+                if type(effect) is WakeQueue:
+                    self._pulls.wake(effect)
+        for effect in effects:
+            if type(effect) is SendCheck:
+                self._checks.send(effect)
 
     def _connection_closed(self, number: int) -> None:
         self._pulls.connection_closed(number)

@@ -103,6 +103,10 @@ class PullService:
     def parked(self) -> int:
         return sum(map(len, self._parked.values()))
 
+    @property
+    def has_parked(self) -> bool:
+        return bool(self._parked)
+
     # --- a pull arrives
 
     def pull(self, connection: Connection, request: Request[Any]) -> None:

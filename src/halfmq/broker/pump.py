@@ -105,7 +105,7 @@ class Pump:
         time: BrokerTime,
         *,
         segment_bytes: int,
-        on_effect: Callable[[Effect], None],
+        on_effects: Callable[[list[Effect]], None],
         on_released: Callable[[], None],
         on_deadline: Callable[[int | None], None],
         on_fatal: Callable[[BaseException], None],
@@ -118,7 +118,7 @@ class Pump:
         self._loop = loop
         self._time = time
         self._segment_bytes = segment_bytes
-        self._on_effect = on_effect
+        self._on_effects = on_effects
         self._on_released = on_released
         self._on_deadline = on_deadline
         self._on_fatal = on_fatal
@@ -235,30 +235,30 @@ class Pump:
                 reply = self._make_room(command, now_ms)
                 plenty_until = self._plenty_until()
             if reply is None:
-                decision = self._decide(command, now_ms)
-                reply = decision.reply
-                if decision.records:
+                try:
+                    decided, reply, more = decide(state, command, now_ms)
+                except Exception as error:  # noqa: BLE001 - judged in ``_broken``
+                    decided, reply, more = self._broken(command, error)
+                if decided:
                     if not state.batch_open:
                         self._open(state.log_end, now_ms)
-                    for record in decision.records:
+                    for record in decided:
                         apply(state, record)
-                    records += decision.records
-                if decision.effects:
-                    effects += decision.effects
+                    records += decided
+                if more:
+                    effects += more
             replies.append((deliver, context, reply))
         self._close()
         written, self._written = self._written, []
         self._on_deadline(next_deadline_ms(state))
         return _Turn(state.log_end, written, replies, effects)
 
-    def _decide(self, command: Command, now_ms: int) -> "Decision | _Broken":
-        try:
-            return decide(self.state, command, now_ms)
-        except InvariantViolated:
-            raise
-        except Exception as error:
-            log.exception("decision failed on %s; nothing was changed", type(command).__name__)
-            return _Broken((), Failed(f"{type(error).__name__}: {error}"))
+    def _broken(self, command: Command, error: Exception) -> "_Broken":
+        """What stands for a decision that could not be made. Nothing was changed, so the next command may come."""
+        if isinstance(error, InvariantViolated):
+            raise error
+        log.error("decision failed on %s; nothing was changed", type(command).__name__, exc_info=error)
+        return _Broken((), Failed(f"{type(error).__name__}: {error}"))
 
     # --- batches and segments --------------------------------------------------------------------------------
 
@@ -284,7 +284,10 @@ class Pump:
             return None
         if bound > state.record_bytes_max and isinstance(command, SendMessage | SendBatch):
             # Most likely too large for any segment: nobody shall be able to roll segments by sending what is refused.
-            decision = self._decide(command, now_ms)
+            try:
+                decision: Decision | _Broken = decide(state, command, now_ms)
+            except Exception as error:  # noqa: BLE001 - judged in ``_broken``
+                decision = self._broken(command, error)
             if not decision.records:
                 return decision.reply
         try:
@@ -354,8 +357,8 @@ class Pump:
                 except Exception:
                     log.exception("a reply could not be delivered: %r", reply)
         for turn in due:
-            for effect in turn.effects:
-                self._on_effect(effect)
+            if turn.effects:
+                self._on_effects(turn.effects)
         self._on_released()
 
     def _fail(self, error: BaseException) -> None:

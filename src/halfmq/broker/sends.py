@@ -77,24 +77,19 @@ class Sends:
         self._pump.submit(command, self._sent, (connection, request))
 
     def _sent(self, context: Context, reply: Reply | Failed) -> None:
-        connection, request = context
-        if type(reply) is Sent:
-            if not request.flag & 2:
-                log_offset, queue_id, queue_offset, unique_id = reply
-                if not unique_id.isalnum() and not is_transaction_id(unique_id):
-                    unique_id = ""
-                connection.send(
-                    encode_send_response(
-                        request.opaque,
-                        f"{self._id_prefix}{log_offset:016X}",
-                        queue_id,
-                        queue_offset,
-                        unique_id,
-                        binary=request.binary,
-                    )
-                )
+        if type(reply) is not Sent:
+            self._refused(context, reply)
             return
-        self._refused(context, reply)
+        connection, request = context
+        if request.flag & 2:
+            return
+        log_offset, queue_id, queue_offset, unique_id = reply
+        if not unique_id.isalnum() and not is_transaction_id(unique_id):
+            unique_id = ""  # it would need escaping; clients know it anyway
+        message_id = f"{self._id_prefix}{log_offset:016X}"
+        connection.send(
+            encode_send_response(request.opaque, message_id, queue_id, queue_offset, unique_id, binary=request.binary)
+        )
 
     # --- 320
 
