@@ -18,7 +18,8 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Se
 
         def start(*options: str) -> Served:
             directory = tmp_path_factory.mktemp("served")
-            broker = Served(directory / "data", directory / "log", *options)
+            # A segment is claimed whole when it is opened; the default of 1 GiB would be wasted on every test.
+            broker = Served(directory / "data", directory / "log", "--segment-bytes", str(64 << 20), *options)
             ends.callback(broker.stop)
             broker.start()
             return broker

@@ -38,7 +38,12 @@ def transactions(result: Result, count: int, *, ours: bool) -> None:
     # The first message is consumed before the second consumer joins; its queue may change hands before its offset
     # was committed, and then it comes twice. Nothing else may.
     numbers = {message["id"]: message["number"] for message in result["log"]}
-    assert {numbers[identity] for identity, times in Counter(first + second).items() if times > 1} <= {"0"}
+    twice = {
+        numbers[identity]: (first.count(identity), second.count(identity))
+        for identity, times in Counter(first + second).items()
+        if times > 1
+    }
+    assert set(twice) <= {"0"}, f"consumed more than once, by the first and the second consumer: {twice}"
     assert {message["number"]: message["flag"] for message in result["log"]} == {
         str(number): number for number in map(int, (message["number"] for message in result["log"]))
     }

@@ -25,7 +25,9 @@ def features(
     version, header = request.param
     broker = serve()
     home = java_home / f"{version}-{header}"
-    return run(version, f"127.0.0.1:{broker.name_port}", home, *FEATURES, header=header, options=QUICK_REBALANCE)
+    results = run(version, f"127.0.0.1:{broker.name_port}", home, *FEATURES, header=header, options=QUICK_REBALANCE)
+    assert broker.stop() == 0
+    return results
 
 
 @pytest.mark.parametrize("program", FEATURES)

@@ -41,6 +41,10 @@ final class Env {
         client.setPollNameServerInterval(1000);
         client.setHeartbeatBrokerInterval(5000);
         client.setPersistConsumerOffsetInterval(1000);
+        if (client instanceof DefaultMQProducer) {
+            // 3 s by default: several clients that start at once on a busy machine need more.
+            ((DefaultMQProducer) client).setSendMsgTimeout(10_000);
+        }
         return client;
     }
 
