@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from halfmq import limits
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.connector import Address
 from halfmq.model import properties
@@ -214,9 +215,7 @@ class ScriptedBroker:
         if topic not in self.topics:
             return encode_response(request, 17, "no route")
         count = 1 if topic.startswith("%") else self.queues
-        route = Route(
-            (BrokerData("C", self.name, {0: str(BROKER)}),), (QueueData(self.name, count, count, 6),)
-        )
+        route = Route((BrokerData("C", self.name, {0: str(BROKER)}),), (QueueData(self.name, count, count, 6),))
         return encode_response(request, 0, body=encode_route(route, request.version))
 
     def _send(self, _: Peer, request: Request[Any]) -> bytes:
@@ -343,7 +342,9 @@ class ScriptedBroker:
             self.append(f"%DLQ%{fields.group}", 0, b"dead")
         else:
             text = properties.encode({"RETRY_TOPIC": fields.origin_topic, "UNIQ_KEY": fields.origin_msg_id})
-            self.append(f"%RETRY%{fields.group}", 0, b"again", text, reconsume_times=1)
+            delay_s = limits.DELAY_LEVELS_MS[(fields.delay_level or 3) - 1] / 1000
+            again = (f"%RETRY%{fields.group}", 0, b"again", text, 1)
+            asyncio.get_running_loop().call_later(delay_s, self.append, *again)
         return encode_response(request, 0)
 
 

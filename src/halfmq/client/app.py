@@ -32,7 +32,7 @@ from halfmq.client.log import log
 from halfmq.client.message import Message
 from halfmq.client.transaction_block import AsyncTransaction
 from halfmq.client.transaction_log import CheckFunction, TransactionLog
-from halfmq.client.user_code import Threads, call
+from halfmq.client.user_code import RunBlocking, Threads, call
 from halfmq.errors import UsageError
 
 #: Messages that one consumer handles at once.
@@ -107,15 +107,17 @@ class App:
         group: str = "",
         checks: int = CHECKS,
         sessions: Callable[[], Any] | None = None,
+        run_blocking: RunBlocking | None = None,
         **options: Any,
     ) -> None:
-        self._client = AsyncClient(url, group=group, checks=checks, **options)
+        self._client = AsyncClient(url, group=group, checks=checks, run_blocking=run_blocking, **options)
         self._sessions = sessions
         self._consumers: list[_ConsumerSpec] = []
         self._transactions: dict[str, TransactionFunction] = {}
         self._listeners: dict[str, TransactionListener] = {}
-        #: Handlers that are plain functions run here.
-        self.run_blocking = Threads(CONCURRENCY, "halfmq-app")
+        self._threads = Threads(CONCURRENCY, "halfmq-app")
+        #: Handlers and transactions that are plain functions run here.
+        self.run_blocking: RunBlocking = run_blocking or self._threads
 
     @classmethod
     def from_env(cls, **options: Any) -> "App":
@@ -242,7 +244,7 @@ class App:
                 yield client
             finally:
                 await _shut_down(opened, workers)
-                self.run_blocking.close()
+                self._threads.close()
 
     def _handler(self, spec: _ConsumerSpec) -> Handler:
         return Handler(

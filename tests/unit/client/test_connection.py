@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.virtual_time import run
 
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.connector import Address
 from halfmq.wire.remoting.header import Request, encode_oneway_request, encode_request, encode_response
-from tests.support.virtual_time import run
 
 ADDRESS = Address("b", 1)
 
@@ -151,7 +151,9 @@ def test_pushes_are_handed_on_and_answered_only_when_they_ask() -> None:
     in_world(test)
 
 
-@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x08\x07\0\0\x02{}xx", b"\0\0\0\x06\0\0\0\x02{!"])
+@pytest.mark.parametrize(
+    "garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x08\x07\0\0\x02{}xx", b"\0\0\0\x06\0\0\0\x02{!"]
+)
 def test_peer_that_breaks_the_protocol_is_dropped(garbage: bytes) -> None:
     async def test(world: World) -> None:
         waiting = asyncio.ensure_future(world.connection.request(34))
@@ -180,9 +182,7 @@ def test_answer_without_ext_fields_is_read_too() -> None:
         waiting = asyncio.ensure_future(world.connection.request(34))
         await asyncio.sleep(0)
         header = b'{"code":0,"flag":1,"language":"JAVA","opaque":1,"serializeTypeCurrentRPC":"JSON","version":479}'
-        world.connection.data_received(
-            (4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
-        )
+        world.connection.data_received((4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header)
         assert ((await waiting).ext, (await waiting).version) == ({}, 479)
 
     in_world(test)

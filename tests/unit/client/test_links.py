@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
+from tests.support.scripted_broker import BROKER, Network, ScriptedBroker
+from tests.support.virtual_time import run
 
 from halfmq.client.connection import Connection, NoAnswer
 from halfmq.client.connector import Address
 from halfmq.client.links import Links
 from halfmq.errors import ConnectError
-from tests.support.scripted_broker import BROKER, Network, ScriptedBroker
-from tests.support.virtual_time import run
 
 
 class World:

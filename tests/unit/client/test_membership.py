@@ -1,11 +1,12 @@
 """Heartbeats: the first thing on each connection, and what they say."""
 
-from halfmq.client.membership import Membership
-from halfmq.wire.remoting.codes import RequestCode
-from halfmq.wire.remoting.heartbeat import ConsumerGroup, Subscription, decode_heartbeat
-from halfmq.wire.remoting.header import encode_response
 from tests.support.scripted_broker import ScriptedBroker, client_of
 from tests.support.virtual_time import run
+
+from halfmq.client.membership import Membership
+from halfmq.wire.remoting.codes import RequestCode
+from halfmq.wire.remoting.header import encode_response
+from halfmq.wire.remoting.heartbeat import ConsumerGroup, Subscription, decode_heartbeat
 
 
 def consumer(group: str) -> ConsumerGroup:
@@ -27,9 +28,8 @@ def test_groups_come_and_go() -> None:
 def test_heartbeat_is_the_first_request_and_names_the_groups() -> None:
     async def test() -> None:
         broker = ScriptedBroker(version=409)
-        async with client_of(broker.network()) as client:
-            async with client.begin() as tx:
-                tx.send("t", b"x")
+        async with client_of(broker.network()) as client, client.begin() as tx:
+            tx.send("t", b"x")
         codes = [request.code for request in broker.seen]
         assert codes[:2] == [RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.HEART_BEAT]
         bodies = [decode_heartbeat(request.body) for request in broker.requests(RequestCode.HEART_BEAT)]

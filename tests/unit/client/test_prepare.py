@@ -4,6 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.scripted_broker import Peer, ScriptedBroker, client_of
+from tests.support.virtual_time import run
 
 from halfmq.client.outgoing import compose
 from halfmq.errors import (
@@ -15,8 +17,6 @@ from halfmq.errors import (
 from halfmq.model import properties
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.header import Request, encode_response
-from tests.support.scripted_broker import Peer, ScriptedBroker, client_of
-from tests.support.virtual_time import run
 
 SEND = RequestCode.SEND_MESSAGE_V2
 END = RequestCode.END_TRANSACTION

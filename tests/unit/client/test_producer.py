@@ -4,6 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.scripted_broker import Peer, ScriptedBroker, client_of
+from tests.support.virtual_time import run
 
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.producer import batches
@@ -12,8 +14,6 @@ from halfmq.model import properties
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.header import Request, encode_response
 from halfmq.wire.remoting.message_codec import split_batch
-from tests.support.scripted_broker import Peer, ScriptedBroker, client_of
-from tests.support.virtual_time import run
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -30,7 +30,12 @@ def test_receipt_says_where_it_is() -> None:
         (request,) = broker.requests(SEND)
         assert request.body == b'{"id":7}'
         assert request.ext.group == "orders"
-        assert (receipt.topic, receipt.broker, receipt.queue, receipt.offset) == ("t", "broker-a", request.ext.queue_id, 0)
+        assert (receipt.topic, receipt.broker, receipt.queue, receipt.offset) == (
+            "t",
+            "broker-a",
+            request.ext.queue_id,
+            0,
+        )
         assert receipt.message_id == ids(broker)[0]
         assert len(receipt.offset_id) == 32
 
@@ -106,7 +111,9 @@ def test_broker_that_stays_away_is_a_connect_error_within_the_timeout() -> None:
     run(test())
 
 
-@pytest.mark.parametrize(("code", "kind", "requests"), [(13, RequestFailed, 1), (17, TopicNotFound, 1), (2, ServerBusy, 3)])
+@pytest.mark.parametrize(
+    ("code", "kind", "requests"), [(13, RequestFailed, 1), (17, TopicNotFound, 1), (2, ServerBusy, 3)]
+)
 def test_refusal_is_its_error_and_only_a_busy_broker_is_asked_again(
     code: int, kind: type[RequestFailed], requests: int
 ) -> None:

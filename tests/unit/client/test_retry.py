@@ -1,14 +1,15 @@
+# ruff: noqa: PT012 - what is tested is a block that raises
 """How often and how long a request is tried, and what the caller is told: virtual time."""
 
 import asyncio
 import random
 
 import pytest
+from tests.support.virtual_time import run
 
 from halfmq.client.connection import NoAnswer, NotSent
 from halfmq.client.retry import ATTEMPTS, Attempts
 from halfmq.errors import ConnectError, SendTimeout, ServerBusy, TopicNotFound, TransactionRefused
-from tests.support.virtual_time import run
 
 
 def attempts(timeout_s: float = 10.0, attempt_timeout_s: float = 3.0) -> Attempts:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.scripted_broker import BROKER, NAMES, Network, ScriptedBroker
+from tests.support.virtual_time import run
 
 from halfmq.client.connector import Address
 from halfmq.client.links import Links
@@ -13,8 +15,6 @@ from halfmq.client.routing import NameServers, Route, Router, Target
 from halfmq.errors import ConnectError, TopicNotFound
 from halfmq.model.ids import java_string_hash
 from halfmq.wire.remoting.codes import RequestCode
-from tests.support.scripted_broker import BROKER, NAMES, Network, ScriptedBroker
-from tests.support.virtual_time import run
 
 
 class World:

@@ -4,6 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.scripted_broker import Peer, ScriptedBroker, client_of
+from tests.support.virtual_time import run
 
 from halfmq.client.connection import Connection
 from halfmq.client.outcome import Outcome
@@ -18,8 +20,6 @@ from halfmq.errors import (
 )
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.header import Request, encode_response
-from tests.support.scripted_broker import Peer, ScriptedBroker, client_of
-from tests.support.virtual_time import run
 
 END = RequestCode.END_TRANSACTION
 TWO = [compose("orders", b"a"), compose("stock", b"b")]
@@ -37,7 +37,12 @@ def test_commit_shows_every_message_and_is_acknowledged() -> None:
         assert not end.is_oneway
         assert (end.ext.producer_group, end.ext.tx_id, end.ext.msg_id) == ("orders", "T-1", first.message_id)
         assert (end.ext.commit_log_offset, end.ext.tran_state_table_offset) == (first.log_offset, first.half_index)
-        assert (receipt.tx_id, receipt.verdict, receipt.acknowledged, receipt.atomic) == ("T-1", "COMMITTED", True, True)
+        assert (receipt.tx_id, receipt.verdict, receipt.acknowledged, receipt.atomic) == (
+            "T-1",
+            "COMMITTED",
+            True,
+            True,
+        )
         assert (receipt.position, receipt.durability, receipt.repeated) == (4096, "fsync", False)
         assert receipt.message_ids == tuple(half.message_id for half in prepared.halves)
 

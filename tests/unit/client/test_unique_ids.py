@@ -3,9 +3,10 @@
 import threading
 from datetime import UTC, datetime
 
+from tests.support.scripted_broker import Dice
+
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.model.ids import is_transaction_id
-from tests.support.scripted_broker import Dice
 
 
 class Clock:

@@ -1,0 +1,215 @@
+"""The client as a whole: it opens or fails at once, reconnects, and closes without losing what is on its way."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.support.scripted_broker import BROKER, NAMES, Network, ScriptedBroker, client_of
+from tests.support.virtual_time import run
+
+from halfmq.client.async_client import AsyncClient, environment
+from halfmq.client.outcome import Outcome
+from halfmq.client.outgoing import compose
+from halfmq.client.transaction_block import Transaction
+from halfmq.errors import ConnectError, InvalidName, UsageError
+from halfmq.wire.remoting.codes import RequestCode
+from halfmq.wire.remoting.header import encode_request, encode_response
+
+
+def test_no_name_server_fails_at_once() -> None:
+    async def test() -> None:
+        start = asyncio.get_running_loop().time()
+        with pytest.raises(ConnectError, match="names:9876"):
+            async with client_of(Network()):
+                raise AssertionError("not reached")
+        assert asyncio.get_running_loop().time() == start
+
+    run(test())
+
+
+def test_name_server_without_its_broker_fails_at_once() -> None:
+    async def test() -> None:
+        names, broker = ScriptedBroker(), ScriptedBroker()
+        broker.up = False
+        network = names.network()
+        network.servers = {NAMES: names, BROKER: broker}
+        with pytest.raises(ConnectError, match="10911"):
+            async with client_of(network):
+                raise AssertionError("not reached")
+
+    run(test())
+
+
+def test_server_that_does_not_speak_the_protocol_fails_within_the_timeout() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        broker.on[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda *_: b"HTTP/1.1 400 Bad Request\r\n\r\n"
+        with pytest.raises(ConnectError):
+            async with client_of(broker.network()):
+                raise AssertionError("not reached")
+
+    run(test())
+
+
+def test_client_that_is_not_open_says_so() -> None:
+    async def test() -> None:
+        mq = client_of(ScriptedBroker().network())
+        for use in (lambda: mq.begin(), lambda: mq.new_transaction_id(), lambda: mq.consumer("t")):
+            with pytest.raises(UsageError, match="not open"):
+                use()
+        with pytest.raises(UsageError, match="not open"):
+            await mq.send("t", b"x")
+        async with mq:
+            with pytest.raises(UsageError, match="open already"):
+                await mq.connect()
+        await mq.close()
+        with pytest.raises(UsageError, match="not open"):
+            await mq.send("t", b"x")
+        assert not await mq.healthy()
+
+    run(test())
+
+
+def test_client_can_be_opened_again() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        mq = client_of(broker.network())
+        for _ in range(2):
+            async with mq:
+                await mq.send("t", b"x")
+        assert len(broker.visible("t")) == 2
+
+    run(test())
+
+
+def test_arguments_are_checked_when_the_client_is_made() -> None:
+    with pytest.raises(InvalidName):
+        AsyncClient("rocketmq://a:1", group="two words")
+    with pytest.raises(UsageError):
+        AsyncClient("kafka://a:1")
+
+
+def test_heartbeats_go_on_every_thirty_seconds() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()):
+            await asyncio.sleep(95)
+        assert len(broker.requests(RequestCode.HEART_BEAT)) == 4
+
+    run(test())
+
+
+def test_checks_reach_the_client_again_soon_after_a_broker_restart() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            mq.add_check("n", lambda _: Outcome.COMMIT)
+            await mq.prepare([compose("t", b"x")], tx_id="T-1", name="n")
+            broker.stop()
+            await asyncio.sleep(20)
+            broker.start()
+            await asyncio.sleep(2.5)
+            assert broker.check(0, "orders") == 1  # nothing was sent meanwhile: it reconnected by itself
+            await asyncio.sleep(0.1)
+        assert broker.visible("t") == [b"x"]
+
+    run(test())
+
+
+def test_check_registered_before_opening_is_announced_with_the_first_heartbeat() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        mq = client_of(broker.network())
+        mq.add_check("n", lambda _: Outcome.COMMIT)
+        async with mq:
+            assert [body.producer_groups for body in broker.heartbeats.values()] == [("orders",)]
+
+    run(test())
+
+
+def test_check_registered_later_is_announced_at_once() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            mq.add_check("n", lambda _: Outcome.COMMIT)
+            await asyncio.sleep(0.1)
+            assert [body.producer_groups for body in broker.heartbeats.values()] == [("orders",)]
+
+    run(test())
+
+
+def test_close_lets_running_checks_and_late_verdicts_finish() -> None:
+    async def test() -> None:
+        async def slow(_: Transaction) -> Outcome:
+            await asyncio.sleep(1)
+            return Outcome.COMMIT
+
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            mq.add_check("n", slow)
+            await mq.prepare([compose("t", b"x")], tx_id="T-1", name="n")
+            broker.check(0, "orders")
+            await asyncio.sleep(0.1)
+        assert broker.visible("t") == [b"x"]
+        await asyncio.sleep(0.01)
+        assert not broker.peers
+
+    run(test())
+
+
+def test_request_that_is_not_known_is_answered_so() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()):
+            for peer in broker.heartbeats:
+                peer.send(encode_request(RequestCode.GET_CONSUMER_RUNNING_INFO, 77, {}))
+            await asyncio.sleep(0.1)
+        answers = [request for request in broker.seen if request.is_response]
+        assert [(answer.opaque, answer.code) for answer in answers] == [(77, 3)]
+
+    run(test())
+
+
+def test_healthy_asks_a_broker() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            assert await mq.healthy()
+            broker.stop()
+            await asyncio.sleep(0.1)
+            assert not await mq.healthy()
+
+    run(test())
+
+
+def test_broker_that_is_stopping_is_left_and_the_message_goes_through() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        said: list[int] = []
+
+        def go_away_once(peer: Any, request: Any) -> bytes | None:
+            if not said:
+                said.append(1)
+                return encode_response(request, 1500, "go away")
+            return broker.usual(peer, request)
+
+        broker.on[RequestCode.SEND_MESSAGE_V2] = go_away_once
+        async with client_of(broker.network()) as mq:
+            await mq.send("t", b"x")
+        assert broker.visible("t") == [b"x"]
+
+    run(test())
+
+
+def test_environment_gives_url_and_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HALFMQ_URL", "HALFMQ_GROUP", "NAMESRV_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError, match="HALFMQ_URL"):
+        AsyncClient.from_env()
+    monkeypatch.setenv("NAMESRV_ADDR", "a:1;b:2")
+    assert environment({}) == ("a:1;b:2",)
+    monkeypatch.setenv("HALFMQ_URL", "rocketmq://c:3")
+    monkeypatch.setenv("HALFMQ_GROUP", "orders")
+    mq = AsyncClient.from_env()
+    assert (mq.url, mq.group) == ("rocketmq://c:3", "orders")
+    assert AsyncClient.from_env(group="mine").group == "mine"

@@ -1,0 +1,328 @@
+"""Checks: routed by name, answered once, and every doubt is UNKNOWN and reported."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.support.scripted_broker import ScriptedBroker, client_of
+from tests.support.virtual_time import run
+
+from halfmq.client.async_client import AsyncClient
+from halfmq.client.listener import TransactionListener
+from halfmq.client.message import Message
+from halfmq.client.outcome import Outcome
+from halfmq.client.outgoing import compose
+from halfmq.client.transaction_block import Transaction
+from halfmq.model import properties
+from halfmq.wire.remoting.codes import RequestCode
+from halfmq.wire.remoting.header import Request, encode_oneway_request
+
+END = RequestCode.END_TRANSACTION
+
+
+async def left_undecided(mq: AsyncClient, name: str = "order.create", tx_id: str = "T-1", query_id: str = "q") -> None:
+    await mq.prepare([compose("orders", b"body", key="k1")], tx_id=tx_id, name=name, query_id=query_id)
+
+
+def answers(broker: ScriptedBroker) -> list[int]:
+    return [end.ext.commit_or_rollback for end in broker.requests(END)]
+
+
+def test_check_finds_its_function_by_name_and_its_answer_settles() -> None:
+    async def test() -> None:
+        asked: list[Transaction] = []
+
+        async def commit(tx: Transaction) -> Outcome:
+            asked.append(tx)
+            return Outcome.COMMIT
+
+        def rollback(tx: Transaction) -> Outcome:
+            return Outcome.ROLLBACK
+
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            mq.add_check("order.create", commit)
+            mq.add_check("order.cancel", rollback)
+            await left_undecided(mq)
+            await left_undecided(mq, "order.cancel", "T-2")
+            assert broker.check(0, "orders", checks=3) == 1
+            broker.check(1, "orders")
+            await asyncio.sleep(0.1)
+        first, second = broker.requests(END)
+        assert [first.ext.commit_or_rollback, second.ext.commit_or_rollback] == [8, 12]
+        assert first.is_oneway
+        assert first.ext.from_transaction_check
+        assert (first.ext.tx_id, first.ext.producer_group) == ("T-1", "orders")
+        assert (first.ext.tran_state_table_offset, first.ext.commit_log_offset) == (0, 0)
+        (tx,) = asked
+        assert (tx.id, tx.name, tx.query_id, tx.key, tx.keys, tx.checks) == (
+            "T-1",
+            "order.create",
+            "q",
+            "k1",
+            ("k1",),
+            3,
+        )
+        assert tx.message is not None
+        assert tx.message.body == b"body"
+        assert tx.prepared_at_ms == 1_795_000_000_500
+        assert broker.visible("orders") == [b"body"]
+
+    run(test())
+
+
+def test_unknown_name_is_unknown_and_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            await left_undecided(mq, "gone.in.this.release")
+            for _ in range(3):
+                broker.check(0, "orders")
+                await asyncio.sleep(0.1)
+            assert mq._check_listener.counts["unknown-name"] == 3
+        assert answers(broker) == [0, 0, 0]
+
+    with caplog.at_level(logging.WARNING):
+        run(test())
+    assert caplog.text.count("gone.in.this.release") == 1
+
+
+def raises(_: Transaction) -> Outcome:
+    raise RuntimeError("database is down")
+
+
+@pytest.mark.parametrize(
+    ("check", "reported"),
+    [(raises, "database is down"), (lambda _: None, "returned None"), (lambda _: "COMMIT", "returned 'COMMIT'")],
+)
+def test_failing_check_is_unknown_and_reported_with_its_traceback(
+    check: Callable[[Transaction], Any], reported: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            mq.add_check("order.create", check)
+            await left_undecided(mq)
+            broker.check(0, "orders")
+            await asyncio.sleep(0.1)
+        assert answers(broker) == [0]
+
+    with caplog.at_level(logging.ERROR):
+        run(test())
+    assert reported in caplog.text
+    assert "Traceback" in caplog.text
+
+
+def test_at_most_so_many_checks_run_at_once_and_one_is_not_asked_twice() -> None:
+    async def test() -> None:
+        running, most, asked = 0, 0, 0
+
+        async def slow(_: Transaction) -> Outcome:
+            nonlocal running, most, asked
+            running += 1
+            asked += 1
+            most = max(most, running)
+            await asyncio.sleep(1)
+            running -= 1
+            return Outcome.COMMIT
+
+        broker = ScriptedBroker()
+        async with client_of(broker.network(), checks=4) as mq:
+            mq.add_check("order.create", slow)
+            for number in range(12):
+                await left_undecided(mq, tx_id=f"T-{number}")
+            for _ in range(2):
+                for number in range(12):
+                    broker.check(number, "orders")
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(10)
+        assert (most, asked) == (4, 12)
+        assert answers(broker) == [8] * 12
+
+    run(test())
+
+
+def test_own_decided_transaction_is_answered_without_the_listener() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        broker.on[END] = lambda *_: None  # the broker never got it
+        async with client_of(broker.network(), timeout=1.0) as mq:
+            mq.add_check("order.create", raises)
+            with pytest.raises(Exception, match="not answered"):
+                async with mq.begin("order.create") as tx:
+                    tx.send("orders", b"x")
+            broker.check(0, "orders")
+            await asyncio.sleep(0.1)
+            told = [end for end in broker.requests(END) if end.ext.from_transaction_check]
+        assert [end.ext.commit_or_rollback for end in told] == [8]
+
+    run(test())
+
+
+def test_stock_broker_that_asks_right_after_the_one_way_end_hears_unknown_first() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(halfmq=False)
+        async with client_of(broker.network()) as mq:
+            async with mq.begin("order.create") as tx:
+                tx.send("orders", b"x")
+            broker.check(0, "orders")
+            await asyncio.sleep(11)
+            broker.check(0, "orders")
+            await asyncio.sleep(0.1)
+        assert answers(broker) == [8, 0, 8]
+
+    run(test())
+
+
+def test_check_of_another_group_is_not_answered(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            mq.add_check("order.create", raises)
+            await left_undecided(mq)
+            half = broker.halves[0]
+            foreign = properties.append(properties.without(half.properties, "PGROUP"), b"PGROUP\x01other\x02")
+            broker.halves[0] = half._replace(properties=foreign)
+            broker.check(0, "orders")
+            await asyncio.sleep(0.1)
+        assert answers(broker) == []
+
+    with caplog.at_level(logging.WARNING):
+        run(test())
+    assert "other" in caplog.text
+
+
+def test_unreadable_check_is_reported_and_harmless(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            ext = {"tranStateTableOffset": 0, "commitLogOffset": 0}
+            for fields, body in ((ext, b""), (ext, b"garbage"), ({}, b"")):
+                for peer in broker.heartbeats:
+                    peer.send(encode_oneway_request(RequestCode.CHECK_TRANSACTION_STATE, 1, fields, body))
+            await asyncio.sleep(0.1)
+            await mq.send("t", b"still works")
+
+    with caplog.at_level(logging.WARNING):
+        run(test())
+    assert caplog.text.count("cannot be read") == 3
+
+
+def test_stock_clients_half_goes_to_the_nameless_check() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            asked: list[str] = []
+
+            def check(tx: Transaction) -> Outcome:
+                asked.append(tx.id)
+                return Outcome.COMMIT
+
+            mq.add_check("", check)
+            await left_undecided(mq)
+            half = broker.halves[0]
+            java = properties.encode({"TRAN_MSG": "true", "PGROUP": "orders", "UNIQ_KEY": "JAVA1"})
+            broker.halves[0] = half._replace(properties=java)
+            broker.check(0, "orders")
+            await asyncio.sleep(0.1)
+            assert asked == ["JAVA1"]
+
+    run(test())
+
+
+class Orders(TransactionListener):
+    def __init__(self, says: Any = Outcome.COMMIT) -> None:
+        self.says = says
+        self.executed: list[tuple[Message, Any]] = []
+        self.checked: list[Message] = []
+
+    def execute(self, message: Message, arg: Any) -> Outcome:
+        self.executed.append((message, arg))
+        if isinstance(self.says, Exception):
+            raise self.says
+        return self.says  # type: ignore[no-any-return]
+
+    async def check(self, message: Message) -> Outcome:
+        self.checked.append(message)
+        return Outcome.COMMIT
+
+
+async def send(mq: AsyncClient, listener: Orders) -> Any:
+    return await mq.send_in_transaction("orders", {"id": 7}, arg="the order", key="7", listener=listener)
+
+
+@pytest.mark.parametrize(("says", "verdict"), [(Outcome.COMMIT, "COMMITTED"), (Outcome.ROLLBACK, "ROLLED_BACK")])
+def test_listeners_outcome_is_the_verdict(says: Outcome, verdict: str) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            listener = Orders(says)
+            receipt = await send(mq, listener)
+        assert (receipt.verdict, receipt.acknowledged) == (verdict, True)
+        ((message, arg),) = listener.executed
+        assert (message.json(), message.key, arg) == ({"id": 7}, "7", "the order")
+        assert (message.transaction_id, message.message_id) == (receipt.tx_id, receipt.message_ids[0])
+
+    run(test())
+
+
+def test_unknown_is_undecided_and_the_check_finds_the_listener_by_its_class() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            listener = Orders(Outcome.UNKNOWN)
+            receipt = await send(mq, listener)
+            assert receipt.verdict == "UNDECIDED"
+            assert properties.to_dict(broker.halves[0].properties)["HMQ_TX_NAME"] == "Orders"
+            broker.check(0, "orders")
+            await asyncio.sleep(0.1)
+        assert [message.transaction_id for message in listener.checked] == [receipt.tx_id]
+        assert answers(broker) == [0, 8]
+
+    run(test())
+
+
+def test_exception_of_execute_rolls_back_and_is_raised() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            with pytest.raises(ValueError, match="no money"):
+                await send(mq, Orders(ValueError("no money")))
+        assert answers(broker) == [12]
+
+    run(test())
+
+
+def test_forgotten_return_is_a_type_error_and_left_to_the_check() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            with pytest.raises(TypeError, match=r"Orders\.execute returned None"):
+                await send(mq, Orders(None))
+            assert answers(broker) == []  # the local transaction ran: ROLLBACK would be a guess
+            broker.check(0, "orders")
+            await asyncio.sleep(0.1)
+        assert answers(broker) == [8]
+
+    run(test())
+
+
+def test_refused_half_does_not_execute() -> None:
+    async def test() -> None:
+        from halfmq.errors import TransactionRefused
+        from halfmq.wire.remoting.header import encode_response
+
+        def settled(_: Any, request: Request[Any]) -> bytes:
+            return encode_response(request, 604, "settled", {"HMQ_VERDICT": "COMMITTED"})
+
+        broker = ScriptedBroker()
+        broker.on[RequestCode.SEND_MESSAGE_V2] = settled
+        async with client_of(broker.network()) as mq:
+            listener = Orders()
+            with pytest.raises(TransactionRefused):
+                await send(mq, listener)
+        assert listener.executed == []
+
+    run(test())

@@ -1,0 +1,117 @@
+"""Iterating over messages: one by one, in batches, with time limits."""
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+import pytest
+from tests.support.scripted_broker import ScriptedBroker, client_of
+from tests.support.virtual_time import run
+
+from halfmq.client.consumer import ConsumerSpec
+from halfmq.errors import InvalidName, UsageError
+
+
+def filled(count: int) -> ScriptedBroker:
+    broker = ScriptedBroker(queues=1)
+    broker.topics.add("t")
+    for number in range(count):
+        broker.append("t", 0, str(number).encode())
+    return broker
+
+
+def test_iteration_gives_messages_in_the_order_of_the_queue() -> None:
+    async def test() -> None:
+        async with client_of(filled(5).network()) as mq, mq.consumer("t", group="g") as messages:
+            got = []
+            async for message in messages:
+                async with message.processing():
+                    got.append(message.text())
+                if len(got) == 5:
+                    break
+            assert got == ["0", "1", "2", "3", "4"]
+
+    run(test())
+
+
+def test_batches_are_bounded_in_size_and_time() -> None:
+    async def test() -> None:
+        broker = filled(5)
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            await asyncio.sleep(1)
+            now = asyncio.get_running_loop().time
+            sizes = []
+            async for batch in messages.batches(max=2, wait=1.0):
+                batch.ack()
+                sizes.append((len(batch), now()))
+                if len(sizes) == 5:
+                    break
+            assert [size for size, _ in sizes] == [2, 2, 1, 0, 0]
+            assert sizes[4][1] - sizes[3][1] == pytest.approx(1.0, abs=0.01)
+
+    run(test())
+
+
+def test_batch_can_be_handed_back_whole() -> None:
+    async def test() -> None:
+        async with client_of(filled(3).network()) as mq, mq.consumer("t", group="g") as messages:
+            await asyncio.sleep(1)
+            await (await messages.take(3, wait=5)).retry(1)
+            again = await messages.take(3, wait=5)
+            assert {message.attempt for message in again} == {2}
+
+    run(test())
+
+
+def test_stop_ends_the_iteration_and_late_acknowledgements_count() -> None:
+    async def test() -> None:
+        broker = filled(1)
+        async with client_of(broker.network()) as mq:
+            async with mq.consumer("t", group="g") as messages:
+                message = await messages.get(5)
+                assert message is not None
+                messages.stop()
+                assert [m async for m in messages] == []
+                message.ack()
+            assert broker.offsets["g", "t", 0] == 1
+
+    run(test())
+
+
+def test_get_waits_no_longer_than_it_may() -> None:
+    async def test() -> None:
+        async with client_of(filled(0).network()) as mq, mq.consumer("t", group="g") as messages:
+            start = asyncio.get_running_loop().time()
+            assert await messages.get(2.0) is None
+            assert asyncio.get_running_loop().time() - start == pytest.approx(2.0, abs=0.01)
+
+    run(test())
+
+
+def test_consumer_outside_its_block_says_so() -> None:
+    async def test() -> None:
+        async with client_of(filled(0).network()) as mq:
+            consumer = mq.consumer("t", group="g")
+            with pytest.raises(UsageError, match="not open"):
+                await consumer.get()
+            with pytest.raises(UsageError, match="not open"):
+                consumer.member  # noqa: B018
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        ({"topics": []}, UsageError),
+        ({"topics": "a b"}, InvalidName),
+        ({"group": ""}, InvalidName),
+        ({"start": "middle"}, UsageError),
+        ({"start": datetime(2026, 1, 1)}, UsageError),  # noqa: DTZ001
+        ({"retries": -1}, UsageError),
+        ({"prefetch": 0}, UsageError),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], kind: type[UsageError]) -> None:
+    with pytest.raises(kind):
+        ConsumerSpec(**({"topics": "t", "group": "g"} | arguments))

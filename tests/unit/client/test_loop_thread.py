@@ -1,0 +1,85 @@
+"""One loop thread per process."""
+
+import asyncio
+import os
+import threading
+
+import pytest
+
+from halfmq.client.loop_thread import loop_thread
+from halfmq.errors import UsageError
+
+
+def test_it_is_one_for_all_threads() -> None:
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(loop_thread())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(one) for one in found}) == 1
+
+
+def test_results_and_exceptions_come_back() -> None:
+    async def add() -> int:
+        await asyncio.sleep(0)
+        return 3
+
+    async def fail() -> None:
+        raise KeyError("x")
+
+    assert loop_thread().run(add()) == 3
+    with pytest.raises(KeyError):
+        loop_thread().run(fail())
+
+
+def test_waiting_for_itself_is_refused() -> None:
+    async def nothing() -> None: ...
+
+    async def inside() -> None:
+        loop_thread().run(nothing())
+
+    with pytest.raises(UsageError, match="AsyncClient"):
+        loop_thread().run(inside())
+
+
+def test_interrupt_cancels_the_work() -> None:
+    ended = threading.Event()
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    import signal
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(Interrupted):
+            loop_thread().run(slow())
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert ended.wait(5)
+
+
+def test_forked_child_has_a_loop_of_its_own() -> None:
+    parents = loop_thread()
+
+    async def process() -> int:
+        return os.getpid()
+
+    assert parents.run(process()) == os.getpid()
+    child = os.fork()
+    if child == 0:
+        mine = loop_thread()
+        os._exit(0 if mine is not parents and mine.run(process()) == os.getpid() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert parents.run(process()) == os.getpid()

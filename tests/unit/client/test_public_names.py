@@ -1,0 +1,44 @@
+"""``import halfmq`` is cheap, and every public name is there when it is asked for."""
+
+import subprocess
+import sys
+
+import pytest
+
+import halfmq
+
+HEAVY = ("sqlalchemy", "typer", "rich", "pydantic", "pyspark", "pyarrow", "numpy", "uvloop")
+
+
+def test_every_public_name_loads() -> None:
+    for name in halfmq.__all__:
+        assert getattr(halfmq, name) is not None
+    assert dir(halfmq) == halfmq.__all__
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        halfmq.nothing_like_it  # noqa: B018
+
+
+def test_client_package_gives_the_same_names() -> None:
+    import halfmq.client as client
+
+    assert all(getattr(client, name) is not None for name in client.__all__)
+    with pytest.raises(AttributeError):
+        client.nothing_like_it  # noqa: B018
+
+
+def loaded_by(statement: str) -> set[str]:
+    script = f"import sys; before = set(sys.modules); {statement}; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
+    return set(done.stdout.split())
+
+
+def test_import_of_the_package_loads_nothing_of_it() -> None:
+    loaded = loaded_by("import halfmq")
+    assert not any(name.startswith("halfmq.") for name in loaded)
+    assert "asyncio" not in loaded
+
+
+def test_import_of_the_client_loads_no_heavy_package() -> None:
+    loaded = {name.partition(".")[0] for name in loaded_by("from halfmq import App, AsyncClient, Client")}
+    assert not loaded & set(HEAVY)
+    assert "msgspec" in loaded

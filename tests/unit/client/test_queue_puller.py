@@ -1,0 +1,255 @@
+"""One queue: where reading starts, what is filtered, what is committed, what happens to messages handed back."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.support.scripted_broker import ScriptedBroker, client_of
+from tests.support.virtual_time import run
+
+from halfmq.client.queue_puller import Feed, delay_level
+from halfmq.model import properties
+from halfmq.wire.remoting.codes import RequestCode
+from halfmq.wire.remoting.header import encode_response
+
+PULL = RequestCode.PULL_MESSAGE
+BACK = RequestCode.CONSUMER_SEND_MSG_BACK
+
+
+def one_queue(*bodies: bytes, **options: Any) -> ScriptedBroker:
+    broker = ScriptedBroker(queues=1, **options)
+    broker.topics.add("t")
+    for body in bodies:
+        broker.append("t", 0, body, properties.encode({"UNIQ_KEY": body.decode(), "TAGS": body.decode()}))
+    return broker
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [("earliest", [b"0", b"1", b"2"]), ("latest", []), (datetime(2026, 1, 1, tzinfo=UTC), [b"1", b"2"])],
+)
+def test_new_group_starts_where_it_says(start: Any, expected: list[bytes]) -> None:
+    async def test() -> None:
+        broker = one_queue(b"0", b"1", b"2")
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g", start=start) as messages:
+            got = await messages.take(3, wait=5)
+            await asyncio.sleep(1)
+            assert [message.body for message in got] == expected
+            broker.append("t", 0, b"new")
+            message = await messages.get(5)
+            assert message is not None
+            assert message.body == b"new"
+
+    run(test())
+
+
+def test_group_goes_on_at_its_offset_whatever_start_says() -> None:
+    async def test() -> None:
+        broker = one_queue(b"0", b"1", b"2")
+        broker.offsets["g", "t", 0] = 2
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g", start="earliest") as messages:
+            assert [message.body for message in await messages.take(3, wait=5)] == [b"2"]
+
+    run(test())
+
+
+def test_tags_are_filtered_by_text_and_passed_over() -> None:
+    async def test() -> None:
+        broker = one_queue(b"a", b"b", b"c")
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g", tags="a || c") as messages:
+            got = await messages.take(3, wait=5)
+            assert [message.tag for message in got] == ["a", "c"]
+            got.ack()
+            await asyncio.sleep(1.5)
+        assert broker.offsets["g", "t", 0] == 3
+        (request, *_) = [pull for pull in broker.requests(PULL) if pull.ext.topic == "t"]
+        assert (request.ext.subscription, request.ext.expression_type) == ("a || c", "TAG")
+        assert request.ext.sys_flag == 7
+
+    run(test())
+
+
+def test_commit_never_passes_an_open_message() -> None:
+    async def test() -> None:
+        broker = one_queue(b"0", b"1", b"2")
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            zero, one, two = await messages.take(3, wait=5)
+            two.ack()
+            one.ack()
+            await asyncio.sleep(3)
+            assert broker.offsets["g", "t", 0] == 0
+            zero.ack()
+            await asyncio.sleep(1.5)
+            assert broker.offsets["g", "t", 0] == 3
+
+    run(test())
+
+
+def test_unacknowledged_message_comes_again_to_the_next_consumer() -> None:
+    async def test() -> None:
+        broker = one_queue(b"0", b"1")
+        async with client_of(broker.network()) as mq:
+            async with mq.consumer("t", group="g") as messages:
+                first, second = await messages.take(2, wait=5)
+                first.ack()
+            assert broker.offsets["g", "t", 0] == 1  # at once, not with the next tick
+            second.ack()  # too late: the queue is not ours any more
+            async with mq.consumer("t", group="g") as messages:
+                assert [message.body for message in await messages.take(2, wait=5)] == [b"1"]
+
+    run(test())
+
+
+def test_retry_hands_back_with_a_level_and_comes_again_with_its_topic() -> None:
+    async def test() -> None:
+        broker = one_queue(b"0")
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g", retries=5) as messages:
+            message = await messages.get(5)
+            assert message is not None
+            await message.retry(delay=20)
+            assert await messages.get(29) is None
+            again = await messages.get(5)
+            assert again is not None
+            assert (again.topic, again.attempt, again.message_id) == ("t", 2, "0")
+            again.ack()
+            await asyncio.sleep(1.5)
+        (back,) = broker.requests(BACK)
+        assert (back.ext.group, back.ext.delay_level, back.ext.max_reconsume_times) == ("g", 4, 5)
+        assert (back.ext.offset, back.ext.origin_msg_id, back.ext.origin_topic) == (5000, "0", "t")
+        assert broker.offsets["g", "t", 0] == 1
+        assert broker.offsets["g", "%RETRY%g", 0] == 1
+
+    run(test())
+
+
+def test_reject_goes_to_the_dead_letter_queue() -> None:
+    async def test() -> None:
+        broker = one_queue(b"0")
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            message = await messages.get(5)
+            assert message is not None
+            await message.reject()
+        assert [back.ext.delay_level for back in broker.requests(BACK)] == [-1]
+        assert broker.visible("%DLQ%g") == [b"dead"]
+
+    run(test())
+
+
+def test_message_that_cannot_be_handed_back_is_delivered_again_here() -> None:
+    async def test() -> None:
+        broker = one_queue(b"0")
+        broker.on[BACK] = lambda _, request: encode_response(request, 1, "disk")
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            message = await messages.get(5)
+            assert message is not None
+            await message.retry()
+            await asyncio.sleep(1.5)
+            assert broker.offsets["g", "t", 0] == 0  # still open
+            again = await messages.get(10)
+            assert again is not None
+            assert again.body == b"0"
+            again.ack()
+            await asyncio.sleep(1.5)
+            assert broker.offsets["g", "t", 0] == 1
+
+    run(test())
+
+
+def test_offset_that_is_gone_jumps_to_where_the_broker_says() -> None:
+    async def test() -> None:
+        broker = one_queue(b"0", b"1", b"2")
+        broker.offsets["g", "t", 0] = 99
+        said: list[int] = []
+
+        def moved(peer: Any, request: Any) -> bytes | None:
+            if request.ext.topic == "t" and request.ext.queue_offset == 99:
+                said.append(1)
+                ext = {"suggestWhichBrokerId": 0, "nextBeginOffset": 2, "minOffset": 2, "maxOffset": 3}
+                return encode_response(request, 21, "PULL_OFFSET_MOVED", ext)
+            return broker.usual(peer, request)
+
+        broker.on[PULL] = moved
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            assert [message.body for message in await messages.take(3, wait=5)] == [b"2"]
+        assert said == [1]
+
+    run(test())
+
+
+@pytest.mark.parametrize("code", [2, 16, 26, 215, 1500])
+def test_refused_pull_is_tried_again(code: int) -> None:
+    async def test() -> None:
+        broker = one_queue(b"0")
+        refused: list[int] = []
+
+        def refuse(peer: Any, request: Any) -> bytes | None:
+            if len(refused) < 3:
+                refused.append(1)
+                return encode_response(request, code, "no")
+            return broker.usual(peer, request)
+
+        broker.on[PULL] = refuse
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            message = await messages.get(30)
+            assert message is not None
+
+    run(test())
+
+
+def test_broker_restart_is_survived() -> None:
+    async def test() -> None:
+        broker = one_queue(b"0")
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            first = await messages.get(5)
+            assert first is not None
+            first.ack()
+            broker.stop()
+            await asyncio.sleep(10)
+            broker.start()
+            broker.append("t", 0, b"1")
+            second = await messages.get(10)
+            assert second is not None
+            assert second.body == b"1"
+            second.ack()
+            await asyncio.sleep(1.5)
+        assert broker.offsets["g", "t", 0] == 2
+
+    run(test())
+
+
+def test_prefetch_bounds_what_is_pulled_ahead() -> None:
+    async def test() -> None:
+        broker = one_queue(*(str(number).encode() for number in range(3_000)))
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g", prefetch=100) as messages:
+            await asyncio.sleep(30)
+            pulls = [request for request in broker.requests(PULL) if request.ext.topic == "t"]
+            assert len(pulls) == 1
+            got = 0
+            while got < 3_000:
+                batch = await messages.take(500, wait=5)
+                got += len(batch)
+                batch.ack()
+            await asyncio.sleep(1.5)
+        assert broker.offsets["g", "t", 0] == 3_000
+
+    run(test())
+
+
+def test_feed_skips_what_belongs_to_another_member_by_now() -> None:
+    class Gone:
+        released = True
+
+    class Here:
+        released = False
+
+    feed = Feed(2)
+    feed.put(Gone(), "lost")  # type: ignore[arg-type]
+    feed.put(Here(), "kept")  # type: ignore[arg-type]
+    assert feed.take() == "kept"  # type: ignore[comparison-overlap]
+    assert feed.take() is None
+
+
+@pytest.mark.parametrize(("delay_s", "level"), [(0, 1), (1, 1), (1.1, 2), (10, 3), (7_200, 18), (99_999, 18)])
+def test_delay_is_rounded_up_to_a_level(delay_s: float, level: int) -> None:
+    assert delay_level(delay_s) == level

@@ -1,0 +1,144 @@
+# ruff: noqa: PT012 - what is tested is a block that raises
+"""Blocks: nothing leaves before their end, an exception leaves nothing, and doubt is left to the check."""
+
+import asyncio
+
+import pytest
+from tests.support.scripted_broker import ScriptedBroker, client_of
+from tests.support.virtual_time import run
+
+from halfmq.client.outcome import Outcome
+from halfmq.client.transaction_block import Transaction, checked_outcome
+from halfmq.errors import SendTimeout, TransactionUnknown, UsageError
+from halfmq.wire.remoting.codes import RequestCode
+
+SEND = RequestCode.SEND_MESSAGE_V2
+END = RequestCode.END_TRANSACTION
+
+
+def test_block_sends_late_and_commits_all() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            async with mq.begin("order.create", topic="orders", query_id="7") as tx:
+                tx.send({"id": 7}, key=7)
+                tx.send("stock", b"s")
+                await asyncio.sleep(10)
+                assert broker.requests(SEND) == []
+            assert tx.receipt is not None
+            assert (tx.receipt.tx_id, tx.receipt.verdict) == (tx.id, "COMMITTED")
+        assert (broker.visible("orders"), broker.visible("stock")) == ([b'{"id":7}'], [b"s"])
+
+    run(test())
+
+
+def test_exception_leaves_nothing_and_goes_on() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            with pytest.raises(KeyError):
+                async with mq.begin() as tx:
+                    tx.send("orders", b"x")
+                    raise KeyError("order")
+        assert broker.requests(SEND) == []
+
+    run(test())
+
+
+def test_exception_after_prepare_rolls_back() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            with pytest.raises(KeyError):
+                async with mq.begin() as tx:
+                    tx.send("orders", b"x")
+                    await tx.prepare()
+                    with pytest.raises(UsageError, match="prepared"):
+                        tx.send("orders", b"late")
+                    raise KeyError("order")
+            assert tx.receipt is not None
+            assert tx.receipt.verdict == "ROLLED_BACK"
+        assert broker.visible("orders") == []
+        assert [end.ext.commit_or_rollback for end in broker.requests(END)] == [12]
+
+    run(test())
+
+
+def test_cancellation_after_prepare_decides_nothing() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+
+            async def work() -> None:
+                async with mq.begin() as tx:
+                    tx.send("orders", b"x")
+                    await tx.prepare()
+                    now = asyncio.get_running_loop().time()
+                    assert mq.verdicts.get(tx.id, now) is Outcome.UNKNOWN  # a check waits for the block
+                    ids.append(tx.id)
+                    await asyncio.sleep(60)  # the local commit, perhaps done, perhaps not
+
+            ids: list[str] = []
+            task = asyncio.ensure_future(work())
+            await asyncio.sleep(1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert mq.verdicts.get(ids[0], asyncio.get_running_loop().time()) is None  # now the listener is asked
+        assert broker.requests(END) == []
+
+    run(test())
+
+
+def test_block_without_messages_costs_nothing() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            async with mq.begin() as tx:
+                await tx.prepare()
+            assert tx.receipt is None
+            with pytest.raises(UsageError, match="block ended"):
+                tx.send("orders", b"x")
+        assert broker.requests(SEND) == []
+
+    run(test())
+
+
+def test_failed_prepare_is_raised_and_nothing_is_visible() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        broker.on[SEND] = lambda *_: None
+        async with client_of(broker.network()) as mq:
+            with pytest.raises(SendTimeout):
+                async with mq.begin() as tx:
+                    tx.send("orders", b"x")
+        assert broker.visible("orders") == []
+
+    run(test())
+
+
+def test_unanswered_commit_is_unknown() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        broker.on[END] = lambda *_: None
+        async with client_of(broker.network()) as mq:
+            with pytest.raises(TransactionUnknown) as caught:
+                async with mq.begin() as tx:
+                    tx.send("orders", b"x")
+            assert caught.value.tx_id == tx.id
+
+    run(test())
+
+
+def test_body_alone_needs_a_topic() -> None:
+    tx = Transaction("T-1")
+    with pytest.raises(UsageError, match="no topic"):
+        tx.send(b"x")
+    assert (tx.key, tx.keys) == (None, ())
+
+
+@pytest.mark.parametrize("value", [None, True, "COMMIT", 8])
+def test_what_is_no_outcome_is_a_type_error(value: object) -> None:
+    with pytest.raises(TypeError, match=r"Outcome\.COMMIT"):
+        checked_outcome(value, "f")
+    assert checked_outcome(Outcome.UNKNOWN, "f") is Outcome.UNKNOWN
