@@ -1,5 +1,7 @@
 """The digest sees what is durable and nothing else."""
 
+from itertools import pairwise
+
 from tests.support.core_log import CoreLog, consumer, end, half, message, producer
 
 from halfmq.core.digest import durable_digest
@@ -33,4 +35,4 @@ def test_everything_that_a_record_changes_is_in_it() -> None:
     without_end = [
         {key: value for key, value in digest.items() if key not in ("log_end", "batch_time_ms")} for digest in digests
     ]
-    assert all(earlier != later for earlier, later in zip(without_end, without_end[1:], strict=False))
+    assert all(earlier != later for earlier, later in pairwise(without_end))

@@ -1,5 +1,7 @@
 """When who is asked about which transaction."""
 
+from itertools import pairwise
+
 import pytest
 from tests.support.core_log import START_MS, CoreLog, end, half, part, producer
 
@@ -71,7 +73,7 @@ def test_checks_are_counted_from_one_and_back_off() -> None:
         assert asked.checks == number
         times.append(log.now_ms)
         log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
     for gap, (low, high) in zip(
         gaps, [(5, 6.4), (10, 12.6), (20, 25.1), (40, 50.1), (60, 75.1), (60, 75.1)], strict=False
     ):
