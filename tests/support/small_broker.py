@@ -114,6 +114,7 @@ class SmallBroker:
             undecided=self._undecided_rows(),
             topics=TOPICS,
             broker_time_ms=self.state.now_ms,
+            queue_ends=[(TOPIC, queue, end) for queue, end in enumerate(self.state.ends)],
         )
         return self
 

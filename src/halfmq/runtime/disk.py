@@ -39,10 +39,11 @@ class File(Protocol):
 
     def truncate(self, length: int) -> None: ...
 
-    def next_data(self, at: int) -> int:
-        """A place at or after ``at``, before which all bytes from ``at`` on are zero; the size when all of them are.
+    def data_ranges(self, at: int) -> list[tuple[int, int]]:
+        """(start, end) of every stretch at or after ``at`` that may hold other bytes than zero, ascending.
 
-        Lets a reader skip what was allocated and never written. ``at`` itself is always a right answer below the size.
+        Lets a reader skip what was allocated and never written. One stretch up to the file's size is always right.
+        All at once, because reading brings neighbouring pages into the cache, and those count as data from then on.
         """
         ...
 
@@ -120,13 +121,19 @@ class RealFile:
     def truncate(self, length: int) -> None:
         os.ftruncate(self._descriptor, length)
 
-    def next_data(self, at: int) -> int:
-        try:
-            return os.lseek(self._descriptor, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # no data behind ``at``
-                return self.size()
-            return at  # a file system that cannot tell
+    def data_ranges(self, at: int) -> list[tuple[int, int]]:
+        ranges: list[tuple[int, int]] = []
+        size = self.size()
+        while at < size:
+            try:
+                start = os.lseek(self._descriptor, at, os.SEEK_DATA)
+                at = os.lseek(self._descriptor, start, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # no data behind ``at``
+                    break
+                return [*ranges, (at, size)]  # a file system that cannot tell
+            ranges.append((start, at))
+        return ranges
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size

@@ -214,6 +214,13 @@ class ConsumeQueues:
                 self._drop_file(queue, base)
         queue.min = queue.end = queue_offset
 
+    def begin_at(self, topic_id: int, queue_id: int, queue_offset: int) -> None:
+        """Where a queue stands of which the log holds no message any more: empty, but not new. For recovery."""
+        queue = self._queues.get((topic_id, queue_id)) or self._new(topic_id, queue_id)
+        if not queue.known and not queue.end:
+            queue.min = queue.end = queue_offset
+            queue.known = True
+
     # --- life
 
     def load(self, position: int, log_start: int) -> None:

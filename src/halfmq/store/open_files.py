@@ -73,13 +73,12 @@ class OpenFiles:
 
     def zero(self, file: File, start: int, end: int) -> None:
         """Make zero what is not, from ``start`` to ``end``. Holes stay holes."""
-        at = file.next_data(start)
-        while at < end:
-            chunk = file.read(at, min(_CHUNK, end - at))
-            zeros = bytes(len(chunk))
-            if chunk != zeros:
-                self.write(file, at, [zeros])
-            at = file.next_data(at + _CHUNK)
+        for range_start, range_end in file.data_ranges(start):
+            for at in range(range_start, min(range_end, end), _CHUNK):
+                chunk = file.read(at, min(_CHUNK, range_end - at, end - at))
+                zeros = bytes(len(chunk))
+                if chunk != zeros:
+                    self.write(file, at, [zeros])
 
     def directory_changed(self, directory: Path) -> None:
         self._dirty_directories[directory] = None

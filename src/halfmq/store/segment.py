@@ -90,15 +90,9 @@ class Segment:
 
     def data_ranges(self, start: int) -> Iterator[tuple[int, int]]:
         """Ranges at or after place ``start`` that may hold other bytes than zero, at most 1 MiB each, ascending."""
-        size = len(self.view)
-        at = start
-        while at < size:
-            at = self.file.next_data(at)
-            if at >= size:
-                return
-            end = min(size, at + _CHUNK)
-            yield at, end
-            at = end
+        for range_start, range_end in self.file.data_ranges(start):
+            for at in range(range_start, range_end, _CHUNK):
+                yield at, min(range_end, at + _CHUNK)
 
     def nonzero_from(self, start: int) -> int | None:
         """A place at or after ``start`` from which on not all is zero; None when all is. Exact to the range, not the byte."""

@@ -318,11 +318,12 @@ class Store:
         undecided: Iterable[UndecidedHalf],
         topics: Iterable[TopicInfo],
         broker_time_ms: int,
+        queue_ends: Iterable[tuple[int, int, int]] = (),
     ) -> None:
         """Cut what was never answered, make the rest durable and readable, start the sync thread. ``append`` may follow.
 
         The arguments are of the recovered state: derived files hold what the log says, and some of it was said
-        before the snapshot.
+        before the snapshot, or before the log's start. ``queue_ends``: (topic id, queue id, next queue offset).
 
         Raises:
             OSError, StorePoisoned: the disk failed; nothing was lost, start again when it works.
@@ -336,6 +337,8 @@ class Store:
         self.derived.cut(self.log.end, next_half_index)
         self.derived.rewrite_undecided(undecided)
         self.derived.rewrite_topics(topics)
+        for topic_id, queue_id, end in queue_ends:
+            self.derived.queues.begin_at(topic_id, queue_id, end)
         self._published = self.log.end
         self._page.publish(self._published, self.derived.log_start, broker_time_ms)
         self.log.prepare_next()

@@ -200,9 +200,9 @@ class FaultyFile:
         if lost:
             raise PowerLost
 
-    def next_data(self, at: int) -> int:
-        seen = self._alive().seen
-        return min(at, len(seen))
+    def data_ranges(self, at: int) -> list[tuple[int, int]]:
+        size = len(self._alive().seen)
+        return [(at, size)] if at < size else []
 
     def size(self) -> int:
         return len(self._alive().seen)

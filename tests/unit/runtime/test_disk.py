@@ -124,17 +124,20 @@ def test_an_empty_file_has_an_empty_view(disk: Disk, home: Path) -> None:
     assert bytes(disk.open(home / "a", create=True).view()) == b""
 
 
-def test_next_data_skips_only_zeros(disk: Disk, home: Path) -> None:
+def test_data_ranges_leave_out_only_zeros(disk: Disk, home: Path) -> None:
     file = disk.open(home / "a", create=True)
+    assert file.data_ranges(0) == []
     file.allocate(1 << 20)
     file.write(700_000, [b"x"])
-    at = file.next_data(0)
-    assert 0 <= at <= 700_000
-    assert file.next_data(700_000) == 700_000
-    content = file.read(0, 1 << 20)
-    after = file.next_data(700_001)
-    assert after >= 700_001
-    assert not any(content[700_001:after])
+    file.write(30_000, [b"x" * 100])
+    for start in (0, 30_050, 30_100, 700_000, 700_001, 1 << 20):
+        ranges = file.data_ranges(start)
+        assert ranges == sorted(ranges)
+        content = bytearray(file.read(0, 1 << 20))
+        for low, high in ranges:
+            assert start <= low < high <= 1 << 20
+            content[low:high] = bytes(high - low)
+        assert not any(content[start:])
 
 
 def test_a_closed_file_is_not_used_again(disk: Disk, home: Path) -> None:
