@@ -2,11 +2,12 @@
 
 A crash forgets at most the last second, and consumers see those messages again: at least once, as everywhere here.
 
-**What a young queue answers.** Asked for an offset that nobody ever stored, we answer "not found" (22) and nothing else,
-and the client does what its ``consumeFromWhere`` says. RocketMQ answers 0 with success when the queue still begins at 0
-and its first message is in memory, so that CONSUME_FROM_LAST_OFFSET begins at the first message of a young queue and at
-the end of an older one: what a consumer gets depends on the broker's memory. A client that wants 0 in place of 22 says
-so itself (``setZeroIfNotFound``).
+**What a young queue answers.** "Not found" (22) and nothing else says that a group has no offset; then the client does what
+its ``consumeFromWhere`` says. A queue that still begins at 0 and is young answers 0 instead, as in RocketMQ, unless the
+client says ``setZeroIfNotFound=false``: a topic is often made by its first message, and a group that waited for it with
+CONSUME_FROM_LAST_OFFSET would else begin behind that very message. RocketMQ calls a queue young while its first message
+is in the machine's memory; here it is a number of log bytes, so the answer is the same on every machine
+(``broker.lookups``). What was stored decides here; what a queue holds, the broker sees.
 """
 
 from typing import Final, NamedTuple

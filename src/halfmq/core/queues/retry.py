@@ -33,6 +33,8 @@ from halfmq.model.stored_message import StoredMessage
 
 #: First retry waits this level (10 s), each further one the next: RocketMQ's rule for delay level 0.
 FIRST_RETRY_LEVEL: Final = 3
+#: Largest count that its four bytes hold; a client may have sent it.
+_INT_MAX: Final = (1 << 31) - 1
 _TIMERS: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 
 
@@ -68,7 +70,8 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
     pairs = _properties(state, command, message, dead, level, topic.name, queue_id)
     effects: tuple[Effect, ...] = (TopicChanged(topic.topic_id, topic.name),) if made else ()
     place = Place(topic, queue_id, made, effects, offset + sum([record.size for record in made]))
-    copy = message._replace(reconsume_times=message.reconsume_times + 1, properties=encode(pairs))
+    times = min(message.reconsume_times + 1, _INT_MAX)
+    copy = message._replace(reconsume_times=times, properties=encode(pairs))
     delay = limits.DELAY_LEVELS_MS[level - 1] if level else 0
     decision = store_message(state, place, copy, pairs.get(UNIQ_KEY, ""), delay, now_ms)
     return decision if isinstance(decision.reply, Refused) else decision._replace(reply=Done())

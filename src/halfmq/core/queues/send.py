@@ -99,7 +99,10 @@ def _send_plain(state: State, command: SendMessage, pairs: dict[bytes, bytes], p
     crc = body_crc_of(body)
     raw_id = pairs.get(_UNIQ_KEY)
     if raw_id is not None:
-        unique_id = raw_id.decode("utf-8", "replace")
+        try:
+            unique_id = raw_id.decode()
+        except UnicodeDecodeError:
+            return Decision(NOTHING, _not_text())
         sent = sent_before(state, place[0], unique_id, crc, command[0])
         if sent is not None:
             return Decision(NOTHING, Sent(sent[3], sent[4], sent[5], unique_id))
@@ -107,6 +110,10 @@ def _send_plain(state: State, command: SendMessage, pairs: dict[bytes, bytes], p
         unique_id, properties = with_unique_id(state, properties, place[4])
     draft = draft_of(command, place, crc, properties)
     return store_message(state, place, draft, unique_id, delay_in(pairs), now_ms)
+
+
+def _not_text() -> Refused:
+    return Refused(Why.MESSAGE_ILLEGAL, "the unique id of the message is not UTF-8")
 
 
 def draft_of(command: SendMessage, place: Place, crc: int, properties: bytes) -> StoredMessage:
@@ -210,10 +217,13 @@ def _send_copy(state: State, command: SendMessage, place: Place, now_ms: int) ->
         queue_id = next_queue(topic)
     properties = command.properties
     raw_id = find(properties, UNIQ_KEY)
-    if raw_id is not None:
-        unique_id = raw_id.decode("utf-8", "replace")
-    else:
+    if raw_id is None:
         unique_id, properties = with_unique_id(state, properties, offset)
+    else:
+        try:
+            unique_id = raw_id.decode()
+        except UnicodeDecodeError:
+            return Decision(NOTHING, _not_text())
     place = Place(topic, queue_id, made, effects, offset)
     draft = draft_of(command, place, body_crc_of(command.body), properties)
     return store_message(state, place, draft, unique_id, delay, now_ms)
@@ -289,6 +299,10 @@ def _refuse_batch(topic: Topic, command: SendBatch) -> Refused | None:
     if command.queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
         return _not_writable(topic, command.queue_id)
     for _, _, properties in command.entries:
+        try:
+            properties.decode()  # nothing before here has: they come as bytes inside the body
+        except UnicodeDecodeError:
+            return Refused(Why.MESSAGE_ILLEGAL, "the properties of a message in the batch are not UTF-8")
         if (find(properties, TRAN_MSG) or b"").lower() == b"true" or command.sys_flag & SYS_TRANSACTION_MASK:
             return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot hold half messages")
         if delay_of(properties):
@@ -303,7 +317,7 @@ def _batch_sent_before(state: State, topic: Topic, command: SendBatch) -> SentBa
         raw_id = find(properties, UNIQ_KEY)
         if raw_id is None:
             return None
-        sent = sent_before(state, topic, raw_id.decode("utf-8", "replace"), body_crc_of(body), command.connection)
+        sent = sent_before(state, topic, raw_id.decode(), body_crc_of(body), command.connection)
         if sent is None:
             return None
         before.append(sent)
@@ -321,7 +335,7 @@ def _store_batch(state: State, place: Place, command: SendBatch, now_ms: int) ->
     for flag, body, properties in command.entries:
         raw_id = find(properties, UNIQ_KEY)
         if raw_id is not None:
-            unique_id = raw_id.decode("utf-8", "replace")
+            unique_id = raw_id.decode()
         else:
             unique_id, properties = with_unique_id(state, properties, offset)
         draft = StoredMessage(

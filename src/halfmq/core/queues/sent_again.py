@@ -10,10 +10,18 @@ the first, or before the first's answer was released. Sending one message object
 two messages. A late retry on the same connection is what cannot be told from that.
 """
 
+from typing import Final
+
 from halfmq.core.state import ProducerGroup, SentOnce, State, Topic, Verdict
+
+#: Longer ids of plain messages are not remembered, so that a quarter of a million of them have a bound. Clients' are
+#: 32 characters (RocketMQ ``MessageClientIDSetter``).
+UNIQUE_ID_CHARS_MAX: Final = 128
 
 
 def remember(state: State, topic: Topic, sent: SentOnce) -> None:
+    if len(sent[0]) > UNIQUE_ID_CHARS_MAX:
+        return
     topic.sent[sent[0]] = sent
     window = state.sent
     window.append(sent)

@@ -111,3 +111,9 @@ def test_a_message_sent_back_twice_is_two_copies() -> None:
     log.do(back(failed()))
     log.do(back(failed()))
     assert len(log.of(DelayedRecord)) == 2
+
+
+def test_a_count_of_failures_that_a_client_made_up_still_fits_its_field() -> None:
+    log = with_group()
+    log.do(back(failed(2**31 - 1)))
+    assert log.of(MessageRecord)[0].message.reconsume_times == 2**31 - 1

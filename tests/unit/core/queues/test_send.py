@@ -205,3 +205,18 @@ def test_a_batch_is_all_or_nothing() -> None:
     refused(log.do(batch((b"a", {}), queue=9)), Why.INVALID_PARAMETER)
     refused(log.do(batch((b"a", {}), topic="SCHEDULE_TOPIC_XXXX")), Why.NO_PERMISSION)
     assert log.state.log_end == end
+
+
+def test_what_is_not_text_never_gets_into_the_log_where_redo_would_stumble_over_it() -> None:
+    log = CoreLog()
+    log.do(EnsureGroup("CG"))
+    end = log.state.log_end
+    bad = b"UNIQ_KEY\x01\xff\xfe\x02"
+    refused(log.do(message("M1")._replace(properties=bad)), Why.MESSAGE_ILLEGAL)
+    refused(log.do(message("M1", topic="%RETRY%CG")._replace(properties=bad)), Why.MESSAGE_ILLEGAL)
+    refused(log.do(half("M1")._replace(properties=bad + b"TRAN_MSG\x01true\x02")), Why.MESSAGE_ILLEGAL)
+    refused(log.do(batch((b"a", {}))._replace(entries=((0, b"a", bad),))), Why.MESSAGE_ILLEGAL)
+    refused(
+        log.do(half("M1", group="G")._replace(properties=b"PGROUP\x01\xff\x02TRAN_MSG\x01true")), Why.INVALID_PARAMETER
+    )
+    assert log.state.log_end == end

@@ -141,3 +141,13 @@ def test_a_batch_that_is_sent_twice_or_differs_is_another_one() -> None:
     assert log.do(batch(0)) != first
     assert log.do(batch(1, connection=2)) != first
     assert len(log.of(MessageRecord)) == 9
+
+
+def test_an_id_of_absurd_length_is_stored_and_not_remembered() -> None:
+    log = CoreLog()
+    for connection in (1, 2):
+        sent(log.do(message("x" * 129, connection=connection)))
+    assert not log.state.sent
+    for connection in (1, 2):
+        sent(log.do(message("x" * 128, connection=connection)))
+    assert len(log.of(MessageRecord)) == 3
