@@ -11,7 +11,7 @@ import logging
 import time as stopwatch
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from halfmq.broker.back_check import BackCheck
 from halfmq.broker.clients import Clients
@@ -44,6 +44,9 @@ from halfmq.store.topics_file import TopicInfo
 from halfmq.store.transaction_table import UndecidedHalf
 
 log = logging.getLogger("halfmq.broker")
+
+#: After a tick that could not be done (no room for another segment), the next one waits this long.
+REFUSED_TICK_REST_MS: Final = 1_000
 
 
 class Ports(NamedTuple):
@@ -189,7 +192,9 @@ class Broker:
         self._pump.submit(Tick(), self._ticked)
 
     def _ticked(self, context: None, reply: Reply | Failed) -> None:
-        if isinstance(reply, Done) and reply.again:
+        if not isinstance(reply, Done):
+            self._timer.rest(REFUSED_TICK_REST_MS)
+        elif reply.again:
             self._tick()
 
     def _on_effects(self, effects: list[Effect]) -> None:

@@ -36,10 +36,20 @@ class DeadlineTimer:
         self._due = due
         self._handle: asyncio.TimerHandle | None = None
         self._armed_ms = 0
+        self._not_before_ms = 0
+
+    def rest(self, span_ms: int) -> None:
+        """Fire no sooner than ``span_ms`` from now, whatever is due: what is due could not be done just now."""
+        self._not_before_ms = self._time.now_ms() + span_ms
+        self.stop()
+        self.arm(self._not_before_ms)
 
     def arm(self, deadline_ms: int | None) -> None:
         """Fire at ``deadline_ms`` (broker time) or earlier; an earlier firing that stands is kept."""
-        if deadline_ms is None or (self._handle is not None and self._armed_ms <= deadline_ms):
+        if deadline_ms is None:
+            return
+        deadline_ms = max(deadline_ms, self._not_before_ms)
+        if self._handle is not None and self._armed_ms <= deadline_ms:
             return
         self.stop()
         now_ms = self._time.now_ms()

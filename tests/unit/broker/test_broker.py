@@ -8,11 +8,11 @@ import pytest
 from tests.support.in_process import config, serving
 
 from halfmq.broker.broker import Broker
-from halfmq.errors import PortTaken, StoreInUse
+from halfmq.errors import PortTaken, StoreFull, StoreInUse
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
-from halfmq.store.store import Durability
+from halfmq.store.store import Durability, Store
 
 ID = "AC10000100002A9F0000000000000001"
 
@@ -96,3 +96,29 @@ async def test_drain_leaves_a_checkpoint_so_that_the_next_start_redoes_nothing(t
         assert store is not None
         assert store.recovery.redo_from == store.recovery.end
         assert (await (await running.client()).pull("T")).ext["maxOffset"] == "10"
+
+
+async def test_release_that_has_no_room_is_tried_again_at_leisure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a full disk does not make the broker spin. Method: a delayed message falls due at the end of a segment."""
+    tried = 0
+
+    def full(store: Store) -> None:
+        nonlocal tried
+        tried += 1
+        raise StoreFull("no room for the next log segment")
+
+    async with serving(tmp_path, segment_bytes=1 << 16) as running:
+        client = await running.client()
+        await client.send("T", bytes(28_000), unique="0" * 32, TIMER_DELAY_MS="300")
+        await client.send("Fill", bytes(28_000), unique="1" * 32)
+        monkeypatch.setattr(Store, "reserve_roll", full)
+        for number in range(60):  # until nothing fits any more
+            await client.send("Fill", bytes(100), unique=f"2{number:031d}")
+        await asyncio.sleep(0.5)
+        before = tried
+        await asyncio.sleep(0.5)
+        assert tried - before <= 2
+        monkeypatch.undo()
+        assert (await client.pull("T", wait_ms=5_000)).code == 0

@@ -53,3 +53,17 @@ async def test_timer_fires_at_the_earliest_deadline_once() -> None:
     timer.stop()
     await asyncio.sleep(0.02)
     assert count == 2
+
+
+async def test_timer_rests_when_what_was_due_could_not_be_done() -> None:
+    clock = HandClock(0, 0)
+    fired: list[int] = []
+    timer = DeadlineTimer(asyncio.get_running_loop(), BrokerTime(clock, 0), lambda: fired.append(1))
+    timer.rest(40)
+    timer.arm(0)
+    timer.arm(-7)
+    await asyncio.sleep(0.01)
+    assert not fired
+    await asyncio.sleep(0.1)
+    assert len(fired) == 1
+    timer.stop()
