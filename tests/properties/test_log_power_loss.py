@@ -24,7 +24,7 @@ from halfmq.store.recovery import find_out, settle
 from halfmq.store.segment import SegmentFiles
 from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 
-SEEDS = int(os.environ.get("HALFMQ_SEEDS", "150"))
+SEEDS = int(os.environ.get("HALFMQ_SEEDS", "400"))
 HOME = Path("/store/shard-0/log")
 
 
@@ -121,13 +121,24 @@ class Run:
         log.append(records, 1_000)
 
 
-def test_everything_durable_is_there_and_the_rest_is_a_prefix() -> None:
+def run_all(seeds: range) -> list[Run]:
     runs = []
-    for seed in range(SEEDS):
+    for seed in seeds:
         try:
             runs.append(Run(seed).go())
         except (Lost, HalfmqError) as error:
             pytest.fail(f"seed {seed}: {error}")
+    return runs
+
+
+def test_some_seeds() -> None:
+    assert sum(run.losses for run in run_all(range(15))) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+def test_everything_durable_is_there_and_the_rest_is_a_prefix() -> None:
+    runs = run_all(range(SEEDS))
     assert sum(run.losses for run in runs) > SEEDS
     assert sum(run.kills for run in runs) > SEEDS / 2
     assert sum(run.rolls for run in runs) > SEEDS
@@ -146,6 +157,7 @@ def broken(seeds: int) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_without_fdatasync_it_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
     original = FaultyDisk.__init__
 
@@ -157,17 +169,20 @@ def test_without_fdatasync_it_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
     assert broken(30) > 10
 
 
+@pytest.mark.slow
 def test_without_the_directory_sync_of_a_new_segment_it_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("halfmq.store.segment.Segment.sync_name", lambda self, disk: self.file.sync())
     assert broken(60) > 3
 
 
+@pytest.mark.slow
 def test_accepting_a_torn_tail_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch whose header is there is taken without looking at its checksum."""
     monkeypatch.setattr("halfmq.store.log_scan.examine", read_header)
     assert broken(60) > 3
 
 
+@pytest.mark.slow
 def test_taking_the_end_for_durable_without_a_sync_at_the_start_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeroing a torn tail counts only when it is on the disk before the next batch is."""
     monkeypatch.setattr(make.LogUnderTest, "start", start_without_sync)
