@@ -392,7 +392,7 @@ class Store:
         return not self.log.prepare_next()
 
     def _sync(self, position: int) -> None:
-        """The sync thread's job."""
+        """The sync thread's job. Whatever goes wrong here, somebody must be told: replies wait for it."""
         try:
             durable = self.log.sync(position)
             self.on_durable(durable)
@@ -400,6 +400,12 @@ class Store:
                 self.log.prepare_next()
         except StorePoisoned as error:
             self.on_failed(error)
+        except Exception as error:  # noqa: BLE001 - the thread's last stop
+            poisoned = StorePoisoned(
+                f"the sync thread failed: {type(error).__name__}: {error}", hint="restart to recover"
+            )
+            poisoned.__cause__ = error
+            self.on_failed(poisoned)
 
     # --- publish, checkpoint, trim ---------------------------------------------------------------------------
 

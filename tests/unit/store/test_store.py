@@ -221,6 +221,19 @@ def test_a_failed_sync_is_told_once_and_nothing_becomes_durable(disk: FaultyDisk
     broker.store.close()
 
 
+def test_whatever_fails_on_the_sync_thread_is_told(broker: SmallBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unexpected(directory: Path) -> int:
+        raise OSError("statvfs failed")
+
+    told: list[StorePoisoned] = []
+    broker.store.on_failed = told.append
+    broker.turn([("send", 0, b"x")])
+    monkeypatch.setattr(broker.disk, "free_bytes", unexpected)
+    assert broker.flush is not None
+    broker.flush.run()
+    assert "statvfs failed" in str(told[0])
+
+
 def fill_the_log(broker: SmallBroker, disk: FaultyDisk) -> None:
     disk.fill(1 << 24)  # derived files are made at their full length
     for turn in range(1_000):
