@@ -1,0 +1,173 @@
+"""Our client against an unchanged Apache RocketMQ, name server and broker from the published jars.
+
+One world per version: everything the client promises there is done in one run of the broker, because starting one
+takes many seconds. What differs from halfmq is part of the promise: several messages of one transaction are one half
+each, which the receipt says; and no message is visible twice although the broker checks copies of what it committed.
+"""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halfmq import App, AsyncClient, Client, Message, Outcome, Transaction, TransactionListener
+from tests.compat.stock_broker import StockBroker
+from tests.compat.toolchain import VERSIONS
+
+#: Checks come soon, and often enough to ask once more after an UNKNOWN.
+SETTINGS = {"transactionCheckInterval": "2000", "transactionTimeOut": "2000"}
+
+
+class Orders(TransactionListener):
+    """Answers as the argument says; the first check of each is UNKNOWN."""
+
+    def __init__(self) -> None:
+        self.checked: Counter[str] = Counter()
+
+    def execute(self, message: Message, arg: Any) -> Outcome:
+        return arg  # type: ignore[no-any-return]
+
+    async def check(self, message: Message) -> Outcome:
+        self.checked[str(message.key)] += 1
+        return Outcome.UNKNOWN if self.checked[str(message.key)] == 1 else Outcome.COMMIT
+
+
+@pytest.mark.java
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_client_works_against_a_stock_broker(version: str, tmp_path: Path) -> None:
+    with StockBroker(version, tmp_path, **SETTINGS) as stock:
+        url = f"rocketmq://{stock.names}"
+        await plain_messages(url)
+        await transactions(url)
+        await check_after_a_crash(url)
+        await a_shared_group(url)
+        await asyncio.to_thread(the_blocking_facade, url)
+
+
+async def collect(url: str, topic: str, group: str, count: int, linger_s: float = 0.0, **options: Any) -> list[Message]:
+    """``count`` messages, and what else comes within ``linger_s`` after them."""
+    got: list[Message] = []
+    async with AsyncClient(url) as mq, mq.consumer(topic, group=group, **options) as messages:
+        while True:
+            message = await messages.get(linger_s if len(got) >= count else 40.0)
+            if message is None:
+                assert len(got) >= count, f"only {[m.text() for m in got]}"
+                return got
+            message.ack()
+            got.append(message)
+
+
+async def plain_messages(url: str) -> None:
+    async with AsyncClient(url, group="plain") as mq:
+        receipt = await mq.send("plain", {"id": 7}, tag="web", keys=["7"], properties={"mine": "yes"})
+        assert (receipt.status, receipt.broker) == ("SEND_OK", "broker-a")
+        batch = await mq.send_many("plain", [b"b0", b"b1", b"b2"], tag="app")
+        assert [one.offset - batch[0].offset for one in batch] == [0, 1, 2]
+        await mq.send("plain", b"other", tag="other")
+        await mq.send("plain", b"late", tag="app", delay=1)
+        await mq.send("plain", b"huge" * 500_000, tag="web", sharding_key="k")
+        async with mq.consumer("plain", group="readers", tags="web || app") as messages:
+            found: dict[str, Message] = {}
+            while len(found) < 6:
+                message = await messages.get(40.0)
+                assert message is not None, f"only {list(found)}"
+                if message.key == "7" and message.attempt == 1:
+                    await message.retry(delay=1)
+                    continue
+                message.ack()
+                found[message.message_id] = message
+        assert found.keys() >= {one.message_id for one in [receipt, *batch]}
+        again = found[receipt.message_id]
+        assert (again.attempt, again.topic, again.tag, again.json()) == (2, "plain", "web", {"id": 7})
+        assert again.properties["mine"] == "yes"
+        assert {m.body for m in found.values() if m.tag == "app"} == {b"b0", b"b1", b"b2", b"late"}
+        async with mq.consumer("plain", group="readers", tags="web || app") as messages:
+            assert await messages.get(3.0) is None  # the group goes on at its offsets
+
+
+async def transactions(url: str) -> None:
+    listener = Orders()
+    async with AsyncClient(url, group="orders") as mq:
+        for key, outcome in (("c", Outcome.COMMIT), ("r", Outcome.ROLLBACK), ("u", Outcome.UNKNOWN)):
+            receipt = await mq.send_in_transaction("tx", key, outcome, key=key, listener=listener)
+            assert receipt.acknowledged is (outcome is not Outcome.UNKNOWN)
+        async with mq.begin("several") as tx:
+            tx.send("tx", "m0", key="m0")
+            tx.send("tx", "m1", key="m1")
+        assert tx.receipt is not None
+        assert (tx.receipt.verdict, tx.receipt.acknowledged, tx.receipt.atomic) == ("COMMITTED", True, False)
+        with pytest.raises(KeyError):
+            async with mq.begin("several") as failed:
+                failed.send("tx", "never")
+                await failed.prepare()
+                raise KeyError
+        # Long enough for the broker to check everything that it may still hold for undecided.
+        got = await collect(url, "tx", "tx-readers", 4, linger_s=14.0)
+    assert Counter(message.text() for message in got) == Counter(["c", "u", "m0", "m1"])
+    assert listener.checked == {"u": 2}
+    assert {message.transaction_id for message in got if message.text().startswith("m")} == {tx.id}
+
+
+async def check_after_a_crash(url: str) -> None:
+    """The process that prepared is gone; another one of the group answers, by the name in the message."""
+    crashed = AsyncClient(url, group="orders")
+    await crashed.connect()
+    from halfmq.client import compose
+
+    await crashed.prepare([compose("crash", b"left", key="k")], tx_id="crash-1", name="order.create", query_id="42")
+    await crashed.close()
+    app = App(url, group="orders")
+    asked: list[tuple[str, str, str | None]] = []
+
+    @app.transaction("order.create", topic="crash")
+    async def create(tx: Transaction) -> None: ...
+
+    @create.check
+    async def was_created(tx: Transaction) -> Outcome:
+        asked.append((tx.id, tx.query_id, tx.key))
+        return Outcome.COMMIT
+
+    async with app.run():
+        (message,) = await collect(url, "crash", "crash-readers", 1)
+    assert message.transaction_id == "crash-1"
+    assert asked[0] == ("crash-1", "42", "k")
+
+
+async def a_shared_group(url: str) -> None:
+    """Two members get some each, and the second gets the rest when the first leaves."""
+    async with (
+        AsyncClient(url, group="p") as one,
+        AsyncClient(url, group="p") as two,
+    ):
+        for number in range(8):
+            await one.send("shared", str(number))
+        async with two.consumer("shared", group="team") as second:
+            async with one.consumer("shared", group="team") as first:
+                for _ in range(100):
+                    shares = [
+                        len([q for q in member.member.assigned() if q.topic == "shared"]) for member in (first, second)
+                    ]
+                    if shares == [2, 2]:
+                        break
+                    await asyncio.sleep(0.25)
+                assert shares == [2, 2]
+            for _ in range(100):
+                if len([q for q in second.member.assigned() if q.topic == "shared"]) == 4:
+                    break
+                await asyncio.sleep(0.25)
+            assert len([q for q in second.member.assigned() if q.topic == "shared"]) == 4
+
+
+def the_blocking_facade(url: str) -> None:
+    with Client(url, group="orders") as mq:
+        with mq.begin() as tx:
+            tx.send("sync", b"x")
+        with mq.consumer("sync", group="sync-readers") as messages:
+            for batch in messages.batches(max=10, wait=20.0):
+                assert [message.body for message in batch] == [b"x"]
+                batch.ack()
+                break
