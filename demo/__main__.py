@@ -1,6 +1,7 @@
 """``make demo``: real baskets through a database and the broker into Spark tables, under kill -9, reconciled to the cent."""
 
 import argparse
+import shutil
 import sys
 import tempfile
 from dataclasses import replace
@@ -8,7 +9,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from demo import report
 from demo.data import BASKETS_IN_ALL
 from demo.orchestra import Orchestra, Settings
 from demo.plant import Plant
@@ -34,6 +34,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
     parser.add_argument("--plant", choices=[*Plant], help="plant a fault; the exit status must then be 1")
     parser.add_argument("--without-spark", action="store_true", help="leave the Spark job out")
     parser.add_argument("--directory", type=Path, help="where to work and to leave the report (build/demo/...)")
+    parser.add_argument("--keep", action="store_true", help="keep the store and Spark's checkpoint of a good run too")
     given = parser.parse_args(arguments)
     everything = given.baskets == ALL
     baskets = None if everything else _positive(parser, given.baskets)
@@ -49,6 +50,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
         loyalty_kills=given.loyalty_kills,
         with_spark=not given.without_spark,
         plant=Plant(given.plant) if given.plant else None,
+        keep=given.keep,
     )
 
 
@@ -71,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = parse(arguments)
     settings = replace(settings, directory=fresh_directory(settings.directory))
     # Not a terminal: a log, where a narrow table would be cut.
-    console = Console() if sys.stdout.isatty() else Console(width=150)
+    console = Console() if sys.stdout.isatty() else Console(width=120)
     try:
         if settings.with_spark:
             from halfmq.spark.java import find_java
@@ -79,17 +81,39 @@ def main(arguments: list[str] | None = None) -> int:
             console.print(f"Java for Spark: {find_java().source}", highlight=False)
         with Progress(console, settings.baskets or BASKETS_IN_ALL, with_spark=settings.with_spark) as progress:
             outcome = Orchestra(settings, progress).play()
+    except KeyboardInterrupt:
+        console.print(f"interrupted; logs are in {settings.directory}", highlight=False)
+        return 130
     except (ProcessFailed, MissingDependency, PostgresMissing) as error:
         console.print(f"[red]demo failed:[/] {error}", highlight=False)
         console.print(f"logs are in {settings.directory}", highlight=False)
         return 2
+    from demo import report  # late: plotting takes seconds to load, and belongs to the end
+
     show(console, outcome.result)
     save(outcome.run, outcome.result)
     for line in report.summary(outcome):
         console.print(line, highlight=False)
     path = report.write(outcome)
     console.print(f"report: {path}", highlight=False)
-    return 1 if outcome.result.differences else 0
+    if outcome.result.differences:
+        return 1
+    if not settings.keep:
+        drop_bulk(settings.directory)
+    return 0
+
+
+#: What takes disk and says nothing any more once everything agrees; after a difference it is evidence.
+BULK = ("store", "spark-local", "spark-checkpoint", "baskets.arrow")
+
+
+def drop_bulk(directory: Path) -> None:
+    for name in BULK:
+        path = directory / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -142,5 +142,5 @@ class Chaos:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing is due any more, and everybody is back."""
-        return not self._due and not self._restart_at
+        """Everybody who was killed is back."""
+        return not self._restart_at

@@ -6,6 +6,9 @@ import numpy as np
 
 from demo.views import View
 
+#: Key -> cents, points or a number.
+Cells = dict[tuple[object, ...], int]
+
 #: Baskets named in the report for each kind of difference.
 EXAMPLES_MAX = 5
 
@@ -26,6 +29,8 @@ class Finding:
     #: Sum of the differences, cents; also from what is missing, phantom or duplicated.
     cents_off: int
     examples: list[str] = field(default_factory=list)
+    #: ``cents`` are not money but points or a number of baskets.
+    is_count: bool = False
 
     @property
     def differences(self) -> int:
@@ -66,7 +71,7 @@ def _different(expected: View, view: View, ids: np.ndarray, at: np.ndarray) -> n
     return ids[unequal]
 
 
-def compare_cells(name: str, expected: dict[tuple[object, ...], int], found: dict[tuple[object, ...], int]) -> Finding:
+def compare_cells(name: str, expected: Cells, found: Cells, *, is_count: bool = False) -> Finding:
     """Sums by key (department and day, household): each cell to the cent, or to the point."""
     missing = sorted(expected.keys() - found.keys(), key=str)
     phantom = sorted(found.keys() - expected.keys(), key=str)
@@ -78,5 +83,15 @@ def compare_cells(name: str, expected: dict[tuple[object, ...], int], found: dic
     ]
     off = sum(found.values()) - sum(expected.values())
     return Finding(
-        name, len(found), None, sum(found.values()), len(missing), len(phantom), 0, len(different), off, examples
+        name,
+        len(found),
+        None,
+        sum(found.values()),
+        len(missing),
+        len(phantom),
+        0,
+        len(different),
+        off,
+        examples,
+        is_count,
     )

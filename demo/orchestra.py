@@ -45,6 +45,7 @@ class Settings:
     loyalty_kills: int
     with_spark: bool
     plant: Plant | None
+    keep: bool = False
 
 
 @dataclass

@@ -10,6 +10,8 @@ from pathlib import Path
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
+#: Small, so that the log rolls under load and kills fall near rolls; and so that a run takes little disk.
+SEGMENT_BYTES = 16 << 20
 
 
 class ProcessFailed(Exception):
@@ -107,6 +109,7 @@ class BrokerProcess(Child):
             sys.executable, "-m", "halfmq", "serve", "--data", str(self._directory / "store"),
             "--port", str(self._ports["broker"]), "--name-port", str(self._ports["names"]),
             "--ports-file", str(ports_file), "--check-immunity-ms", str(self._immunity_ms),
+            "--segment-bytes", str(SEGMENT_BYTES),
         ]  # fmt: skip
         started = time.monotonic()
         super().start()

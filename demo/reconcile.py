@@ -19,12 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from sqlalchemy import Engine, Select, select
 
 from demo import loyalty_db, shop_db
-from demo.compare import Finding, compare, compare_cells
+from demo.compare import Cells, Finding, compare, compare_cells
 from demo.data import NOTHING_TO_PAY, UNKNOWN_PRODUCT, read_catalogue, read_source
 from demo.messages import LoyaltyMessage, OrderMessage
 from demo.run import LOYALTY_TOPIC, ORDERS_TOPIC, Run
@@ -32,8 +33,6 @@ from demo.shop_db import connect
 from demo.views import Ints, View, ints
 from demo.wire_view import read_all
 from halfmq import Message
-
-Cells = dict[tuple[object, ...], int]
 
 
 @dataclass(frozen=True)
@@ -123,6 +122,7 @@ def shop_findings(url: str, expected: Expected) -> list[Finding]:
             "shop database: rejections",
             {(reason,): count for reason, count in expected.rejected.items() if count},
             {(reason,): count for reason, count in reasons.items()},
+            is_count=True,
         ),
     ]
 
@@ -167,7 +167,7 @@ def loyalty_findings(url: str, expected: Expected) -> list[Finding]:
     }
     return [
         compare(expected.orders, View("loyalty database: entries", ids, cents)),
-        compare_cells("loyalty database: points", expected.points, balances),
+        compare_cells("loyalty database: points", expected.points, balances, is_count=True),
     ]
 
 
@@ -181,7 +181,7 @@ def spark_findings(root: Path, expected: Expected) -> list[Finding]:
         ),
         compare(expected.orders, _view_of_table("Spark: lines", lines)),
         compare_cells(
-            "Spark: revenue by department and day", expected.revenue, _cells(sums, ("department", "day"), "cents_sum")
+            "Spark: revenue, department and day", expected.revenue, _cells(sums, ("department", "day"), "cents_sum")
         ),
     ]
 
@@ -206,30 +206,21 @@ def reconcile(run: Run, *, with_spark: bool = True) -> Result:
     return Result(expected, findings)
 
 
+#: Columns of the table, with the fields of a finding for the last ones.
+HEADINGS = ("where", "records", "lines", "money", "missing", "phantom", "twice", "wrong", "off by")
+
+
 def show(console: Console, result: Result) -> None:
-    expected = result.expected
-    table = Table(title="Reconciliation against the source file", title_justify="left")
-    for heading in (
-        "where",
-        "records",
-        "lines",
-        "money or points",
-        "missing",
-        "phantom",
-        "duplicated",
-        "different",
-        "off by",
-    ):
-        table.add_column(heading, justify="left" if heading == "where" else "right")
-    orders = expected.orders
+    expected, orders = result.expected, result.expected.orders
+    table = Table(title="Reconciliation", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading == "where" else "right", no_wrap=True)
     table.add_row(
-        f"source file: {expected.baskets:,} baskets, "
-        + ", ".join(f"{count:,} {reason}" for reason, count in expected.rejected.items()),
-        f"{len(orders.basket_ids):,}", f"{orders.total_lines:,}", _money(orders.total_cents), "", "", "", "", "",
-        end_section=True,
+        "source file, by the rules", f"{len(orders.basket_ids):,}", f"{orders.total_lines:,}",
+        _money(orders.total_cents), end_section=True,
     )  # fmt: skip
     for one in result.findings:
-        money = f"{one.cents:,}" if "points" in one.name or "rejections" in one.name else _money(one.cents)
+        money = f"{one.cents:,}" if one.is_count else _money(one.cents)
         counts = (one.missing, one.phantom, one.duplicated, one.different)
         table.add_row(
             one.name, f"{one.records:,}", "" if one.lines is None else f"{one.lines:,}", money,
@@ -237,9 +228,11 @@ def show(console: Console, result: Result) -> None:
             f"[red]{one.cents_off:+,}[/]" if one.cents_off else "0",
         )  # fmt: skip
     console.print(table)
+    rejected = ", ".join(f"{count:,} with {reason}" for reason, count in expected.rejected.items())
+    console.print(f"{expected.baskets:,} baskets in the source; rolled back: {rejected}", highlight=False)
     for one in result.findings:
         for example in one.examples:
-            console.print(f"  [red]{one.name}[/]: {example}")
+            console.print(f"  [red]{one.name}[/]: {example}", highlight=False)
     verdict = "[green]no differences[/]" if not result.differences else f"[red]{result.differences:,} differences[/]"
     console.print(f"Result: {verdict}")
 
