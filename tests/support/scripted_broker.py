@@ -126,7 +126,7 @@ class ScriptedBroker:
         self.logs: dict[tuple[str, int], list[StoredMessage]] = {}
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.halves: list[StoredMessage] = []
-        #: Verdict by transaction id (halfmq) or by half index (stock).
+        #: Verdict by transaction id; a stock broker keeps none and commits as often as it is told.
         self.verdicts: dict[str, int] = {}
         self._parked: list[tuple[Peer, Request[Any]]] = []
         self._place = 0
@@ -244,10 +244,13 @@ class ScriptedBroker:
         wanted = fields.commit_or_rollback
         half = self.halves[fields.tran_state_table_offset]
         own_id = (properties.find(half.properties, "HMQ_TX_ID") or b"").decode()
-        key = own_id if self.halfmq else f"{own_id}/{fields.tran_state_table_offset}"
-        standing = self.verdicts.get(key)
+        if not self.halfmq:
+            if wanted == 8:
+                self._show(own_id, fields.tran_state_table_offset)  # again and again: that is the danger
+            return None if request.is_oneway or not wanted else encode_response(request, 0)
+        standing = self.verdicts.get(own_id)
         if wanted and standing is None:
-            self.verdicts[key] = wanted
+            self.verdicts[own_id] = wanted
             if wanted == 8:
                 self._show(own_id, fields.tran_state_table_offset)
         if request.is_oneway:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
-from halfmq.client.connection import Connection
+from halfmq.client.connection import Connection, NoAnswer
 from halfmq.client.log import log
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
@@ -20,12 +20,14 @@ from halfmq.client.user_code import RunBlocking, call
 from halfmq.client.verdicts import Verdicts
 from halfmq.errors import HalfmqError
 from halfmq.model import properties as names
+from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.fields import CheckFields
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.message_codec import decode_pulled, encode_end
 
 #: Checks that wait for their turn; more are dropped, and asked again. Precedent: RocketMQ ``checkRequestHoldMax``.
 _WAITING_MAX: Final = 2_000
+_END_TIMEOUT_S: Final = 3.0
 
 
 class CheckListener:
@@ -78,28 +80,41 @@ class CheckListener:
         task.add_done_callback(lambda _: self._busy.discard(key))
 
     async def _answer(self, connection: Connection, transaction: Transaction, fields: CheckFields) -> None:
-        outcome = self._verdicts.get(transaction.id, asyncio.get_running_loop().time())
+        message = transaction.message
+        assert message is not None
+        outcome = self._verdicts.get(transaction.id)
+        if not connection.is_halfmq and self._verdicts.is_echo(message.message_id, connection):
+            outcome = Outcome.ROLLBACK
         if outcome is None:
             async with self._turns:
                 outcome = await self._ask(transaction)
         if connection.closed:
             return  # the broker asks again, on a connection that lives
         self.counts["answered"] += 1
-        message = transaction.message
-        assert message is not None
-        connection.tell_frame(
-            encode_end(
-                connection.next_opaque(),
-                group=self._group,
-                topic=message.topic,
-                half_index=fields.tran_state_table_offset,
-                log_offset=fields.commit_log_offset,
-                commit_or_rollback=outcome.value,
-                message_id=fields.msg_id or message.message_id,
-                from_check=True,
-                tx_id=transaction.id if connection.is_halfmq else "",
-            )
+        oneway = connection.is_halfmq or outcome is not Outcome.COMMIT
+        opaque = connection.next_opaque()
+        frame = encode_end(
+            opaque,
+            group=self._group,
+            topic=message.topic,
+            half_index=fields.tran_state_table_offset,
+            log_offset=fields.commit_log_offset,
+            commit_or_rollback=outcome.value,
+            message_id=fields.msg_id or message.message_id,
+            from_check=True,
+            tx_id=transaction.id if connection.is_halfmq else "",
+            oneway=oneway,
         )
+        if oneway:
+            connection.tell_frame(frame)
+            return
+        try:
+            answer = await connection.call(opaque, frame, _END_TIMEOUT_S)
+        except NoAnswer as error:
+            log.debug("COMMIT of %s after a check: %s", transaction.id, error)
+        else:
+            if answer.code == ResponseCode.SUCCESS:
+                self._verdicts.committed(message.message_id, connection)
 
     async def _ask(self, transaction: Transaction) -> Outcome:
         check = self._listeners.get(transaction.name)

@@ -59,10 +59,10 @@ class Prepared:
 class TransactionReceipt:
     """A settled transaction.
 
-    ``acknowledged``: the broker said that the verdict is safe at its durability level. False where the broker has no
-    way to say so (Apache RocketMQ's one-way END_TRANSACTION); the check is the safety net there.
-    ``position``: log position of the verdict, ``durability``: ``memory``, ``fsync`` or ``replicated``; both only when
-    acknowledged. ``repeated``: the verdict already stood. ``atomic``: see ``Prepared``.
+    ``acknowledged``: the broker said that it has the verdict. False where its answer was lost and asking again could
+    do harm (Apache RocketMQ); the check is the safety net there.
+    ``position``: log position of the verdict, ``durability``: how safe it is (``memory``, ``fsync``, ``replicated``);
+    only a halfmq broker says these. ``repeated``: the verdict already stood. ``atomic``: see ``Prepared``.
     """
 
     tx_id: str

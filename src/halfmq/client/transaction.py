@@ -1,8 +1,9 @@
 """Transactions over the wire: prepare, commit, rollback.
 
 A transaction has an id, the producer group, and one or many half messages. On a halfmq broker they share one verdict
-at one log position, and END_TRANSACTION is answered; on Apache RocketMQ each half is a transaction of its own, ended by
-a one-way request that must never be repeated (a second COMMIT would be a second message): the check is behind it.
+at one log position, and repeating END_TRANSACTION is harmless; on Apache RocketMQ each half is a transaction of its own,
+and END must never be repeated (a second COMMIT would be a second message): if its answer is lost, the check is behind it.
+Stock producers send END one-way; asked two-way, the broker answers, and that is what ``verdicts`` needs to know.
 
 What it never does: guess. Only ``commit`` and ``rollback`` send a verdict; what fails without one stays undecided.
 """
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from halfmq import limits
-from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
+from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.log import log
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
@@ -26,6 +27,7 @@ from halfmq.errors import (
     ConnectError,
     HalfmqError,
     InvalidName,
+    RequestFailed,
     SendTimeout,
     TransactionRefused,
     TransactionUnknown,
@@ -50,11 +52,12 @@ class Settlement:
         self.prepared = prepared
         self.outcome = outcome
         self.what = f"{outcome.name} of {prepared.tx_id}"
-        #: Message ids of halves whose END was written one-way: never repeated.
+        #: Message ids of halves whose END was written to an Apache RocketMQ broker, and of those that were answered.
         self.told: set[str] = set()
+        self.heard: set[str] = set()
         self.reply: EndReply | None = None
 
-    def frame(self, opaque: int, half: PreparedHalf, *, oneway: bool) -> bytes:
+    def frame(self, opaque: int, half: PreparedHalf, *, tx_id: str = "", oneway: bool = False) -> bytes:
         return encode_end(
             opaque,
             group=self.prepared.group,
@@ -63,7 +66,7 @@ class Settlement:
             log_offset=half.log_offset,
             commit_or_rollback=self.outcome.value,
             message_id=half.message_id,
-            tx_id="" if oneway else self.prepared.tx_id,
+            tx_id=tx_id,
             oneway=oneway,
         )
 
@@ -72,7 +75,7 @@ class Settlement:
         ids = tuple(half.message_id for half in self.prepared.halves)
         verdict = _VERDICT_OF[self.outcome]
         if reply is None:
-            return TransactionReceipt(tx_id, verdict, ids, acknowledged=False, atomic=len(ids) == 1)
+            return TransactionReceipt(tx_id, verdict, ids, acknowledged=self.heard == set(ids), atomic=len(ids) == 1)
         return TransactionReceipt(
             tx_id,
             verdict,
@@ -151,9 +154,12 @@ class Transactions:
 
     async def _decide(self, settlement: Settlement) -> TransactionReceipt:
         tx_id = settlement.prepared.tx_id
-        self.verdicts.decided(tx_id, settlement.outcome)
+        self.verdicts.opened(tx_id)
         try:
             await self._settle(settlement)
+        except TransactionRefused:
+            self.verdicts.settled(tx_id)
+            raise
         except (SendTimeout, ConnectError) as error:
             self._settle_in_background(settlement)
             raise TransactionUnknown(
@@ -161,27 +167,35 @@ class Transactions:
                 tx_id=tx_id,
                 hint="it is repeated in the background, and the check settles it",
             ) from error
-        except TransactionRefused:
-            self.verdicts.settled(tx_id)
-            raise
         except asyncio.CancelledError:
             self._settle_in_background(settlement)
             raise
+        finally:
+            # Whatever became of END: from here on this is what a check hears, unless a halfmq broker has settled it.
+            if settlement.reply is None and self.verdicts.get(tx_id) is not None:
+                self.verdicts.decided(tx_id, settlement.outcome)
         return settlement.receipt()
 
     async def _settle(self, settlement: Settlement) -> None:
         """One END for the transaction on a halfmq broker, one for each half on an Apache RocketMQ one."""
+        refused: RequestFailed | None = None
         for half in settlement.prepared.halves:
             if half.message_id in settlement.told:
                 continue
-            answer = await self._end(settlement, half)
-            if answer is not None:
-                settlement.reply = read_reply(answer, EndReply)
+            try:
+                await self._end(settlement, half)
+            except RequestFailed as error:
+                if settlement.prepared.atomic:
+                    raise
+                refused = refused or error
+            if settlement.reply is not None:
                 self.verdicts.settled(settlement.prepared.tx_id)
                 return
+        if refused is not None:
+            raise refused
 
-    async def _end(self, settlement: Settlement, half: PreparedHalf) -> Answer | None:
-        """END_TRANSACTION until it is answered; None where the broker never answers it.
+    async def _end(self, settlement: Settlement, half: PreparedHalf) -> None:
+        """END_TRANSACTION for one half, or for all through it.
 
         Raises:
             SendTimeout, ConnectError: no answer in time. RequestFailed: refused.
@@ -193,21 +207,39 @@ class Transactions:
                 connection = await plumbing.broker(half.broker)
                 await connection.ready(attempts.timeout_s())
                 if not connection.is_halfmq:
-                    connection.tell_frame(settlement.frame(connection.next_opaque(), half, oneway=True))
-                    settlement.told.add(half.message_id)
-                    self.verdicts.told(settlement.prepared.tx_id, asyncio.get_running_loop().time())
-                    return None
+                    return await self._end_stock(settlement, half, connection)
                 opaque = connection.next_opaque()
-                frame = settlement.frame(opaque, half, oneway=False)
+                frame = settlement.frame(opaque, half, tx_id=settlement.prepared.tx_id)
                 answer = await connection.call(opaque, frame, attempts.timeout_s())
             except (ConnectError, NotSent, NoAnswer) as error:
                 plumbing.router.suspect(half.topic)
                 await attempts.lost(error)
                 continue
             if answer.code == ResponseCode.SUCCESS:
-                return answer
+                settlement.reply = read_reply(answer, EndReply)
+                return None
             standing = answer.ext.get(EXT_VERDICT, "")
             await attempts.refused(refusal(answer.code, answer.remark or "", settlement.what, standing))
+
+    async def _end_stock(self, settlement: Settlement, half: PreparedHalf, connection: Connection) -> None:
+        """END once; without an answer it is left to the check.
+
+        Raises:
+            NotSent: nothing was written. RequestFailed: refused.
+        """
+        opaque = connection.next_opaque()
+        call = connection.call(opaque, settlement.frame(opaque, half), self._plumbing.attempt_timeout_s)
+        settlement.told.add(half.message_id)
+        try:
+            answer = await call
+        except NoAnswer as error:
+            log.info("%s: %s; the check settles it", settlement.what, error)
+            return
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer.code, answer.remark or "", settlement.what)
+        settlement.heard.add(half.message_id)
+        if settlement.outcome is Outcome.COMMIT:
+            self.verdicts.committed(half.message_id, connection)
 
     def tell_unknown(self, prepared: Prepared) -> None:
         """Say UNKNOWN, as a stock producer does after its listener could not tell. Best effort; it settles nothing."""

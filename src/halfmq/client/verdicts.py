@@ -1,36 +1,35 @@
-"""What this process knows of its own transactions, so that a check of one of them needs no listener."""
+"""What this process knows of its own transactions, so that a check of one of them needs no listener.
 
+Apache RocketMQ checks a *copy* of the half, which stays undecided although the half itself was settled meanwhile; from
+5.1 on it also keeps the mark of a settled half in memory for up to 3 s. Whoever answers such a check with COMMIT makes a
+second message. So what a broker has acknowledged is remembered with its connection, and a check of it that comes on the
+same connection is an echo: ROLLBACK throws the copy away. After a reconnect the broker may have lost what it
+acknowledged, and the answer is COMMIT again: at least once.
+"""
+
+from collections.abc import Hashable
 from typing import Final
 
 from halfmq.client.outcome import Outcome
 
-#: How long after a one-way END a check of the same transaction is answered UNKNOWN, seconds. Apache RocketMQ 5.1 and
-#: later keep the mark of a settled half in memory for up to 3 s and may check it meanwhile; a second COMMIT would make
-#: a second message. If the END was really lost, the next check is answered.
-END_SINKS_IN_S: Final = 10.0
-#: Verdicts that checks are answered from. Apache RocketMQ may ask long after it was told.
-_VERDICTS_KEPT: Final = 10_000
+#: Verdicts, and acknowledged messages, that are remembered. Apache RocketMQ may ask long after it was told.
+_KEPT: Final = 10_000
 
 
 class Verdicts:
-    """What this process knows of its own transactions: decided, or still open in a block here.
-
-    A check that finds its transaction here is answered without asking a listener.
-    """
+    """Decided, or still open in a block here. A check that finds its transaction here asks no listener."""
 
     def __init__(self) -> None:
         self._known: dict[str, Outcome] = {}
-        #: By id: until when (loop's clock) a one-way END may still be sinking in. Keys are also in ``_known``.
-        self._told: dict[str, float] = {}
+        #: The connection on which a broker acknowledged COMMIT, by message id.
+        self._committed: dict[str, Hashable] = {}
 
-    def get(self, tx_id: str, now: float) -> Outcome | None:
-        """What to answer; None: ask the listener. ``now`` on the loop's clock."""
-        if self._told.get(tx_id, now) > now:
-            return Outcome.UNKNOWN
+    def get(self, tx_id: str) -> Outcome | None:
+        """What to answer; None: ask the listener."""
         return self._known.get(tx_id)
 
     def opened(self, tx_id: str) -> None:
-        """A block of this process is deciding it just now: checks get UNKNOWN."""
+        """A block of this process is deciding it just now, or its verdict is on its way: checks get UNKNOWN."""
         self._known[tx_id] = Outcome.UNKNOWN
 
     def left_open(self, tx_id: str) -> None:
@@ -39,21 +38,26 @@ class Verdicts:
             del self._known[tx_id]
 
     def decided(self, tx_id: str, outcome: Outcome) -> None:
+        """This is the verdict, whether the broker heard it or not."""
         self._known.pop(tx_id, None)
-        self._told.pop(tx_id, None)
         self._known[tx_id] = outcome
-        if len(self._known) > _VERDICTS_KEPT:
+        if len(self._known) > _KEPT:
             oldest = next(iter(self._known))
             forgotten = self._known.pop(oldest)
-            self._told.pop(oldest, None)
             if forgotten is Outcome.UNKNOWN:
                 self._known[oldest] = forgotten  # its block is still open; to the end of the line
 
-    def told(self, tx_id: str, now: float) -> None:
-        """The verdict went out one-way: do not repeat it while it may be on its way."""
-        self._told[tx_id] = now + END_SINKS_IN_S
-
     def settled(self, tx_id: str) -> None:
-        """The broker has said that the verdict is safe: nobody will ask."""
+        """A halfmq broker has said that the verdict is safe: nobody will ask."""
         self._known.pop(tx_id, None)
-        self._told.pop(tx_id, None)
+
+    def committed(self, message_id: str, connection: Hashable) -> None:
+        """An Apache RocketMQ broker acknowledged COMMIT of this message on ``connection``."""
+        self._committed.pop(message_id, None)
+        self._committed[message_id] = connection
+        if len(self._committed) > _KEPT:
+            del self._committed[next(iter(self._committed))]
+
+    def is_echo(self, message_id: str, connection: Hashable) -> bool:
+        """A check on ``connection`` for this message is about a copy of what was committed already."""
+        return self._committed.get(message_id) is connection

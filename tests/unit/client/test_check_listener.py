@@ -161,17 +161,71 @@ def test_own_decided_transaction_is_answered_without_the_listener() -> None:
     run(test())
 
 
-def test_stock_broker_that_asks_right_after_the_one_way_end_hears_unknown_first() -> None:
+def test_stock_brokers_check_of_a_copy_of_what_it_committed_makes_no_second_message() -> None:
     async def test() -> None:
         broker = ScriptedBroker(halfmq=False)
         async with client_of(broker.network()) as mq:
             async with mq.begin("order.create") as tx:
                 tx.send("orders", b"x")
-            broker.check(0, "orders")
-            await asyncio.sleep(11)
-            broker.check(0, "orders")
+            for _ in range(2):
+                broker.check(0, "orders")
+                await asyncio.sleep(0.1)
+        assert answers(broker) == [8, 12, 12]
+        assert broker.visible("orders") == [b"x"]
+
+    run(test())
+
+
+def test_stock_broker_that_checks_again_after_a_listeners_commit_gets_no_second_one() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(halfmq=False)
+        async with client_of(broker.network()) as mq:
+            mq.add_check("order.create", lambda _: Outcome.COMMIT)
+            await left_undecided(mq)
+            for _ in range(3):
+                broker.check(0, "orders")
+                await asyncio.sleep(0.1)
+        assert answers(broker) == [8, 12, 12]
+        assert broker.visible("orders") == [b"body"]
+
+    run(test())
+
+
+def test_stock_broker_that_was_restarted_may_have_lost_the_commit_and_gets_it_again() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(halfmq=False)
+        async with client_of(broker.network()) as mq:
+            async with mq.begin("order.create") as tx:
+                tx.send("orders", b"x")
+            broker.stop()
+            await asyncio.sleep(1)
+            broker.start()
+            await asyncio.sleep(5)
+            assert broker.check(0, "orders") == 1
             await asyncio.sleep(0.1)
-        assert answers(broker) == [8, 0, 8]
+        assert answers(broker) == [8, 8]
+
+    run(test())
+
+
+def test_verdict_that_is_on_its_way_is_not_overtaken_by_a_check() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(halfmq=False)
+        async with client_of(broker.network()) as mq:
+
+            def slow(peer: Any, request: Request[Any]) -> bytes | None:
+                answer = broker.usual(peer, request)
+                if not request.ext.from_transaction_check:
+                    broker.check(0, "orders")  # the broker looks between END and its answer
+                    asyncio.get_running_loop().call_later(1.0, peer.send, answer)
+                    return None
+                return answer
+
+            broker.on[END] = slow
+            async with mq.begin("order.create") as tx:
+                tx.send("orders", b"x")
+        assert answers(broker) == [8, 0]
+        assert broker.visible("orders") == [b"x"]
 
     run(test())
 

@@ -1,4 +1,4 @@
-"""Verdicts: one acknowledged END on halfmq, one-way ENDs on Apache RocketMQ that are never repeated."""
+"""Verdicts: one END on halfmq, repeated until answered; one for each half on Apache RocketMQ, never repeated."""
 
 import asyncio
 from typing import Any
@@ -92,12 +92,11 @@ def test_commit_that_is_never_answered_is_unknown_and_repeated_in_the_background
             with pytest.raises(TransactionUnknown) as caught:
                 await mq.commit(prepared)
             assert caught.value.tx_id == "T-1"
-            now = asyncio.get_running_loop().time()
-            assert mq.verdicts.get("T-1", now) is Outcome.COMMIT  # a check gets the truth meanwhile
+            assert mq.verdicts.get("T-1") is Outcome.COMMIT  # a check gets the truth meanwhile
             del broker.on[END]
             await asyncio.sleep(15)
             assert broker.visible("orders") == [b"a"]
-            assert mq.verdicts.get("T-1", asyncio.get_running_loop().time()) is None
+            assert mq.verdicts.get("T-1") is None
 
     run(test())
 
@@ -132,19 +131,53 @@ def test_cancelled_commit_goes_on_in_the_background() -> None:
     run(test())
 
 
-def test_stock_broker_gets_one_way_end_for_each_half_once() -> None:
+def test_stock_broker_gets_an_end_for_each_half_once() -> None:
     async def test() -> None:
         broker = ScriptedBroker(halfmq=False)
         async with client_of(broker.network()) as mq:
             prepared = await mq.prepare(TWO, tx_id="T-1")
             receipt = await mq.commit(prepared)
             await asyncio.sleep(60)
-        ends = broker.requests(END)
-        assert [end.ext.tran_state_table_offset for end in ends] == [0, 1]
-        assert all(end.is_oneway for end in ends)
+        assert [end.ext.tran_state_table_offset for end in broker.requests(END)] == [0, 1]
         assert (broker.visible("orders"), broker.visible("stock")) == ([b"a"], [b"b"])
         assert not prepared.atomic
-        assert (receipt.acknowledged, receipt.atomic, receipt.position) == (False, False, None)
+        assert (receipt.acknowledged, receipt.atomic, receipt.position) == (True, False, None)
+
+    run(test())
+
+
+def test_stock_brokers_lost_answer_is_not_asked_for_again() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(halfmq=False)
+
+        def lose(peer: Peer, request: Request[Any]) -> None:
+            broker.usual(peer, request)
+
+        broker.on[END] = lose
+        async with client_of(broker.network()) as mq:
+            receipt = await mq.commit(await mq.prepare(TWO, tx_id="T-1"))
+            assert mq.verdicts.get("T-1") is Outcome.COMMIT
+            await asyncio.sleep(60)
+        assert not receipt.acknowledged
+        assert (broker.visible("orders"), broker.visible("stock")) == ([b"a"], [b"b"])
+
+    run(test())
+
+
+def test_stock_brokers_refusal_of_one_half_does_not_keep_the_others_from_their_verdict() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(halfmq=False)
+
+        def refuse_first(peer: Peer, request: Request[Any]) -> bytes | None:
+            if request.ext.tran_state_table_offset == 0:
+                return encode_response(request, 1, "Find prepared transaction message failed")
+            return broker.usual(peer, request)
+
+        broker.on[END] = refuse_first
+        async with client_of(broker.network()) as mq:
+            with pytest.raises(RequestFailed, match="Find prepared"):
+                await mq.commit(await mq.prepare(TWO, tx_id="T-1"))
+        assert broker.visible("stock") == [b"b"]
 
     run(test())
 
