@@ -43,36 +43,34 @@ def binary_column(
         views[:, 2] = in_more
     short = np.flatnonzero(lengths <= _INLINE_MAX)
     if len(short):
-        views[short, 1:] = _inline(
-            buffer, more, starts[short], lengths[short], None if in_more is None else in_more[short]
-        )
+        views[short, 1:] = _inline(buffer, more, starts[short], None if in_more is None else in_more[short])
     nulls = 0
     validity = None
     if valid is not None and not valid.all():
         nulls = rows - int(valid.sum())
         validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
-        views[~valid] = 0
     buffers = [validity, pa.py_buffer(views), buffer]
     if more is not None:
         buffers.append(more)
-    # The four bytes that a long view repeats from its slice stay zero: only comparisons look at them, the cast does not.
+    # By the format a long view also repeats the first four bytes of its slice, and a short one is zero behind it. Only
+    # comparisons look there; these views are cast and never seen by anybody else.
     return pa.Array.from_buffers(pa.binary_view(), rows, buffers, nulls).cast(pa.binary())
 
 
 def _inline(
-    buffer: pa.Buffer, more: pa.Buffer | None, starts: Ints, lengths: Ints, in_more: npt.NDArray[np.bool_] | None
+    buffer: pa.Buffer, more: pa.Buffer | None, starts: Ints, in_more: npt.NDArray[np.bool_] | None
 ) -> npt.NDArray[np.int32]:
-    """The three words inside short views, zero behind the slice."""
+    """The three words inside short views. What follows the slice in them is whatever follows it in the buffer."""
     if more is None or in_more is None:
-        return _inline_from(as_bytes(buffer), starts, lengths)
+        return _inline_from(as_bytes(buffer), starts)
     inside = np.zeros((len(starts), 3), dtype="<i4")
     for data, wanted in ((as_bytes(buffer), ~in_more), (as_bytes(more), in_more)):
         rows = np.flatnonzero(wanted)
-        inside[rows] = _inline_from(data, starts[rows], lengths[rows])
+        inside[rows] = _inline_from(data, starts[rows])
     return inside
 
 
-def _inline_from(data: Bytes, starts: Ints, lengths: Ints) -> npt.NDArray[np.int32]:
+def _inline_from(data: Bytes, starts: Ints) -> npt.NDArray[np.int32]:
     if len(data) < 2 * _INLINE_MAX:  # so small that a copy with room behind it costs nothing
         data = np.concatenate([data, np.zeros(2 * _INLINE_MAX, np.uint8)])
     last = len(data) - _INLINE_MAX
@@ -80,19 +78,11 @@ def _inline_from(data: Bytes, starts: Ints, lengths: Ints) -> npt.NDArray[np.int
     if len(near_end):
         tail = np.concatenate([data[last:], np.zeros(_INLINE_MAX, np.uint8)])
         inside = np.empty((len(starts), 3), dtype="<i4")
-        inside[near_end] = _inline_from(tail, starts[near_end] - last, lengths[near_end])
+        inside[near_end] = _inline_from(tail, starts[near_end] - last)
         others = np.flatnonzero(starts <= last)
-        inside[others] = _inline_from(data, starts[others], lengths[others])
+        inside[others] = _inline_from(data, starts[others])
         return inside
-    words = gather(data, starts, f"V{_INLINE_MAX}").view("<i4").reshape(-1, 3)
-    words &= _INLINE_MASKS[lengths]
-    return words
-
-
-#: For each length, which bits of the three words belong to the slice.
-_INLINE_MASKS: Final = (
-    (np.arange(_INLINE_MAX) < np.arange(_INLINE_MAX + 1)[:, None]).astype(np.uint8) * np.uint8(255)
-).view("<i4")
+    return gather(data, starts, f"V{_INLINE_MAX}").view("<i4").reshape(-1, 3)
 
 
 def string_column(column: pa.BinaryArray) -> pa.StringArray:

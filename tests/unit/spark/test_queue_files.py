@@ -27,7 +27,9 @@ def test_every_position_bounds_a_queue_as_the_broker_bounds_it(writer: StoreWrit
         if number % 3 == 0:
             positions.append(writer.publish())
     end = writer.publish()
-    for position in {*positions, *(at + 1 for at in positions), 0, 1, end}:
+    visible_at = [entry.visible_at for entry in writer.derived.read_queue(writer.topics["t"], 0, 0, 100, end)]
+    assert len(visible_at) == 60
+    for position in {*positions, *visible_at, *(at + 1 for at in visible_at), 0, 1, end}:
         assert files(writer).bounds(0, position)[1] == writer.derived.bounds(writer.topics["t"], 0, position)[1]
 
 

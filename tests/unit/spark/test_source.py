@@ -174,6 +174,7 @@ def test_available_now_ends_where_it_began_to_look(cuts: Cuts) -> None:
     latest.prepareForTriggerAvailableNow()
     cuts.grow("0", 1)
     start = latest.initialOffset()
+    assert start["queues"] == {"orders": {"0": 110, "1": 5, "7": 1}}
     assert latest.latestOffset(start, ReadAllAvailable()) == start
 
 

@@ -1,0 +1,143 @@
+"""Streams go on through SIGKILL of the broker: every committed message once, by either path, transactions whole.
+
+A service sends transactions of two messages, one to each of two topics, every fourth rolled back. Two queries run at
+the same time, one over the wire and one from the store's files, while the broker is killed and started again. In the end
+both tables must hold exactly the messages of the transactions that the service committed.
+"""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.served import Served
+
+from halfmq.client.sync import Client
+from halfmq.errors import ConnectError, HalfmqError, OutcomeUnknown
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+
+KILLS = 3
+SEED = 20261121
+
+
+class RolledBackByRule(Exception):
+    """The service's own reason."""
+
+
+class Service(threading.Thread):
+    """Sends until it is told to stop. ``committed``: numbers of the transactions whose verdict is COMMIT."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self.url = url
+        self.stopping = threading.Event()
+        self.committed: set[int] = set()
+        self.unknown = 0
+        self.refused = 0
+        self.mq: Client | None = None
+
+    def run(self) -> None:
+        with Client(self.url, group="service") as mq:
+            self.mq = mq
+            number = 0
+            while not self.stopping.is_set():
+                self._one(mq, number)
+                number += 1
+            # The client stays open: what is undecided is settled by checks that it answers.
+            self.settled = threading.Event()
+            self.settled.wait()
+
+    def _one(self, mq: Client, number: int) -> None:
+        try:
+            with mq.begin() as transaction:
+                transaction.send("orders", str(number), key=number)
+                transaction.send("loyalty", str(number), key=number)
+                if number % 4 == 0:
+                    raise RolledBackByRule
+            self.committed.add(number)
+        except RolledBackByRule:
+            pass
+        except OutcomeUnknown:
+            self.unknown += 1
+            self.committed.add(number)  # the halves were prepared and COMMIT was decided: checks get this answer
+        except HalfmqError as error:
+            self.refused += 1
+            time.sleep(0.1 if isinstance(error, ConnectError) else 0.0)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Served]:
+    served = Served(
+        tmp_path / "data", tmp_path / "broker.log", "--segment-bytes", str(1 << 20), "--checkpoint-interval-ms", "1000",
+        "--check-immunity-ms", "500", "--check-interval-ms", "500",
+    )  # fmt: skip
+    served.start()
+    yield served
+    served.stop()
+
+
+def start(spark: Any, work: Path, name: str, **source: str) -> Any:
+    frame = spark.readStream.format("halfmq").options(
+        subscribe="orders,loyalty", startingOffsets="earliest", maxOffsetsPerTrigger="500",
+        columns="topic,value,queue,offset,transaction_id", **source,
+    )  # fmt: skip
+    return (
+        frame.load()
+        .selectExpr("topic", "cast(cast(value as string) as int) as number", "queue", "offset", "transaction_id")
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(work / f"{name}-checkpoint"))
+        .start(str(work / name))
+    )
+
+
+def table(spark: Any, work: Path, name: str) -> list[Any]:
+    if not list((work / name).glob("*.parquet")):
+        return []
+    rows: list[Any] = spark.read.parquet(str(work / name)).collect()
+    return rows
+
+
+def test_streams_go_on_through_kills_of_the_broker(spark: Any, broker: Served, tmp_path: Path) -> None:
+    dice = random.Random(SEED)
+    url = f"rocketmq://127.0.0.1:{broker.name_port}"
+    queries = {
+        "wire": start(spark, tmp_path, "wire", url=url),
+        "direct": start(spark, tmp_path, "direct", path=str(broker.data)),
+    }
+    service = Service(url)
+    service.start()
+    try:
+        for _ in range(KILLS):
+            time.sleep(dice.uniform(3, 6))
+            broker.kill()
+            time.sleep(dice.uniform(0.2, 2))
+            broker.start()
+        time.sleep(3)
+        service.stopping.set()
+        deadline = time.monotonic() + 150
+        while time.monotonic() < deadline:
+            for name, query in queries.items():
+                assert query.isActive, (name, query.exception())
+            if all(len(table(spark, tmp_path, name)) >= 2 * len(service.committed) for name in queries):
+                break
+            time.sleep(1)
+        time.sleep(2)  # whatever would come too much comes now
+    finally:
+        service.stopping.set()
+        for query in queries.values():
+            query.stop()
+    assert broker.kills == KILLS
+    assert len(service.committed) > 200
+    wanted = Counter((topic, number) for topic in ("orders", "loyalty") for number in service.committed)
+    for name in queries:
+        rows = table(spark, tmp_path, name)
+        found = Counter((row.topic, row.number) for row in rows)
+        assert found == wanted, (name, len(found - wanted), len(wanted - found), service.unknown, service.refused)
+        assert all(row.transaction_id for row in rows)
+        places = Counter((row.topic, row.queue, row.offset) for row in rows)
+        assert max(places.values()) == 1
