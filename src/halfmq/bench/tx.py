@@ -7,8 +7,9 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from halfmq.bench import load, measured_process, probe
 from halfmq.bench.load import Counts, Plan
@@ -19,9 +20,9 @@ def _percentile(values: list[int], share: float) -> int | None:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else None
 
 
-def _files_bytes(directory: Path) -> int:
-    """Bytes that the store has written: allocated blocks of its files, since segments are preallocated with zeros."""
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file() and path.suffix != ".seg")
+def _derived_bytes(directory: Path) -> int:
+    """Bytes that lie in derived files: allocated blocks, since they may be sparse. Segments are preallocated and do not count."""
+    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file() and path.suffix != ".seg")
 
 
 async def _drive(server: MeasuredProcess, plan: Plan, with_probe: bool) -> dict[str, Any]:
@@ -108,32 +109,80 @@ def run_broker(plan: Plan, durability: str, directory: Path | None = None, *opti
 
 
 def _disk(data: Path, plan: Plan) -> dict[str, Any]:
-    """Bytes written to log and derived files, per byte of body that was sent."""
+    """Bytes written to log and derived files for each byte of body in the log."""
     from halfmq.store.reader import StoreReader
 
     reader = StoreReader.open(data)
-    log_bytes = reader.position - reader.log_start
-    derived = _files_bytes(data)
+    try:
+        log_bytes = reader.position - reader.log_start
+        halves = sum(
+            reader.bounds(topic.topic_id, queue_id)[1]
+            for topic in reader.topics()
+            for queue_id in range(topic.read_queues)
+            if topic.name == plan.topic
+        )
+    finally:
+        reader.close()
+    derived = _derived_bytes(data)
+    bodies = max(1, halves * plan.body_bytes)
     return {
         "log_bytes": log_bytes,
         "derived_bytes": derived,
-        "messages_in_log": reader.half_count if hasattr(reader, "half_count") else None,
-        "body_bytes": plan.body_bytes,
+        "disk_bytes_per_body_byte": round((log_bytes + derived) / bodies, 3),
     }
 
 
-def compare(plan: Plan, durabilities: list[str], rounds: int, directory: Path | None = None) -> dict[str, Any]:
-    """Sketch and broker in turn, ``rounds`` times; ratios are of the medians of one run."""
+def compare(
+    plan: Plan, durabilities: list[str], rounds: int, directory: Path | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Sketch and broker in turn, ``rounds`` times; each ratio is of one round, the median of them counts."""
     runs: dict[str, list[dict[str, Any]]] = {"sketch": [], **{name: [] for name in durabilities}}
-    for _ in range(rounds):
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds} ...")
         runs["sketch"].append(run_sketch(plan))
         for durability in durabilities:
             runs[durability].append(run_broker(plan, durability, directory))
-    cost = {name: statistics.median(run["cpu_us_per_tx"] for run in taken) for name, taken in runs.items()}
+    ratios = {
+        name: [
+            round(run["cpu_us_per_tx"] / sketch["cpu_us_per_tx"], 2)
+            for run, sketch in zip(runs[name], runs["sketch"], strict=True)
+        ]
+        for name in durabilities
+    }
     return {
         "machine": {"python": platform.python_version(), "system": platform.platform()},
         "plan": dataclasses.asdict(plan),
-        "cpu_us_per_tx": cost,
-        "ratio_to_sketch": {name: round(cost[name] / cost["sketch"], 2) for name in durabilities},
+        "ratio_to_sketch": {name: statistics.median(found) for name, found in ratios.items()},
+        "ratios_to_sketch": ratios,
         "runs": runs,
     }
+
+
+#: Column heading, key, per row of the printed table.
+_COLUMNS: Final = (
+    ("tx/s", "committed_tx_per_s"),
+    ("cpu us/tx", "cpu_us_per_tx"),
+    ("prepare p50 us", "prepare_p50_us"),
+    ("p99", "prepare_p99_us"),
+    ("commit p50 us", "commit_p50_us"),
+    ("p99", "commit_p99_us"),
+    ("to consumer p50 us", "commit_to_consumer_p50_us"),
+    ("p99", "commit_to_consumer_p99_us"),
+    ("disk B/body B", "disk_bytes_per_body_byte"),
+    ("RssAnon MB", "rss_anon_mb"),
+    ("checks", "checks"),
+)
+
+
+def table(figures: dict[str, Any]) -> list[str]:
+    """Medians over the rounds, as lines of text."""
+    rows = [["", *(heading for heading, _ in _COLUMNS), "x sketch"]]
+    for name, taken in figures["runs"].items():
+        row = [name]
+        for _, key in _COLUMNS:
+            values = [run[key] for run in taken if run.get(key) is not None]
+            row.append(f"{statistics.median(values):g}" if values else "-")
+        row.append(str(figures["ratio_to_sketch"].get(name, "1")))
+        rows.append(row)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
