@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Transaction,
         TransactionListener,
         TransactionReceipt,
+        compose,
     )
     from halfmq.errors import (
         ConnectError,
@@ -75,6 +76,7 @@ __all__ = [
     "UnsupportedCombination",
     "UsageError",
     "__version__",
+    "compose",
 ]
 
 

@@ -1,0 +1,172 @@
+"""Our client with our broker, as processes and real sockets: receipts, checks, kills, forks."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from halfmq import AsyncClient, Client, Message, Outcome, Transaction, TransactionRefused, compose
+from tests.support.served import Served
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    broker = Served(tmp_path / "data", tmp_path / "broker.log")
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def url(served: Served) -> str:
+    return f"rocketmq://127.0.0.1:{served.name_port}"
+
+
+async def read(served: Served, topic: str, group: str, count: int, linger_s: float = 1.0) -> list[Message]:
+    got: list[Message] = []
+    async with AsyncClient(url(served)) as mq, mq.consumer(topic, group=group) as messages:
+        while (message := await messages.get(linger_s if len(got) >= count else 30.0)) is not None:
+            message.ack()
+            got.append(message)
+    return got
+
+
+async def test_several_messages_have_one_verdict_at_one_position(served: Served) -> None:
+    async with AsyncClient(url(served), group="orders") as mq:
+        async with mq.begin() as tx:
+            for number in range(5):
+                tx.send("orders" if number % 2 else "stock", str(number))
+        assert tx.receipt is not None
+        assert (tx.receipt.acknowledged, tx.receipt.atomic, tx.receipt.durability) == (True, True, "fsync")
+        assert tx.receipt.position is not None
+        with pytest.raises(KeyError):  # noqa: PT012 - what is tested is a block that raises
+            async with mq.begin() as failed:
+                failed.send("orders", "never")
+                await failed.prepare()
+                raise KeyError
+        got = await read(served, "orders", "a", 2) + await read(served, "stock", "b", 3)
+    assert sorted(message.text() for message in got) == ["0", "1", "2", "3", "4"]
+    assert {message.transaction_id for message in got} == {tx.id}
+
+
+async def test_first_verdict_stands_also_after_a_restart(served: Served) -> None:
+    async with AsyncClient(url(served), group="orders") as mq:
+        prepared = await mq.prepare([compose("t", b"x")], tx_id="T-1")
+        first = await mq.commit(prepared)
+        assert (await mq.commit(prepared)).repeated
+        with pytest.raises(TransactionRefused) as caught:
+            await mq.rollback(prepared)
+        assert caught.value.standing == "COMMITTED"
+        served.kill()
+        served.start()
+        again = await mq.commit(prepared)
+        assert (again.repeated, again.position) == (True, first.position)
+        with pytest.raises(TransactionRefused):
+            await mq.rollback(prepared)
+    assert [message.body for message in await read(served, "t", "g", 1)] == [b"x"]
+
+
+async def test_check_settles_what_a_dead_client_left(served: Served) -> None:
+    dead = AsyncClient(url(served), group="orders")
+    await dead.connect()
+    two = [compose("t", b"a", key="k"), compose("t", b"b")]
+    await dead.prepare(two, tx_id="crash-1", name="order.create", query_id="42")
+    await dead.prepare([compose("t", b"c")], tx_id="crash-2", name="order.cancel")
+    await dead.close()
+    asked: list[tuple[str, str, str | None]] = []
+
+    def created(tx: Transaction) -> Outcome:
+        asked.append((tx.id, tx.query_id, tx.key))
+        return Outcome.COMMIT
+
+    async with AsyncClient(url(served), group="orders") as mq:
+        mq.add_check("order.create", created)
+        mq.add_check("order.cancel", lambda _: Outcome.ROLLBACK)
+        got = await read(served, "t", "g", 2, linger_s=3.0)
+    assert sorted(message.body for message in got) == [b"a", b"b"]
+    assert asked == [("crash-1", "42", "k")]
+
+
+async def test_producers_and_consumers_survive_kills_and_nothing_is_lost_or_doubled(served: Served) -> None:
+    committed: list[str] = []
+    seen: Counter[str] = Counter()
+    stop = asyncio.Event()
+
+    async def produce(mq: AsyncClient, worker: int) -> None:
+        number = 0
+        while not stop.is_set():
+            body = f"{worker}/{number}"
+            number += 1
+            async with mq.begin() as tx:
+                tx.send("load", body)
+                tx.send("load", body + "b")
+            committed.append(body)
+
+    async def consume() -> None:
+        async with AsyncClient(url(served)) as mq, mq.consumer("load", group="g") as messages:
+            while not stop.is_set() or sum(seen.values()) < 2 * len(committed):
+                message = await messages.get(1.0)
+                if message is not None:
+                    seen[message.message_id] += 1
+                    bodies.add(message.text())
+                    message.ack()
+
+    bodies: set[str] = set()
+    async with AsyncClient(url(served), group="orders") as mq, asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        mq.add_check("", lambda _: Outcome.UNKNOWN)
+        producers = [tasks.create_task(produce(mq, worker)) for worker in range(8)]
+        tasks.create_task(consume())
+        for _ in range(2):
+            await asyncio.sleep(1.0)
+            await asyncio.to_thread(served.kill)
+            await asyncio.to_thread(served.start)
+        await asyncio.sleep(1.0)
+        stop.set()
+        await asyncio.gather(*producers)
+    assert len(committed) > 50
+    assert bodies >= {*committed, *(body + "b" for body in committed)}
+    assert len(seen) == len(bodies)  # no message has a second copy under another id
+
+
+def test_forked_child_of_a_blocking_client_sends_on_connections_of_its_own(served: Served) -> None:
+    with Client(url(served), group="orders") as mq:
+        mq.send("t", b"parent")
+        child = os.fork()
+        if child == 0:
+            try:
+                with mq.begin() as tx:
+                    tx.send("t", b"child")
+                os._exit(0 if tx.receipt is not None and tx.receipt.acknowledged else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        mq.send("t", b"parent again")
+        with mq.consumer("t", group="g") as messages:
+            got = [message.text() for message in (messages.get(10), messages.get(10), messages.get(10)) if message]
+    assert sorted(got) == ["child", "parent", "parent again"]
+
+
+async def test_orderly_stop_of_the_broker_is_survived(served: Served) -> None:
+    async with AsyncClient(url(served), group="orders") as mq:
+        await mq.send("t", b"before")
+        assert await asyncio.to_thread(served.stop) == 0
+        starting = asyncio.create_task(asyncio.to_thread(served.start))
+        await mq.send("t", b"after")
+        await starting
+    assert len(await read(served, "t", "g", 2)) == 2
+
+
+def test_nothing_listens(tmp_path: Path) -> None:
+    served = Served(tmp_path / "data", tmp_path / "broker.log")
+    from halfmq import ConnectError
+
+    with pytest.raises(ConnectError), Client(url(served)):
+        raise AssertionError("not reached")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # a library installs no handlers
