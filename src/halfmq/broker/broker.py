@@ -289,6 +289,11 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:
             for topic in state.topics_by_id.values()
         ],
         broker_time_ms=state.batch_time_ms,
+        queue_ends=[
+            (topic.topic_id, queue_id, end)
+            for topic in state.topics_by_id.values()
+            for queue_id, end in enumerate(topic.ends)
+        ],
     )
     apply_session(state, Published(store.published_position))
     return state, redone
