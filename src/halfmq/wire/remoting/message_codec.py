@@ -64,7 +64,7 @@ def split_batch(body: bytes) -> tuple[BatchEntry, ...]:
         place += body_bytes
         properties_bytes = int.from_bytes(body[place : place + 2], "big", signed=True)
         place += 2
-        if properties_bytes < 0 or place + properties_bytes != stop:
+        if place + properties_bytes != stop:
             raise ProtocolError(f"properties of {properties_bytes} bytes do not fill their entry of a batch at {at}")
         entries.append(BatchEntry(flag, message, body[place:stop]))
         at = stop
