@@ -8,6 +8,7 @@ mapped is data loss by name. Executors must see the directory under the same pat
 import mmap
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -130,9 +131,11 @@ class DirectReader:
             try:
                 return queue.read(start, end)
             except FileNotFoundError as error:
+                reason = Away(str(error))
+            with suppress(FileNotFoundError):  # a file more that went just now: look again
                 if self._is_past(one, queue, start):
                     return None
-                raise Away(str(error)) from error
+            raise reason
 
         entries = self._patience.until(attempt, f"queue {one.queue} of topic {one.topic}")
         if entries is None:
