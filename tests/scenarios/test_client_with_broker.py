@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.served import Served
 
 from halfmq import AsyncClient, Client, Message, Outcome, Transaction, TransactionRefused, compose
-from tests.support.served import Served
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -1,11 +1,11 @@
 """A broker is found by its name, wherever it is now."""
 
 import pytest
+from tests.support.scripted_broker import BROKER, ScriptedBroker, client_of
+from tests.support.virtual_time import run
 
 from halfmq.client.connector import Address
 from halfmq.errors import ConnectError
-from tests.support.scripted_broker import BROKER, ScriptedBroker, client_of
-from tests.support.virtual_time import run
 
 
 def test_broker_by_name() -> None:

@@ -74,6 +74,7 @@ def test_settled_transaction_is_refused_with_its_verdict_and_not_rolled_back_by_
         async with client_of(broker.network()) as mq:
             with pytest.raises(TransactionRefused) as caught:
                 await mq.prepare(THREE, tx_id="T-1")
+            assert mq.verdicts.get("T-1") is None  # the verdict is the broker's; we claim none
         assert caught.value.standing == "ROLLED_BACK"
         assert broker.requests(END) == []
 

@@ -64,6 +64,25 @@ def test_lost_answer_is_sent_again_under_the_same_id_on_another_queue() -> None:
     run(test())
 
 
+def test_queue_that_did_not_answer_is_avoided_also_when_others_send_meanwhile() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(queues=2)
+        slow: list[int] = []
+
+        def first_queue_is_silent(peer: Peer, request: Request[Any]) -> bytes | None:
+            slow.append(request.ext.queue_id)
+            return None if request.ext.queue_id == slow[0] else broker.usual(peer, request)
+
+        broker.on[SEND] = first_queue_is_silent
+        async with client_of(broker.network()) as mq:
+            waiting = asyncio.ensure_future(mq.send("t", b"x"))
+            await asyncio.sleep(1)
+            await mq.send("t", b"y")  # takes the other queue: by turns, the silent one would be next
+            assert (await waiting).queue != slow[0]
+
+    run(test())
+
+
 def test_three_lost_answers_are_a_timeout_with_unknown_outcome() -> None:
     async def test() -> None:
         broker = ScriptedBroker()
