@@ -1,3 +1,4 @@
+# ruff: noqa: PT012 - what is tested is a block that raises
 """Our client against an unchanged Apache RocketMQ, name server and broker from the published jars.
 
 One world per version: everything the client promises there is done in one run of the broker, because starting one

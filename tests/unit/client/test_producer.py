@@ -79,6 +79,7 @@ def test_queue_that_did_not_answer_is_avoided_also_when_others_send_meanwhile() 
             await asyncio.sleep(1)
             await mq.send("t", b"y")  # takes the other queue: by turns, the silent one would be next
             assert (await waiting).queue != slow[0]
+        assert len(slow) == 3
 
     run(test())
 
