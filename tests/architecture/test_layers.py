@@ -64,7 +64,9 @@ def test_the_project_names_no_registry_host_and_no_path_of_one_machine() -> None
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, timeout=60, check=False).stdout
     files = [ROOT / name for name in listed.decode().split("\0") if name]
     assert len(files) > 20
-    pattern = re.compile(r"/(?:work|root|home/[a-z]+)/[A-Za-z.]|https?://[a-z.-]*(?:pypi|pythonhosted|npmjs|crates)[a-z.-]*")
+    pattern = re.compile(
+        r"/(?:work|root|home/[a-z]+)/[A-Za-z.]|https?://[a-z.-]*(?:pypi|pythonhosted|npmjs|crates)[a-z.-]*"
+    )
     for path in files:
         if path.suffix in {".py", ".md", ".toml", ".lock", ".txt", ".xml", ".java", ".html", ""} and path.is_file():
             found = pattern.search(path.read_text(errors="replace"))

@@ -14,7 +14,7 @@ from halfmq.errors import InvalidName
 
 TransactionId = NewType("TransactionId", str)
 
-_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,%d}" % limits.TRANSACTION_ID_CHARS_MAX)
+_ID: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.TRANSACTION_ID_CHARS_MAX}}}")
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 

@@ -46,7 +46,7 @@ _COMMON: Final = struct.Struct(">IIIiiqqiq")
 _TAIL: Final = struct.Struct(">iqi")
 _TOPIC_V1_MAX: Final = 127
 
-assert _V4_PREFIX == AT_BODY_V4  # noqa: S101
+assert _V4_PREFIX == AT_BODY_V4
 
 
 class StoredMessage(NamedTuple):

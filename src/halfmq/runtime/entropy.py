@@ -20,4 +20,4 @@ class SystemEntropy:
         return secrets.token_bytes(nbytes)
 
     def stream(self, purpose: str) -> random.Random:
-        return random.Random(secrets.randbits(64))  # noqa: S311 - jitter, not secrets
+        return random.Random(secrets.randbits(64))

@@ -1,0 +1,39 @@
+"""Short runs of the whole benchmark against real processes: figures exist and fit together."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from halfmq.bench import tx
+from halfmq.bench.load import Plan
+
+pytestmark = pytest.mark.slow
+
+
+def test_one_round_gives_figures_of_sketch_and_broker_and_their_ratio(tmp_path: Path) -> None:
+    plan = Plan(
+        threads=4,
+        body_bytes=200,
+        seconds=1.0,
+        warmup_seconds=0.2,
+        acked_end=True,
+        rollback_share=0.2,
+        unknown_share=0.1,
+    )
+    said: list[str] = []
+    figures = tx.compare(plan, ["memory"], 1, tmp_path, said.append)
+    json.dumps(figures)
+    run = figures["runs"]["memory"][0]
+    assert run["refused"] == 0, run["refusals"]
+    assert run["committed"] > run["rolled_back"] > 0
+    assert run["unknown"] > 0
+    assert run["prepare_p50_us"] <= run["prepare_p99_us"]
+    assert run["commit_to_consumer_p50_us"] > 0
+    assert run["rss_anon_mb"] > 5
+    assert figures["ratio_to_sketch"]["memory"] > 1
+    assert said == ["round 1 of 1 ..."]
+    table = tx.table(figures)
+    assert len(table) == 3
+    assert len({len(line) for line in table}) == 1
+    assert not list(tmp_path.iterdir()), "stores are removed"

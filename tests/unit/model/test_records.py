@@ -1,0 +1,32 @@
+"""Sizes of records are promises to the decisions that name offsets before anything is written."""
+
+from halfmq.model import records
+from halfmq.model.records import Kind
+from halfmq.model.stored_message import size_of
+
+
+def test_kinds_have_numbers_of_their_own_that_stand_on_disks() -> None:
+    assert {kind.name: kind.value for kind in Kind} == {
+        "MESSAGE": 1, "HALF": 2, "CARRIED_HALF": 3, "COMMITTED": 4, "ROLLED_BACK": 5, "CHECKED": 6, "DELAYED": 7,
+        "CARRIED_DELAYED": 8, "RELEASED": 9, "TOPIC_SET": 16, "TOPIC_DELETED": 17, "GROUP_SET": 18, "OFFSETS": 19,
+        "EPOCH_STARTED": 20, "BASE": 21, "TRIM": 22,
+    }  # fmt: skip
+
+
+def test_a_record_is_its_head_its_prefix_and_what_it_holds() -> None:
+    stored = size_of(5, 100, 20)
+    assert records.message_record_size("Topic", 100, 20) == 8 + 8 + stored
+    assert records.delayed_record_size("Topic", 100, 20) == 8 + 24 + stored
+    assert records.carried_half_size(stored) == 8 + 56 + stored
+    assert records.carried_delayed_size(stored) == 8 + 40 + stored
+    assert records.committed_size("grp", "id12", 2) == 8 + 8 + 3 + 4 + 2 * 64
+    assert records.rolled_back_size("grp", "id12", 2) == 8 + 8 + 3 + 4 + 2 * 8
+    assert records.checked_size("grp", "id12") == 8 + 24 + 3 + 4
+    assert records.released_size(3) == 8 + 8 + 3 * 64
+    assert records.payload_record_size(b"12345") == 13
+    assert records.base_size(b"12345") == 21
+    assert records.TRIM_SIZE == 16
+
+
+def test_an_ipv6_peer_makes_a_record_twelve_bytes_longer() -> None:
+    assert records.message_record_size("T", 1, 1, 20) == records.message_record_size("T", 1, 1, 8) + 12
