@@ -96,8 +96,8 @@ def start(spark: Any, work: Path, name: str, **source: str) -> Any:
 
 
 def table(spark: Any, work: Path, name: str) -> list[Any]:
-    if not list((work / name).glob("*.parquet")):
-        return []
+    if not list((work / name / "_spark_metadata").glob("[0-9]*")):
+        return []  # no batch is committed yet, whatever files lie there
     rows: list[Any] = spark.read.parquet(str(work / name)).collect()
     return rows
 
