@@ -6,14 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from halfmq import limits
 from halfmq.client.check_listener import CheckListener, check_of
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.connector import Address, Connector, TcpConnector, parse_url
-from halfmq.client.consumer import PREFETCH, Consumer, ConsumerSpec
-from halfmq.client.group_member import GroupMember
 from halfmq.client.links import CONNECT_TIMEOUT_S, Links
 from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
@@ -23,7 +21,6 @@ from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.plumbing import Plumbing
 from halfmq.client.producer import Producer, unique_key
-from halfmq.client.queue_puller import Feed
 from halfmq.client.receipts import UNDECIDED, Prepared, Receipt, TransactionReceipt
 from halfmq.client.routing import NameServers, Router
 from halfmq.client.transaction import Transactions
@@ -40,6 +37,12 @@ from halfmq.runtime.clock import Clock, SystemClock
 from halfmq.runtime.entropy import Entropy, SystemEntropy
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
+
+if TYPE_CHECKING:
+    # Loaded with the first consumer: a service that only sends does not pay for them at its start.
+    from halfmq.client.consumer import Consumer, ConsumerSpec
+    from halfmq.client.group_member import GroupMember
+    from halfmq.client.queue_puller import Feed
 
 #: A whole call with its retries, seconds: a broker that restarts is survived.
 TIMEOUT_S: Final = 10.0
@@ -440,16 +443,20 @@ class AsyncClient:
         tags: str = "*",
         start: str | datetime = "earliest",
         retries: int = limits.RETRY_TIMES_MAX,
-        prefetch: int = PREFETCH,
-    ) -> Consumer:
+        prefetch: int | None = None,
+    ) -> "Consumer":
         """Messages by iteration: ``async with mq.consumer(topic, group="billing") as messages``.
 
         Members of one ``group`` share the queues of the topic among them. See ``ConsumerSpec`` for the rest.
         """
+        from halfmq.client.consumer import Consumer, ConsumerSpec
+
         self._open()
         return Consumer(ConsumerSpec(topics, group or self.group, tags, start, retries, prefetch), self._join)
 
-    async def _join(self, spec: ConsumerSpec, feed: Feed) -> GroupMember:
+    async def _join(self, spec: "ConsumerSpec", feed: "Feed") -> "GroupMember":
+        from halfmq.client.group_member import GroupMember
+
         plumbing = self._open()
         member = self._members.get(spec.group)
         if member is None or member.is_idle:

@@ -36,7 +36,7 @@ class ConsumerSpec:
 
     ``start``: where the group begins in a queue that it never read: ``"earliest"`` (default: nothing that was sent is
     skipped), ``"latest"``, or a datetime. A group that has offsets goes on at them, whatever ``start`` says.
-    ``retries``: redeliveries before the dead-letter queue. ``prefetch``: messages that may wait here.
+    ``retries``: redeliveries before the dead-letter queue. ``prefetch``: messages that may wait here, 1,000 by default.
 
     Raises:
         UsageError, InvalidName: at once.
@@ -49,7 +49,7 @@ class ConsumerSpec:
         tags: str = "*",
         start: str | datetime = "earliest",
         retries: int = limits.RETRY_TIMES_MAX,
-        prefetch: int = PREFETCH,
+        prefetch: int | None = None,
     ) -> None:
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         if not names:
@@ -58,10 +58,10 @@ class ConsumerSpec:
         self.group = checked_name(group, "group", limits.GROUP_CHARS_MAX)
         self.tags = tags
         self.start = _start(start)
-        if retries < 0 or prefetch < 1:
-            raise UsageError(f"retries={retries} must not be negative, prefetch={prefetch} must be positive")
         self.retries = retries
-        self.prefetch = prefetch
+        self.prefetch = PREFETCH if prefetch is None else prefetch
+        if retries < 0 or self.prefetch < 1:
+            raise UsageError(f"retries={retries} must not be negative, prefetch={prefetch} must be positive")
 
 
 def _start(start: str | datetime) -> Start:

@@ -10,11 +10,10 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from halfmq import limits
 from halfmq.client.async_client import AsyncClient, environment, message_of
-from halfmq.client.consumer import PREFETCH, Batch, Consumer
 from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
 from halfmq.client.loop_thread import loop_thread
@@ -24,6 +23,9 @@ from halfmq.client.receipts import Prepared, Receipt, TransactionReceipt
 from halfmq.client.transaction_block import BlockingTransaction, checked_outcome
 from halfmq.client.transaction_log import CheckFunction, TransactionBlock, TransactionLog
 from halfmq.errors import HalfmqError, UsageError
+
+if TYPE_CHECKING:
+    from halfmq.client.consumer import Batch, Consumer
 
 _T = TypeVar("_T")
 
@@ -264,7 +266,7 @@ class Client:
         tags: str = "*",
         start: str | datetime = "earliest",
         retries: int = limits.RETRY_TIMES_MAX,
-        prefetch: int = PREFETCH,
+        prefetch: int | None = None,
     ) -> "BlockingConsumer":
         """``with mq.consumer(topic, group="billing") as messages``. See ``AsyncClient.consumer``."""
         return BlockingConsumer(
@@ -327,7 +329,7 @@ class BlockingBatch(list[BlockingMessage]):
 class BlockingConsumer:
     """Made by ``Client.consumer``; lives inside ``with``. One thread at a time."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: "Consumer") -> None:
         self._consumer = consumer
 
     def __enter__(self) -> Self:

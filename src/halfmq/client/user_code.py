@@ -3,8 +3,10 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 
 class RunBlocking(Protocol):
@@ -23,6 +25,8 @@ class Threads:
 
     async def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
         if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
             self._pool = ThreadPoolExecutor(self._threads_max, thread_name_prefix=self._name)
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args))
 
