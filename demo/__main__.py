@@ -26,7 +26,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
     parser.add_argument("--baskets", default="20000", help=f"how many baskets, or '{ALL}' ({BASKETS_IN_ALL:,})")
     parser.add_argument("--db", default="sqlite", help="sqlite, postgres (starts one), or SHOP_URL,LOYALTY_URL")
     parser.add_argument("--services", type=int, default=2, help="order service processes")
-    parser.add_argument("--workers", type=int, help="transactions of one service at once (sqlite 2, postgres 8)")
+    parser.add_argument("--workers", type=int, help="transactions of one service at once (sqlite 4, postgres 8)")
     parser.add_argument("--seed", type=int, default=3, help="when to kill whom")
     parser.add_argument("--order-kills", type=int, help="SIGKILLs of order services (5; all: 20)")
     parser.add_argument("--broker-kills", type=int, help="SIGKILLs of the broker (2; all: 5)")
@@ -43,7 +43,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
         baskets=baskets,
         db=given.db,
         services=given.services,
-        workers=given.workers or (2 if given.db == "sqlite" else 8),
+        workers=given.workers or (4 if given.db == "sqlite" else 8),
         seed=given.seed,
         order_kills=_default(given.order_kills, 20 if everything else 5),
         broker_kills=_default(given.broker_kills, 5 if everything else 2),

@@ -22,6 +22,11 @@ LOYALTY = "loyalty service"
 #: A process is killed only when it has done something in its present life.
 _WARM_UP_DONE = 5
 
+#: Between the moment when a kill is due and the kill, so that it does not always follow the end of a transaction.
+PAUSE_SECONDS_MAX = 0.25
+#: How long a killed process stays away, at least and at most.
+DOWN_SECONDS = (0.1, 1.0)
+
 
 @dataclass(frozen=True)
 class Kill:
@@ -60,7 +65,11 @@ class Chaos:
         self._dice = random.Random(self.run.seed)
         self._due = sorted(
             (
-                Due(round(self._dice.uniform(0.04, 0.85) * self.run.baskets), what, self._dice.uniform(0.0, 0.25))
+                Due(
+                    round(self._dice.uniform(0.04, 0.85) * self.run.baskets),
+                    what,
+                    self._dice.uniform(0.0, PAUSE_SECONDS_MAX),
+                )
                 for what, count in self.counts.items()
                 for _ in range(count)
             ),
@@ -120,7 +129,7 @@ class Chaos:
         )
         self.kills.append(kill)
         self.on_kill(kill)
-        self._restart_at[victim.name] = now + self._dice.uniform(0.1, 1.0)
+        self._restart_at[victim.name] = now + self._dice.uniform(*DOWN_SECONDS)
 
     def _seen(self, victim: Child, before: list[Snapshot], after: list[Snapshot]) -> list[Snapshot]:
         """Who was in the middle of something: the dead service itself, or everybody when the broker died."""

@@ -22,6 +22,7 @@ from demo.flight_recorder import Counter, FlightRecorder, Phase, Stopwatch
 from demo.messages import loyalty_message, order_message
 from demo.patient_client import PAUSE_S, connected
 from demo.run import LOYALTY_TOPIC, ORDERS_TOPIC, PRODUCER_GROUP, Run
+from demo.turns import FileTurn, NoTurn, Turn
 from demo.watched_log import WatchedLog
 from halfmq import Client
 from halfmq.errors import HalfmqError, TransactionUnknown
@@ -84,21 +85,26 @@ class OrderService:
         return [number for number, one in zip(mine, ids, strict=True) if one not in placed and one not in rejected]
 
     def _work(self, mq: Client, worker: int, waiting: "queue.SimpleQueue[int]") -> None:
+        turn: Turn = FileTurn(self._run.path / "shop.turn") if self._run.shop_db.startswith("sqlite") else NoTurn()
         while not self._stopping.is_set():
             try:
                 number = waiting.get_nowait()
             except queue.Empty:
                 return
-            self._settle(mq, worker, self._source.basket(number))
+            self._settle(mq, worker, self._source.basket(number), turn)
             self.recorder.enter(worker, Phase.IDLE)
 
-    def _settle(self, mq: Client, worker: int, basket: Basket) -> None:
+    def _settle(self, mq: Client, worker: int, basket: Basket, turn: Turn) -> None:
         """Until this basket has a fate: an order, or a rejection."""
         while not self._stopping.is_set():
+            turn.take()
             watch = Stopwatch()
-            self.log.working_on(worker, basket.basket_id)
+            self.log.working_on(worker, basket.basket_id, turn)
             try:
-                self._place(mq, basket)
+                try:
+                    self._place(mq, basket)
+                finally:
+                    turn.give()
             except NothingToPay:
                 self._reject(basket, NOTHING_TO_PAY, Counter.NOTHING_TO_PAY)
                 return

@@ -29,7 +29,8 @@ log = logging.getLogger("demo.spark_job")
 MESSAGE_SCHEMA = (
     "basket_id long, household_id int, store_id int, sold_at string, total_cents long, lines array<array<string>>"
 )
-TRIGGER_SECONDS = 3
+#: Each batch writes three files; more batches cost more and show nothing more.
+TRIGGER_SECONDS = 8
 
 
 def session(run: Run) -> SparkSession:

@@ -1,4 +1,8 @@
-"""A ``TransactionLog`` that notes in the flight recorder how far each transaction is. It changes nothing."""
+"""A ``TransactionLog`` that notes in the flight recorder how far each transaction is.
+
+It also gives the worker's turn on the database away as soon as the local transaction is decided. Otherwise it changes
+nothing.
+"""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -6,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from demo.flight_recorder import Counter, FlightRecorder, Phase
+from demo.turns import Turn
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import Prepared, TransactionReceipt
@@ -60,16 +65,21 @@ class WatchedLog:
     def name(self) -> str:
         return self._log.name
 
-    def working_on(self, worker: int, basket_id: int) -> None:
-        self._here.worker, self._here.basket_id = worker, basket_id
+    def working_on(self, worker: int, basket_id: int, turn: Turn) -> None:
+        self._here.worker, self._here.basket_id, self._here.turn = worker, basket_id, turn
         self._recorder.enter(worker, Phase.LOCAL, basket_id)
 
     def bind(
         self, client: BlockingTransactionCalls, session: Any, **options: Any
     ) -> AbstractContextManager[TransactionBlock]:
-        worker, basket_id = self._here.worker, self._here.basket_id
-        watched = WatchedCalls(client, lambda phase: self._recorder.enter(worker, phase, basket_id))
-        return self._log.bind(watched, session, **options)
+        worker, basket_id, turn = self._here.worker, self._here.basket_id, self._here.turn
+
+        def note(phase: Phase) -> None:
+            self._recorder.enter(worker, phase, basket_id)
+            if phase is Phase.TELLING:
+                turn.give()
+
+        return self._log.bind(WatchedCalls(client, note), session, **options)
 
     def bind_async(self, client: Any, session: Any, **options: Any) -> Any:
         return self._log.bind_async(client, session, **options)
