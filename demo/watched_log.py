@@ -70,7 +70,7 @@ class WatchedLog:
         self._recorder.enter(worker, Phase.LOCAL, basket_id)
 
     def bind(
-        self, client: BlockingTransactionCalls, session: Any, **options: Any
+        self, client: BlockingTransactionCalls, session: Any, *, query_id: str = ""
     ) -> AbstractContextManager[TransactionBlock]:
         worker, basket_id, turn = self._here.worker, self._here.basket_id, self._here.turn
 
@@ -79,10 +79,10 @@ class WatchedLog:
             if phase is Phase.TELLING:
                 turn.give()
 
-        return self._log.bind(WatchedCalls(client, note), session, **options)
+        return self._log.bind(WatchedCalls(client, note), session, query_id=query_id)
 
-    def bind_async(self, client: Any, session: Any, **options: Any) -> Any:
-        return self._log.bind_async(client, session, **options)
+    def bind_async(self, client: Any, session: Any, *, query_id: str = "") -> Any:
+        return self._log.bind_async(client, session, query_id=query_id)
 
     def checker(self, sessions: Any) -> Any:
         check = self._log.checker(sessions)

@@ -7,6 +7,7 @@ lower-level calls; the context manager, and what each failure means, is its own 
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from halfmq.client.outcome import Outcome
@@ -26,16 +27,21 @@ class TransactionBlock(Protocol):
     @property
     def id(self) -> str: ...
 
+    @property
+    def receipt(self) -> TransactionReceipt | None:
+        """After the block: the broker's receipt for COMMIT; None while there is none."""
+        ...
+
     def send(
         self,
         topic: str,
-        body: Any,
+        body: object,
         *,
         tag: str | None = None,
-        key: str | None = None,
-        keys: Sequence[Any] = (),
-        sharding_key: str | None = None,
-        delay: float | None = None,
+        key: object = None,
+        keys: Sequence[object] | str = (),
+        sharding_key: object = None,
+        delay: float | timedelta | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None: ...
 
@@ -87,15 +93,15 @@ class TransactionLog(Protocol):
         ...
 
     def bind(
-        self, client: BlockingTransactionCalls, session: Any, **options: Any
+        self, client: BlockingTransactionCalls, session: Any, *, query_id: str = ""
     ) -> AbstractContextManager[TransactionBlock]:
-        """The block of ``Client.transaction(session, log=self, **options)``."""
+        """The block of ``Client.transaction(session, log=self, query_id=...)``."""
         ...
 
     def bind_async(
-        self, client: TransactionCalls, session: Any, **options: Any
+        self, client: TransactionCalls, session: Any, *, query_id: str = ""
     ) -> AbstractAsyncContextManager[TransactionBlock]:
-        """The block of ``AsyncClient.transaction(session, log=self, **options)``."""
+        """The block of ``AsyncClient.transaction(session, log=self, query_id=...)``."""
         ...
 
     def checker(self, sessions: Any) -> CheckFunction:

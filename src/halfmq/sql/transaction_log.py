@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import MetaData, Table
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, scoped_session
 from halfmq import limits
 from halfmq.client.outcome import Outcome
 from halfmq.client.transaction_log import BlockingTransactionCalls, TransactionCalls
+from halfmq.client.transaction_log import TransactionLog as TransactionLogPort
 from halfmq.errors import UsageError
 from halfmq.sql.checks import Asked, MarkerChecks
 from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, MarkerTable
@@ -110,3 +111,8 @@ class TransactionLog:
         """
         connection = session.connection(bind_arguments={"clause": self.table})
         return self._markers.prune(connection, older_than_s=older_than_s, undecided=undecided)
+
+
+if TYPE_CHECKING:
+    #: The type checker says so when this stops being what the client asks for.
+    _conforms: type[TransactionLogPort] = TransactionLog

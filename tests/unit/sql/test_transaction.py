@@ -377,3 +377,25 @@ async def test_async_check_while_the_local_transaction_runs_is_unknown(
         tx.send("orders", b"x")
     assert during == [Outcome.UNKNOWN]
     assert await check(Asked("tx-1")) is Outcome.COMMIT  # type: ignore[misc]
+
+
+async def test_task_cancelled_in_commit_tells_nothing_and_the_check_finds_the_truth(
+    async_shop: AsyncShop, async_client: AsyncMemoryClient, broker: MemoryBroker
+) -> None:
+    """Cancelled with COMMIT on its way: whether it took effect, only the database knows."""
+
+    async def order() -> None:
+        async with async_shop.sessions() as session, async_shop.shop.log.bind_async(async_client, session) as tx:
+            await session.execute(insert(async_shop.shop.orders).values(id=1))
+            tx.send("orders", b"x")
+            connection = await session.connection()
+            task = asyncio.current_task()
+            assert task is not None
+            event.listen(connection.sync_connection, "commit", lambda _connection: task.cancel())
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(order())
+    assert broker.calls == [("prepare", "tx-1")]
+    (answer,) = (await broker.check(async_shop.shop.log.checker(async_shop.sessions))).values()
+    orders, markers = await count(async_shop)
+    assert (answer, markers) == (Outcome.COMMIT if orders else Outcome.ROLLBACK, 1)
