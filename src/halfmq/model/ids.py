@@ -56,8 +56,8 @@ def parse_offset_message_id(text: str) -> tuple[bytes, int]:
 def hash64(text: bytes) -> int:
     """A signed 64-bit hash for look-ups in derived files; equal hashes must be verified against the real key."""
     low = crc32(text)
-    value = crc32(text, low ^ 0xA5A5A5A5) << 32 | low
-    return value - (1 << 64) if value >> 63 else value
+    high = crc32(text, low ^ 0xA5A5A5A5)
+    return (high - 0x1_0000_0000 if high & 0x8000_0000 else high) << 32 | low
 
 
 def java_string_hash(text: str) -> int:

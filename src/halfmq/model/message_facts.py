@@ -4,7 +4,7 @@ Both must come to the same values, or a queue entry written live and one written
 """
 
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from halfmq import limits
 from halfmq.model.ids import hash64, java_string_hash
@@ -31,6 +31,18 @@ def pairs_of(properties: bytes) -> dict[bytes, bytes]:
 
     For decisions that need many names of one message: from about five on this is cheaper than ``find`` for each.
     """
+    # Comprehension and dict() cost two thirds of the loop below, which knows what they do not: pieces without 0x01,
+    # and pairs without a value, of which an earlier pair of the same name may have one.
+    whole = properties[:-1] if properties.endswith(b"\x02") else properties
+    pieces: Any = [piece.split(b"\x01", 1) for piece in whole.split(b"\x02")]
+    try:
+        pairs: dict[bytes, bytes] = dict(pieces)
+    except ValueError:
+        return _any_pairs_of(properties)
+    return _any_pairs_of(properties) if b"" in pairs.values() else pairs
+
+
+def _any_pairs_of(properties: bytes) -> dict[bytes, bytes]:
     pairs = {}
     for piece in properties.split(b"\x02"):
         name, _, value = piece.partition(b"\x01")

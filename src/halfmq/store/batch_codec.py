@@ -18,13 +18,13 @@ from halfmq.model.records import BATCH_HEADER_BYTES, Kind, Record
 from halfmq.model.stored_message import AT_BODY_V4, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
 from halfmq.store.layout import BATCH_CHECKSUM_AT, BATCH_HEADER, BATCH_MAGIC, BATCH_VERSION
 from halfmq.store.record_codec import (
+    ENCODE_BY_TYPE,
     MESSAGE_AT_BY_KIND,
     Buffer,
     Copy,
     body_fields,
     body_place,
     decode_records,
-    encode_record,
     kind_and_size,
 )
 
@@ -47,20 +47,19 @@ def encode_batch(
     parts: list[bytes] = [b""]
     summed: list[bytes] = [b""]
     for record in records:
-        if record.offset != place:
+        if record[0] != place:
             raise InvariantViolated(f"{type(record).__name__} says log offset {record.offset}, it would lie at {place}")
-        pieces = encode_record(record, copy)
+        pieces = ENCODE_BY_TYPE[type(record)](record, copy)
         if type(pieces) is tuple:
-            before, _, after = pieces
+            before, body, after = pieces
             parts += pieces
-            summed.append(before)
-            summed.append(after)
-            size = len(before) + len(pieces[1]) + len(after)
+            summed += (before, after)
+            size = len(before) + len(body) + len(after)
         else:
             parts.append(pieces)  # type: ignore[arg-type]
             summed.append(pieces)  # type: ignore[arg-type]
             size = len(pieces)
-        if record.size != size:
+        if record[1] != size:
             raise InvariantViolated(
                 f"{type(record).__name__} at {place} says it takes {record.size} bytes, encoded it is {size}"
             )

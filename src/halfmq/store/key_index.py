@@ -19,19 +19,21 @@ from halfmq.runtime.disk import Disk, File
 from halfmq.store.consume_queue import list_bases
 from halfmq.store.layout import KEY_ENTRY
 from halfmq.store.open_files import OpenFiles
+from halfmq.store.record_codec import stored_property
 
 _ENTRY_BYTES: Final = KEY_ENTRY.size
+_pack_entry: Final = KEY_ENTRY.pack
 _KEYS_NAME: Final = props.KEYS.encode() + props.NAME_VALUE_SEPARATOR
 
 
 def key_hashes(message: StoredMessage) -> list[int]:
     """One hash for each token of KEYS: tokens are separated by blanks. Source: ``MessageConst.KEY_SEPARATOR``."""
-    if _KEYS_NAME not in message.properties:
-        return []
-    keys = props.find(message.properties, props.KEYS)
+    keys = stored_property(message.properties, _KEYS_NAME)
     if not keys:
         return []
     topic = message.topic.encode() + b"#"
+    if b" " not in keys:
+        return [hash64(topic + keys)]
     return [hash64(topic + token) for token in dict.fromkeys(keys.split(b" ")) if token]
 
 
@@ -52,9 +54,12 @@ class KeyIndex:
         """Stage the keys of a message whose record starts at ``offset``. For messages that have KEYS."""
         hashes = key_hashes(message)
         if hashes:
-            staged = self._staged.setdefault(segment_start(offset, self._segment_bytes), [])
+            start = segment_start(offset, self._segment_bytes)
+            staged = self._staged.get(start)
+            if staged is None:
+                staged = self._staged[start] = []
             for value in hashes:
-                staged.append(KEY_ENTRY.pack(value, offset))
+                staged.append(_pack_entry(value, offset))
 
     def flush(self) -> None:
         for start, staged in self._staged.items():

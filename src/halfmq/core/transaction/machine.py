@@ -61,6 +61,11 @@ _ID: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.TRANSACTION_ID_CHARS_MAX}}
 NOT_STORED_BITS: Final = SYS_TRANSACTION_MASK | SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 _PAST_RETENTION: Final = "unknown, past retention"
 _HASH_MASK: Final = (1 << 64) - 1
+#: Bound once for the hot path: in CPython 3.11 ``Wanted.COMMIT`` costs 0.1 us, as much as a call, and ``==`` twice that.
+_COMMIT: Final = Wanted.COMMIT
+_ROLLBACK: Final = Wanted.ROLLBACK
+_BY_PRODUCER: Final = DecidedBy.PRODUCER
+_BY_CHECK: Final = DecidedBy.CHECK
 
 
 # --- prepare ---------------------------------------------------------------------------------------------------
@@ -259,10 +264,11 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decision:
             break
     else:
         return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))
-    if wanted == Wanted.COMMIT:
-        return _commit(state, known, DecidedBy.CHECK if from_check else DecidedBy.PRODUCER, now_ms)
-    if wanted == Wanted.ROLLBACK:
-        return _roll_back(state, known, DecidedBy.CHECK if from_check else DecidedBy.PRODUCER)
+    decided_by = _BY_CHECK if from_check else _BY_PRODUCER
+    if wanted is _COMMIT:
+        return _commit(state, known, decided_by, now_ms)
+    if wanted is _ROLLBACK:
+        return _roll_back(state, known, decided_by)
     group.in_flight.pop(tx_id, None)
     group.heard[tx_id] = (now_ms, remark[:200])
     return Decision(NOTHING, Noted())
