@@ -63,6 +63,7 @@ class Tx:
         self.acked: dict[int, tuple[str, str]] = {}
         self.asked = False
         self.end_first_sent = -1
+        self.ends_sent = 0
         #: (verdict, position) as acknowledged, and when
         self.verdict: tuple[str, int] | None = None
         self.verdict_seq = -1
@@ -259,6 +260,7 @@ class Story:
         }  # fmt: skip
         if wanted == (COMMIT if tx.commits else ROLLBACK):
             tx.asked = True
+            tx.ends_sent += 1
             if tx.end_first_sent < 0:
                 self.sequence += 1
                 tx.end_first_sent = self.sequence
@@ -335,7 +337,7 @@ class Story:
                 raise Violation(f"Agreement: {tx.tx_id} took the opposite verdict {wanted}")
             return
         if answer.code != 0:
-            if tx.verdict is not None and tx.verdict[1] < self.life.state.log_start and standing == "":
+            if standing == "" and self.may_be_past_retention(tx):
                 self.counts["past_retention"] += 1
                 return
             raise Violation(f"Agreement: {tx.tx_id}, asked {wanted}, was {tx.verdict}: {answer}")
@@ -347,6 +349,13 @@ class Story:
             tx.verdict = (standing, position)
             tx.verdict_seq = self.sequence
         self.counts["verdicts"] += 1
+
+    def may_be_past_retention(self, tx: Tx) -> bool:
+        """The record of its verdict may be trimmed: it was answered there, or asked for before and never answered."""
+        log_start = self.life.state.log_start
+        if tx.verdict is not None:
+            return tx.verdict[1] < log_start
+        return tx.ends_sent > 1 and int(tx.acked[0][1][-16:], 16) < log_start
 
     def heard_plain(self, answer: Answer, plain: Plain, _: None) -> None:
         if answer.code != 0:
