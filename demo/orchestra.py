@@ -81,6 +81,7 @@ class Orchestra:
     children: list[Child] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     _postgres: PostgresServer | None = None
+    _spark_rows: dict[Path, int] = field(default_factory=dict)
 
     def play(self) -> Outcome:
         """Everything.
@@ -234,11 +235,13 @@ class Orchestra:
 
     def _count_spark(self) -> int:
         root = self.settings.directory / "spark" / "orders"
-        return (
-            sum(pq.read_metadata(path).num_rows for path in root.glob("batch_id=*/part-*.parquet"))
-            if root.exists()
-            else 0
-        )
+        return sum(map(self._rows_of, root.glob("batch_id=*/part-*.parquet")))
+
+    def _rows_of(self, path: Path) -> int:
+        """A finished file never changes, so each footer is read once."""
+        if path not in self._spark_rows:
+            self._spark_rows[path] = pq.read_metadata(path).num_rows
+        return self._spark_rows[path]
 
     # --- settle and drain -----------------------------------------------------------------------------------------
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _COLORS = {ORDER_SERVICE: "#c2410c", BROKER: "#7c3aed", LOYALTY: "#0f766e"}
 DEPARTMENTS_SHOWN = 12
+#: Of a line in a plot; more only make the file larger.
+POINTS_MAX = 600
 
 
 def summary(outcome: "Outcome") -> list[str]:
@@ -114,13 +116,12 @@ def _svg(figure: Figure) -> str:
 
 def _timeline(outcome: "Outcome") -> Figure:
     figure, axes = _axes()
-    seconds = [sample.seconds for sample in outcome.samples]
-    axes.plot(seconds, [one.orders + one.rejected for one in outcome.samples], label="baskets settled", color="#1d4ed8")
-    axes.plot(seconds, [one.loyalty for one in outcome.samples], label="loyalty credited", color="#0f766e")
+    samples = outcome.samples[:: len(outcome.samples) // POINTS_MAX + 1]
+    seconds = [sample.seconds for sample in samples]
+    axes.plot(seconds, [one.orders + one.rejected for one in samples], label="baskets settled", color="#1d4ed8")
+    axes.plot(seconds, [one.loyalty for one in samples], label="loyalty credited", color="#0f766e")
     if outcome.settings.with_spark:
-        axes.step(
-            seconds, [one.spark for one in outcome.samples], label="orders in Spark", color="#b45309", where="post"
-        )
+        axes.step(seconds, [one.spark for one in samples], label="orders in Spark", color="#b45309", where="post")
     for what, color in _COLORS.items():
         for number, kill in enumerate(kill for kill in outcome.kills if kill.what == what):
             axes.axvline(

@@ -106,7 +106,6 @@ def run_job(run: Run, stopping: threading.Event) -> None:
         .trigger(processingTime=f"{TRIGGER_SECONDS} seconds")
         .start()
     )
-    (run.path / "spark.started").touch()
     while not stopping.wait(0.5):
         if query.exception() is not None:
             raise RuntimeError(f"the streaming query stopped: {query.exception()}")
