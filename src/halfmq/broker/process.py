@@ -57,10 +57,12 @@ async def _serve(config: BrokerConfig, ports_file: Path | None) -> int:
         loop.add_signal_handler(number, stop.set)
     broker = Broker(config, RealDisk(), SystemClock(), SystemEntropy(), loop)
     try:
+        gc.disable()  # recovery makes objects that stay, and the collector would look at them again and again
         ports = await broker.start()
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
+        gc.enable()
         if ports_file is not None:
             _write_ports(ports_file, ports.broker, ports.names)
         stopping = asyncio.create_task(stop.wait())
