@@ -37,7 +37,7 @@ from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import HMQ_POSITION, decode_answer, request_ext
 from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
-from halfmq.wire.remoting.route import MASTER_ID, READ, Route, decode_route
+from halfmq.wire.remoting.route import MASTER_ID, READ, BrokerData, Route, decode_cluster_info, decode_route
 
 #: A record batch is made of several pulls when they are small: a quarter of the direct path's bound, to start early.
 _BATCH_BYTES: Final = BATCH_BYTES // 4
@@ -64,6 +64,10 @@ class WireReader:
         self._group = options.group
         self._patience = patience
         self._connections: dict[Address, Connection] = {}
+        #: The halfmq broker, once it said that it is one.
+        self._halfmq: Address | None = None
+        #: Name of the stock cluster, once it said that it is one.
+        self._cluster = ""
         #: Brokers of a cluster by name, as the last route said.
         self._brokers: dict[str, Address] = {}
         #: The server of ``servers`` that answered last.
@@ -86,9 +90,10 @@ class WireReader:
         return self._patience.until(self._try_cut, f"brokers of {self._name()}")
 
     def _try_cut(self) -> Cut:
-        answer = self._ask_servers(HMQ_POSITION, request_ext(self._topics))
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        address = self._find_halfmq()
+        if address is None:
             return self._stock_cut()
+        answer = self._ask(address, HMQ_POSITION, request_ext(self._topics))
         _succeeded(answer, "HMQ_POSITION")
         at = decode_answer(answer.ext, answer.body)
         queues = {
@@ -100,8 +105,32 @@ class WireReader:
             at.store, at.epoch, at.position, queues, {topic: found.topic_id for topic, found in at.topics.items()}
         )
 
+    def _find_halfmq(self) -> Address | None:
+        """Where the halfmq broker is; None in a stock cluster. Known from then on, until its connection breaks.
+
+        A broker is asked, not the name server: name servers before 5.0 leave a command that they do not know unanswered.
+        """
+        if self._halfmq is not None and self._halfmq in self._connections:
+            return self._halfmq
+        answer = self._ask_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        _succeeded(answer, "the list of brokers")
+        first = min(
+            (data for data in decode_cluster_info(answer.body) if _master(data)),
+            key=lambda data: data.broker_name,
+            default=None,
+        )
+        address = None if first is None else _master(first)
+        if first is None or address is None:
+            raise Away("the name server knows no broker")
+        answer = self._ask(address, HMQ_POSITION, request_ext(()))
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            self._cluster = first.cluster
+            return None
+        _succeeded(answer, "HMQ_POSITION")
+        self._halfmq = address
+        return address
+
     def _stock_cut(self) -> Cut:
-        cluster = ""
         queues: dict[QueueName, tuple[int, int]] = {}
         topics = {}
         for topic in self._topics:
@@ -109,17 +138,17 @@ class WireReader:
             if route is None:
                 continue
             topics[topic] = 0
-            masters = _masters(route)
+            masters = {data.broker_name: data for data in route.brokers}
             for data in route.queues:
-                if not data.permission & READ or data.broker_name not in masters:
+                address = _master(masters[data.broker_name]) if data.broker_name in masters else None
+                if not data.permission & READ or address is None:
                     continue
-                cluster, address = masters[data.broker_name]
                 for number in range(data.read_queues):
                     fields = {"topic": topic, "queueId": number}
                     first = self._offset(address, RequestCode.GET_MIN_OFFSET, fields)
                     end = self._offset(address, RequestCode.GET_MAX_OFFSET, fields)
                     queues[topic, f"{data.broker_name}:{number}"] = (min(first, end), end)
-        return Cut(f"{STOCK_STORE}{cluster}", 0, NO_POSITION, queues, topics)
+        return Cut(f"{STOCK_STORE}{self._cluster}", 0, NO_POSITION, queues, topics)
 
     def _offset(self, address: Address, code: RequestCode, fields: dict[str, object]) -> int:
         answer = self._ask(address, code, fields)
@@ -146,7 +175,10 @@ class WireReader:
         """Whether the broker that answers now has the store that was planned: queue offsets of another one mean nothing."""
 
         def attempt() -> str:
-            answer = self._ask_servers(HMQ_POSITION, request_ext(()))
+            address = self._find_halfmq()
+            if address is None:
+                return STOCK_STORE
+            answer = self._ask(address, HMQ_POSITION, request_ext(()))
             _succeeded(answer, "HMQ_POSITION")
             return decode_answer(answer.ext, answer.body).store
 
@@ -213,18 +245,23 @@ class WireReader:
         return self._patience.until(attempt, what)
 
     def _address(self, one: QueueRange) -> Address:
-        """A halfmq broker takes pulls where it takes everything else; in a cluster the route says where, at each attempt."""
+        """Who serves the range. In a cluster the route says it, again after each broken connection."""
         if not one.broker:
-            return self._servers[self._server]
+            address = self._find_halfmq()
+            if address is None:
+                raise Away("a stock broker answers where a halfmq broker was planned")
+            return address
         known = self._brokers.get(one.broker)
         if known is not None and known in self._connections:
             return known
         route = self._route(one.topic)
-        masters = {} if route is None else _masters(route)
-        if one.broker not in masters:
+        address = next(
+            (_master(data) for data in (route.brokers if route else ()) if data.broker_name == one.broker), None
+        )
+        if address is None:
             raise Away(f"broker {one.broker} is in no route")
-        self._brokers[one.broker] = masters[one.broker][1]
-        return self._brokers[one.broker]
+        self._brokers[one.broker] = address
+        return address
 
     # --- requests
 
@@ -254,14 +291,10 @@ class WireReader:
         return "rocketmq://" + ";".join(f"{host}:{port}" for host, port in self._servers)
 
 
-def _masters(route: Route) -> dict[str, tuple[str, Address]]:
-    """Broker name -> (cluster, address of its master)."""
-    masters = {}
-    for broker in route.brokers:
-        host, _, port = broker.addresses.get(MASTER_ID, "").rpartition(":")
-        if host and port.isdecimal():
-            masters[broker.broker_name] = (broker.cluster, (host.strip("[]"), int(port)))
-    return masters
+def _master(broker: BrokerData) -> Address | None:
+    """Where its master listens; slaves are not read, since they may not have what a plan saw."""
+    host, _, port = broker.addresses.get(MASTER_ID, "").rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdecimal() else None
 
 
 def _succeeded(answer: Request[dict[str, str]], what: str) -> None:

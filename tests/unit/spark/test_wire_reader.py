@@ -60,6 +60,8 @@ class Broker:
                 )
                 ext, body = encode_answer(PositionAnswer(self.store, 2, 500, topics))
                 return encode_response(request, 0, ext=ext, body=body)
+            case RequestCode.GET_BROKER_CLUSTER_INFO:
+                return encode_response(request, 0, body=route.encode_cluster_info(self.brokers(), 401))
             case RequestCode.GET_ROUTEINFO_BY_TOPIC if request.ext.topic == "orders":
                 address = {0: f"127.0.0.1:{self.server.port}"}
                 found = route.Route(
@@ -75,6 +77,9 @@ class Broker:
             case RequestCode.PULL_MESSAGE:
                 return self.pull(request)
         return encode_response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
+
+    def brokers(self) -> tuple[route.BrokerData, ...]:
+        return (route.BrokerData("c", "broker-a", {0: f"127.0.0.1:{self.server.port}"}),)
 
     def pull(self, request: Request[Any]) -> bytes:
         at = request.ext.queue_offset
@@ -112,6 +117,23 @@ def read(
     return found, lost
 
 
+def test_the_name_server_is_never_asked_what_old_ones_do_not_answer(broker: Broker) -> None:
+    names = ScriptedServer(
+        lambda request: broker.answer(request) if request.code == RequestCode.GET_BROKER_CLUSTER_INFO else b""
+    )
+    source = reader(broker, timeout_ms=0, url=names.url)
+    assert source.cut().position == 500
+    assert source.cut().position == 500
+    assert [request.code for request in names.requests] == [RequestCode.GET_BROKER_CLUSTER_INFO]
+    names.close()
+
+
+def test_no_broker_is_registered_yet(broker: Broker) -> None:
+    broker.brokers = lambda: ()  # type: ignore[method-assign]
+    with pytest.raises(ConnectError, match="knows no broker"):
+        reader(broker, timeout_ms=50).cut()
+
+
 def test_a_halfmq_broker_answers_with_one_position(broker: Broker) -> None:
     assert reader(broker, topics="orders,later").cut() == Cut(STORE, 2, 500, {("orders", "0"): (0, 10)}, {"orders": 3})
 
@@ -120,6 +142,7 @@ def test_a_stock_cluster_is_asked_queue_by_queue_and_has_no_position(broker: Bro
     broker.stock = True
     cut = reader(broker, topics="orders,later").cut()
     assert cut == Cut("rocketmq:c", 0, NO_POSITION, {("orders", "broker-a:0"): (0, 10)}, {"orders": 0})
+    assert reader(broker, topics="later").cut().store == "rocketmq:c"
     assert read(reader(broker), 2, 9, store="rocketmq:c", broker="broker-a") == ([2, 3, 4, 5, 6, 7, 8], [])
 
 

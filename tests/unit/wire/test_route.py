@@ -4,7 +4,15 @@ import pytest
 from tests.support.vectors import vectors
 
 from halfmq.errors import ProtocolError
-from halfmq.wire.remoting.route import BrokerData, QueueData, Route, decode_route, encode_cluster_info, encode_route
+from halfmq.wire.remoting.route import (
+    BrokerData,
+    QueueData,
+    Route,
+    decode_cluster_info,
+    decode_route,
+    encode_cluster_info,
+    encode_route,
+)
 
 GOLDEN = vectors("remoting")
 ROUTE = Route((BrokerData("DefaultCluster", "broker-a", {0: "10.0.0.1:10911"}),), (QueueData("broker-a", 4, 4, 6),))
@@ -70,3 +78,15 @@ def test_the_cluster_lists_its_brokers_by_name():
 def test_what_is_no_route_is_a_protocol_error(body):
     with pytest.raises(ProtocolError):
         decode_route(body)
+
+
+@pytest.mark.parametrize("version", [317, 401])
+def test_the_brokers_of_a_cluster_come_back(version):
+    assert decode_cluster_info(encode_cluster_info(ROUTE.brokers, version)) == tuple(ROUTE.brokers)
+    assert decode_cluster_info(b"{}") == ()
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"brokerAddrTable":{"a":{}}}', b'{"brokerAddrTable":{"a":7}}'])
+def test_a_list_of_brokers_that_makes_no_sense_is_refused(body):
+    with pytest.raises(ProtocolError):
+        decode_cluster_info(body)

@@ -101,6 +101,19 @@ def decode_route(body: bytes) -> Route:
         raise ProtocolError(f"a route cannot be read: {error!r}") from error
 
 
+def decode_cluster_info(body: bytes) -> tuple[BrokerData, ...]:
+    """Read the answer to 106: all brokers that a name server knows.
+
+    Raises:
+        ProtocolError: not JSON, or a broker with parts missing.
+    """
+    data = java_json.loads(body)
+    try:
+        return tuple(_read_broker(item) for item in (data.get("brokerAddrTable") or {}).values())
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ProtocolError(f"a list of brokers cannot be read: {error!r}") from error
+
+
 def _read_broker(item: Any) -> BrokerData:
     addresses = {int(number): str(address) for number, address in item["brokerAddrs"].items()}
     return BrokerData(str(item.get("cluster") or ""), str(item["brokerName"]), addresses)
