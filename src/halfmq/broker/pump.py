@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from halfmq import limits
 from halfmq.broker.timers import BrokerTime
-from halfmq.core.apply import apply, close_batch, open_batch
+from halfmq.core.apply import apply, apply_all, close_batch, open_batch
 from halfmq.core.base import make_base
 from halfmq.core.commands import Command, EndTransaction, SendBatch, SendMessage
 from halfmq.core.decide import decide, next_deadline_ms, size_bound
@@ -242,8 +242,7 @@ class Pump:
                 if decided:
                     if not state.batch_open:
                         self._open(state.log_end, now_ms)
-                    for record in decided:
-                        apply(state, record)
+                    apply_all(state, decided)
                     records += decided
                 if more:
                     effects += more

@@ -7,7 +7,7 @@ Redo may start behind records that live state once saw, because a trim took them
 that are not known here; carrying them was not needed, because they were settled before the trim.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappush
 from typing import Any, Final
 
@@ -77,13 +77,19 @@ def apply(state: State, record: Record) -> None:
     Raises:
         InvariantViolated: it does not start where the log ends. Nothing was changed; stop and keep the log.
     """
-    if record[0] != state.log_end or not state.batch_open or not (state.loaded or type(record) is Base):
-        raise InvariantViolated(
-            f"{type(record).__name__} at {record[0]}: the log ends at {state.log_end}, batch open: {state.batch_open}, "
-            f"base seen: {state.loaded}"
-        )
-    _APPLY[type(record)](state, record)
-    state.log_end += record[1]
+    apply_all(state, (record,))
+
+
+def apply_all(state: State, records: Iterable[Record]) -> None:
+    """``apply`` each of them, in order."""
+    for record in records:
+        if record[0] != state.log_end or not state.batch_open or not (state.loaded or type(record) is Base):
+            raise InvariantViolated(
+                f"{type(record).__name__} at {record[0]}: the log ends at {state.log_end}, "
+                f"batch open: {state.batch_open}, base seen: {state.loaded}"
+            )
+        _APPLY[type(record)](state, record)
+        state.log_end += record[1]
 
 
 # --- messages --------------------------------------------------------------------------------------------------

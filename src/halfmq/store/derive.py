@@ -172,16 +172,18 @@ class Derived:
                 f"derived files stand at {self.position} and were given the batch at {batch_offset} again"
             )
         prepared = self.table.prepared
+        committed = self._committed
+        add_keys = self.keys.add
         for record in records:
-            kind = type(record)
-            if kind is HalfRecord:
-                prepared(record, broker_time_ms)  # type: ignore[arg-type]  # ``kind`` is its type
-                if record[3].properties.find(_KEYS) >= 0:  # type: ignore[union-attr,misc]
-                    self.keys.add(record[3], record[0])  # type: ignore[arg-type,misc]
-            elif kind is Committed:
-                self._committed(record, broker_time_ms)  # type: ignore[arg-type]
+            if type(record) is HalfRecord:
+                prepared(record, broker_time_ms)
+                message = record[3]
+                if message[13].find(_KEYS) >= 0:
+                    add_keys(message, record[0])
+            elif type(record) is Committed:
+                committed(record, broker_time_ms)
             else:
-                rare = self._RARE.get(kind)
+                rare = self._RARE.get(type(record))
                 if rare is not None:
                     rare(self, record, broker_time_ms)
         self.position = batch_end
