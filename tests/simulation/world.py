@@ -142,7 +142,11 @@ class HandOffload:
     def run_one(self) -> None:
         if self.asked:
             work, done = self.asked.popleft()
-            done(work())
+            try:
+                result = work()
+            except Exception as error:  # as the thread does; a loss of power is no exception
+                result = error
+            done(result)
 
     def close(self) -> None:
         self.asked.clear()

@@ -33,7 +33,8 @@ from halfmq.core.decision import Done, Effect, Reply, SendCheck, WakeQueue
 from halfmq.core.session import LogOffsetsNow, Published, apply_session
 from halfmq.core.snapshot import load_rows
 from halfmq.core.state import State
-from halfmq.errors import HalfmqError, PortTaken, StorePoisoned
+from halfmq.errors import HalfmqError, PortTaken, StoreDamaged, StorePoisoned
+from halfmq.model.records import Trim
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import Clock
 from halfmq.runtime.disk import Disk
@@ -271,16 +272,31 @@ class Broker:
 
 
 def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:
-    """(state at the log's end, batches redone): the newest snapshot, then the log behind it, through ``apply``."""
+    """(state at the log's end, batches redone): the newest snapshot, then the log behind it, through ``apply``.
+
+    Raises:
+        StoreDamaged: segments at the log's beginning are gone that no Trim record gave up; nothing was changed.
+    """
     chunks = store.snapshot_chunks()
     state = State(settings) if chunks is None else load_rows(settings, chunks)
+    # A base cannot tell a log that begins with it from one whose beginning is lost; the last Trim record can, and it
+    # always lies behind the start that it names.
+    given_up = 0 if chunks is None else state.log_start
     redone = 0
     for batch in store.redo():
         open_batch(state, batch.offset, batch.broker_time_ms)
         for record in batch.records:
             apply(state, record)
+            if type(record) is Trim:
+                given_up = record.log_start
         close_batch(state)
         redone += 1
+    if store.log_start > given_up:
+        raise StoreDamaged(
+            f"the log in {store.directory} begins at {store.log_start}, but only what lies before {given_up} was trimmed: "
+            "segments between are missing",
+            hint="nothing was changed; restore the missing files of shard-0/log from a backup, or start with a new directory",
+        )
     store.finish_recovery(
         next_half_index=state.next_half_index,
         undecided=_undecided_rows(state),
@@ -295,6 +311,8 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:
             for queue_id, end in enumerate(topic.ends)
         ],
     )
+    # A crash may have come between a Trim record and its files; they would stand in the way of the next trim.
+    store.trim(state.log_start)
     apply_session(state, Published(store.published_position))
     return state, redone
 

@@ -22,6 +22,7 @@ from halfmq.core.commands import CarryForward, TrimLog
 from halfmq.core.decision import Done, Reply
 from halfmq.core.session import DiskSpace, apply_session
 from halfmq.core.snapshot import encode_rows, snapshot_rows
+from halfmq.errors import StoreFull
 from halfmq.store.store import Store
 
 log = logging.getLogger("halfmq.maintenance")
@@ -91,7 +92,9 @@ class Maintenance:
 
         def written(result: object) -> None:
             self._checkpointing = False
-            if isinstance(result, BaseException):
+            if isinstance(result, StoreFull):
+                log.warning("no checkpoint now, the one before stands: %s", result)
+            elif isinstance(result, BaseException):
                 self._on_fatal(result)
             else:
                 self._checkpoint_at = position

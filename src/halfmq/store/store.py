@@ -13,6 +13,7 @@ Then, for each batch: ``append``, ``request_sync``; when ``durable_position`` ha
 Only this file knows in which order the parts must reach the disk; the reasons stand beside each step.
 """
 
+import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import pairwise
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from halfmq import limits
-from halfmq.errors import InvariantViolated, StoreDamaged, StorePoisoned, UsageError
+from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned, UsageError
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 from halfmq.model.records import BATCH_HEADER_BYTES, Record
 from halfmq.model.stored_message import StoredMessage
@@ -439,15 +440,22 @@ class Store:
 
         Raises:
             StorePoisoned: the log failed.
-            OSError: derived files, snapshot or slot failed; the checkpoint before still stands. What derived files
-                hold on the disk is not known: stop.
+            StoreFull: no room for the snapshot; the checkpoint before still stands, try again later.
+            OSError: derived files or slot failed; the checkpoint before still stands. What derived files hold on the
+                disk is not known: stop.
         """
         if position > self._published:
             raise InvariantViolated(f"a checkpoint at {position} was asked for, published is {self._published}")
         self.log.sync(position)
         self.derived.sync()
         snapshots = self._shard / "snapshots"
-        crc = write_snapshot(self._disk, snapshots, self.store_id, self.epoch, position, chunks)
+        try:
+            crc = write_snapshot(self._disk, snapshots, self.store_id, self.epoch, position, chunks)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            remove_snapshots(self._disk, snapshots, [kept.position for kept in self._slots])  # what was written of it
+            raise StoreFull(f"no room for a snapshot in {snapshots}", hint="free space on that disk") from error
         self._disk.sync_directory(self._shard)  # the name of the snapshots' directory
         newest = max((slot.sequence for slot in self._slots), default=0)
         slot = Slot(newest + 1, self.epoch, position, crc)
@@ -481,11 +489,15 @@ class Store:
     def trim(self, log_start: int) -> list[int]:
         """Unlink what lies before ``log_start``; returns the starts of the segments that went.
 
-        The Trim record that says so is published, so that a restart knows that they are not missing.
+        The Trim record that says so is published, so that a restart knows that they are not missing. It is made durable
+        first at every level: files that are gone while their Trim record is lost would look like damage.
 
         Raises:
-            OSError: some may be left; the next trim takes them too.
+            StorePoisoned: the log failed.
+            OSError: some may be left; the next trim, or the next start, takes them too.
         """
+        if self.durability is Durability.MEMORY and self.log.start < log_start:
+            self.log.sync(self._published)
         gone = self.log.trim(min(log_start, self._published))
         for start in gone:
             self._began_ms.pop(start // self.segment_bytes, None)
