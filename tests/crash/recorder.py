@@ -52,7 +52,7 @@ _decode = msgspec.json.Decoder(_Answer).decode
 class Transaction:
     """One transaction and how far it is known to be. ``places``: (half index, log offset) of each acknowledged half."""
 
-    __slots__ = ("body", "count", "halves_sent", "places", "tx_id")
+    __slots__ = ("body", "count", "ends_sent", "halves_sent", "places", "tx_id")
 
     def __init__(self, tx_id: str, count: int, body: bytes) -> None:
         self.tx_id = tx_id
@@ -60,6 +60,7 @@ class Transaction:
         self.body = body
         self.places: dict[int, tuple[str, int]] = {}
         self.halves_sent = 0
+        self.ends_sent = 0
 
 
 class Recorder:
@@ -85,6 +86,7 @@ class Recorder:
             "half_again": 0,
             "end_again": 0,
             "refused": 0,
+            "past_retention": 0,
         }
         self.refusals: dict[str, int] = {}
         self.stopping = False
@@ -241,16 +243,30 @@ class Link:
                     return await self._carry_through(tx, again=True)
                 fields = answer.extFields or {}
                 tx.places[index] = (fields["queueOffset"], int(fields["msgId"][-16:], 16))
-        if left_to_check(tx.tx_id):
-            return None
+        if left_to_check(tx.tx_id) and not tx.ends_sent:
+            return None  # only a check may make us say it first; when that answer is lost we ask again like anybody
         if again:
             self.owner.counts["end_again"] += 1
         answer = await self._end(tx)
+        if self._forgotten(tx, answer):
+            return None
         if answer.code not in (0, 604):
             self._refused(answer)
             await asyncio.sleep(0.2)
             return await self._carry_through(tx, again=True)
         return self._take_standing(tx, answer)
+
+    def _forgotten(self, tx: Transaction, answer: _Answer) -> bool:
+        """Its verdict was given, the answer lost, and the record of it trimmed since: nobody knows more than that any more.
+
+        The segments are small here so that this happens. What became of its messages the other witnesses tell.
+        """
+        if answer.code != 1 or "past retention" not in (answer.remark or "") or tx.ends_sent < 2:
+            return False
+        self.mine.pop(tx.tx_id, None)
+        if self.owner.open.pop(tx.tx_id, None) is not None:
+            self.owner.counts["past_retention"] += 1
+        return True
 
     def _refused(self, answer: _Answer) -> None:
         self.owner.counts["refused"] += 1
@@ -288,6 +304,7 @@ class Link:
         }  # fmt: skip
 
     async def _end(self, tx: Transaction) -> _Answer:
+        tx.ends_sent += 1
         return await self._ask(
             {"code": 37, "flag": 0, "language": "JAVA", "version": 401, "extFields": self._end_fields(tx, False)}
         )
@@ -302,6 +319,7 @@ class Link:
         if tx is None or len(tx.places) < tx.count:
             return  # not ours, or not wholly prepared: unknown, ask again
         self.owner.counts["checks"] += 1
+        tx.ends_sent += 1
         self.owner.note(f"K {tx_id}")
         self._spawn(self._settle_by_check(tx, fields))
 
@@ -311,7 +329,7 @@ class Link:
         )
         if answer.code in (0, 604):
             self._take_standing(tx, answer)
-        else:
+        elif not self._forgotten(tx, answer):
             self._refused(answer)
 
 
