@@ -48,6 +48,8 @@ class DirectReader:
         self._disk = RealDisk()
         self._segment_bytes = 0
         self._store = ""
+        #: The last publication that was looked at, and what it showed.
+        self._seen: tuple[tuple[bytes, int, int], Cut] | None = None
         self._segments: dict[int, tuple[pa.Buffer, Bytes]] = {}
 
     def close(self) -> None:
@@ -68,6 +70,9 @@ class DirectReader:
 
     def _try_cut(self) -> Cut:
         page = self._page()
+        # Spark asks every 10 ms while nothing comes. Whatever changes a queue or a topic is published.
+        if self._seen is not None and self._seen[0] == (page.store, page.epoch, page.sequence):
+            return self._seen[1]
         _, topics = read_topics(self._disk, self._shard / "topics.json")
         wanted = [topic for topic in topics if topic.name in self._topics]
         queues = {}
@@ -79,7 +84,9 @@ class DirectReader:
                     )
         except FileNotFoundError as error:
             raise Away(f"{error.filename} was removed just now") from error
-        return Cut(self._store, page.epoch, page.position, queues, {topic.name: topic.topic_id for topic in wanted})
+        cut = Cut(self._store, page.epoch, page.position, queues, {topic.name: topic.topic_id for topic in wanted})
+        self._seen = ((page.store, page.epoch, page.sequence), cut)
+        return cut
 
     def _identify(self) -> None:
         """Read ``store.json`` again: the directory may hold another store by now."""

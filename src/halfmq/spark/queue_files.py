@@ -80,35 +80,46 @@ class QueueFiles:
         return sorted(int(name[:20]) for name in names if name.endswith(".q") and name[:20].isdecimal())
 
     def _pread(self, base: int, at: int, length: int) -> bytes:
-        descriptor = os.open(self._directory / f"{base:020d}.q", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = self._open(base)
         try:
-            data = os.pread(descriptor, length, at)
+            return _read(descriptor, at, length)
         finally:
             os.close(descriptor)
-        # A file that is being made may still be short: what is missing reads as zeros, which are no entries.
-        return data.ljust(length, b"\0")
+
+    def _open(self, base: int) -> int:
+        return os.open(self._directory / f"{base:020d}.q", os.O_RDONLY | os.O_CLOEXEC)
 
     def _first_at(self, bases: list[int], position: int) -> int:
         """The first queue offset that is not visible below ``position``."""
         low, high = 0, len(bases)
         while low < high:  # files whose first entry lies below
             middle = (low + high) // 2
-            if self._is_below(bases[middle], 0, position):
+            if self._first_in(bases[middle], 1, position):
                 low = middle + 1
             else:
                 high = middle
         if low == 0:
             return bases[0]
         base = bases[low - 1]
-        first, last = 1, file_end(base) - base
-        while first < last:
-            middle = (first + last) // 2
-            if self._is_below(base, middle, position):
-                first = middle + 1
-            else:
-                last = middle
-        return base + first
+        return base + self._first_in(base, file_end(base) - base, position)
 
-    def _is_below(self, base: int, entry: int, position: int) -> bool:
-        visible_at = int.from_bytes(self._pread(base, entry * QUEUE_ENTRY_BYTES + _VISIBLE_AT, 8), "big")
-        return 0 < visible_at < position
+    def _first_in(self, base: int, entries: int, position: int) -> int:
+        """The first of so many entries of a file that is not visible below ``position``."""
+        descriptor = self._open(base)
+        try:
+            low, high = 0, entries
+            while low < high:
+                middle = (low + high) // 2
+                visible_at = int.from_bytes(_read(descriptor, middle * QUEUE_ENTRY_BYTES + _VISIBLE_AT, 8), "big")
+                if 0 < visible_at < position:
+                    low = middle + 1
+                else:
+                    high = middle
+            return low
+        finally:
+            os.close(descriptor)
+
+
+def _read(descriptor: int, at: int, length: int) -> bytes:
+    """A file that is being made may still be short: what is missing reads as zeros, which are no entries."""
+    return os.pread(descriptor, length, at).ljust(length, b"\0")

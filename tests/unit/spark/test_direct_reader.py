@@ -8,11 +8,13 @@ from tests.support.store_writer import V6, StoreWriter
 
 from halfmq.errors import ConnectError, StoreDamaged, UsageError
 from halfmq.model import properties as props
+from halfmq.spark import direct_reader
 from halfmq.spark.direct_reader import DirectReader
 from halfmq.spark.offsets import Cut
 from halfmq.spark.options import parse_options
 from halfmq.spark.partitions import Ranges, ranges_between
 from halfmq.spark.patience import Patience
+from halfmq.spark.queue_files import QueueFiles
 from halfmq.spark.stored_rows import record_batch
 
 COLUMNS = ("topic", "queue", "offset", "value", "transaction_id", "timestamp")
@@ -107,6 +109,23 @@ def test_what_is_written_but_not_published_is_not_seen(writer: StoreWriter) -> N
     writer.tick()
     assert writer.derived.bounds(writer.topics["orders"], 0) == (0, 2)
     assert reader(writer).cut().queues["orders", "0"] == (0, 1)
+
+
+def test_queues_are_looked_at_again_only_when_something_was_published(
+    writer: StoreWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.send("orders", 0, b"x")
+    writer.publish()
+    source = reader(writer)
+    before = source.cut()
+    looked: list[Path] = []
+    monkeypatch.setattr(direct_reader, "QueueFiles", lambda path: looked.append(path) or QueueFiles(path))
+    assert source.cut() == before
+    assert looked == []
+    writer.send("orders", 0, b"x")
+    writer.publish()
+    assert source.cut().queues["orders", "0"] == (0, 2)
+    assert len(looked) == 3
 
 
 def test_timestamps_are_those_of_the_commit(writer: StoreWriter) -> None:
