@@ -22,7 +22,7 @@ from halfmq.model.stored_message import (
     SYS_STORE_HOST_V6,
 )
 from halfmq.spark.bodies import body_column
-from halfmq.spark.byte_slices import Ints, as_bytes, binary_column, gather, string_column
+from halfmq.spark.byte_slices import Ints, as_bytes, gather, string_column
 from halfmq.spark.properties_arrow import PropertyTable
 from halfmq.spark.schema import arrow_schema
 
@@ -87,7 +87,7 @@ class _Columns:
         if not version_1.all():
             long = np.flatnonzero(~version_1)
             starts[long] = topic_at[long] + 2 + gather(self._data, topic_at[long], ">u2") + 2
-        return PropertyTable(binary_column(rows.buffer, starts, rows.starts + rows.sizes - starts))
+        return PropertyTable(rows.buffer, starts, rows.starts + rows.sizes - starts)
 
     def column(self, name: str) -> pa.Array:
         rows = self._rows
@@ -124,8 +124,8 @@ class _Columns:
         """The id of several halves where there is one, else the message's own, if it was a half at all."""
         starts, lengths, there = table.find(properties.HMQ_TX_ID)
         own_starts, own_lengths, own = table.find(properties.UNIQ_KEY)
-        alone = ~there & own
-        starts[alone], lengths[alone] = own_starts[alone], own_lengths[alone]
+        starts = np.where(there, starts, own_starts)
+        lengths = np.where(there, lengths, own_lengths)
         return string_column(table.binary(starts, lengths, (there | own) & self._rows.transactional))
 
     def _bad_row(self, row: int, why: str) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfmq.spark.byte_slices import as_bytes, binary_column, gather, string_column
@@ -19,6 +19,7 @@ def columns(places: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([at for at, _ in places], np.int64), np.array([length for _, length in places], np.int64)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(slices())
 def test_each_row_is_its_slice(drawn: tuple[bytes, list[tuple[int, int]]]) -> None:
     data, places = drawn
@@ -27,6 +28,7 @@ def test_each_row_is_its_slice(drawn: tuple[bytes, list[tuple[int, int]]]) -> No
     assert made.to_pylist() == [data[at : at + length] for at, length in places]
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(slices(), slices(), st.randoms(use_true_random=False))
 def test_rows_may_come_from_a_second_buffer_or_be_null(one, other, dice) -> None:  # type: ignore[no-untyped-def]
     places = [(False, one[0], place) for place in one[1]] + [(True, other[0], place) for place in other[1]]
