@@ -87,7 +87,10 @@ async def plain_messages(url: str) -> None:
         assert again.properties["mine"] == "yes"
         assert {m.body for m in found.values() if m.tag == "app"} == {b"b0", b"b1", b"b2", b"late"}
         async with mq.consumer("plain", group="readers", tags="web || app") as messages:
-            assert await messages.get(3.0) is None  # the group goes on at its offsets
+            # The group goes on at its offsets. A busy stock broker may handle a pull, and the older offset that it
+            # carries, after the commit that was sent behind it: then the last message comes again, but no other.
+            late = await messages.get(3.0)
+            assert late is None or late.message_id == again.message_id
 
 
 async def transactions(url: str) -> None:
