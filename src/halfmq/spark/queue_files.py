@@ -67,7 +67,7 @@ class QueueFiles:
             data = self._pread(base, (start - base) * QUEUE_ENTRY_BYTES, (stop - start) * QUEUE_ENTRY_BYTES)
             parts.append(data)
             start = stop
-        entries = np.frombuffer(b"".join(parts), dtype=ENTRY)
+        entries = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), dtype=ENTRY)
         if not (entries["size"] > 0).all():
             raise FileNotFoundError(f"entries in {self._directory} are being made again")
         return entries

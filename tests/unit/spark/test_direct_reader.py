@@ -87,6 +87,15 @@ def test_every_kind_of_record_that_can_hold_a_visible_message(writer: StoreWrite
     ]
 
 
+def test_a_topic_with_a_long_name_has_another_layout(writer: StoreWriter) -> None:
+    topic = "%RETRY%" + "g" * 140
+    writer.topic(topic, 1)
+    writer.send(topic, 0, b"again", props.encode({"UNIQ_KEY": "U"}))
+    writer.publish()
+    source = reader(writer, topic)
+    assert read(source, whole(source.cut())) == ([(topic, 0, 0, b"again", None)], [])
+
+
 def test_a_transaction_is_wholly_on_one_side_of_every_cut(writer: StoreWriter) -> None:
     source = reader(writer)
     cuts = 0
