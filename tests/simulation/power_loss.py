@@ -230,7 +230,7 @@ class Story:
         }  # fmt: skip
         if index == tx.count - 1:
             pairs["HMQ_TX_COUNT"] = str(tx.count)
-        self.ask("half", tx, index, 310, self.send_ext(topic, queue, property_string(**pairs), "4"), body)
+        self.ask("half", tx, (index, tx.verdict), 310, self.send_ext(topic, queue, property_string(**pairs), "4"), body)
 
     def send_ext(self, topic: str, queue: int, text: str, sys_flag: str = "0") -> dict[str, str]:
         return {
@@ -316,17 +316,23 @@ class Story:
                 self.sequence += 1
                 getattr(self, f"heard_{what}")(answer, subject, detail)
 
-    def heard_half(self, answer: Answer, tx: Tx, index: int) -> None:
+    def heard_half(self, answer: Answer, tx: Tx, sent: tuple[int, tuple[str, int] | None]) -> None:
+        index, stood = sent  # the verdict that was acknowledged before the half went out
         if answer.code == 604:
             self.counts["half_after_settlement"] += 1
             if not tx.asked:
                 raise Violation(f"Validity: {tx.tx_id} is settled though nobody gave a verdict: {answer}")
+            standing = ("COMMITTED" if tx.commits else "ROLLED_BACK", int(answer.ext["HMQ_POSITION"]))
+            if answer.ext["HMQ_VERDICT"] != standing[0] or tx.verdict not in (None, standing):
+                raise Violation(f"Agreement: {tx.tx_id} was {tx.verdict}; its half, sent again, was told {answer}")
             return
         if answer.code != 0:
             raise Violation(f"a half was refused: {answer}")
         place = (answer.ext["queueOffset"], answer.ext["msgId"])
         if tx.acked.setdefault(index, place) != place:
             raise Violation(f"Once: half {tx.tx_id}.{index} was at {tx.acked[index]}, now {place}")
+        if stood is not None:
+            raise Violation(f"Agreement: a half of {tx.tx_id} was taken, though {stood} stands")
         self.counts["halves"] += 1
 
     def heard_end(self, answer: Answer, tx: Tx, wanted: str) -> None:
@@ -478,8 +484,10 @@ class Story:
             self.end(tx)
             self.end(tx, ROLLBACK if tx.commits else COMMIT)
         waiting = [tx for tx in self.txs.values() if tx.acked and not tx.asked]
-        for tx in self.dice.sample(waiting, min(4, len(waiting))):
-            self.half(tx, self.dice.choice(sorted(tx.acked)))
+        known = [tx for tx in settled if not self.may_be_past_retention(tx)]
+        for prepared in (waiting, known):
+            for tx in self.dice.sample(prepared, min(4, len(prepared))):
+                self.half(tx, self.dice.choice(sorted(tx.acked)))
         self.life.settle()
         self.collect()
 
