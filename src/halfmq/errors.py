@@ -5,7 +5,7 @@
         InvalidName, MessageTooLarge, UnsupportedCombination
       ConnectError                  no server answered; nothing was sent
       RequestFailed                 the server refused; nothing was done
-        TopicNotFound, NotAuthorized, ServerBusy, TransactionRefused
+        TopicNotFound, NotAuthorized, ServerBusy, TransactionRefused, TransactionIncomplete
       OutcomeUnknown                it may or may not have happened: do not resend blindly
         SendTimeout, TransactionUnknown
       ProtocolError                 the peer broke the protocol; the connection is closed
@@ -92,6 +92,15 @@ class TransactionRefused(RequestFailed):
     def __init__(self, message: str, *, standing: str = "", response_code: int = 604, hint: str = "") -> None:
         super().__init__(message, response_code=response_code, hint=hint)
         self.standing = standing
+
+
+class TransactionIncomplete(RequestFailed):
+    """COMMIT came while halves are missing at the broker. There is no verdict: send them under the same id, or roll back."""
+
+    code = "transaction-incomplete"
+
+    def __init__(self, message: str, *, response_code: int = 604, hint: str = "") -> None:
+        super().__init__(message, response_code=response_code, hint=hint)
 
 
 class OutcomeUnknown(HalfmqError):

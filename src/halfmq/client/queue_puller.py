@@ -280,7 +280,12 @@ class QueuePuller:
                 continue
             if answer.code == ResponseCode.SUCCESS:
                 return
-            await attempts.refused(refusal(answer.code, answer.remark or "", "handing a message back"))
+            # 1: no such message, which asking again does not change. An Apache RocketMQ broker may mean something that does;
+            # then it is delivered again here, and handed back again.
+            await attempts.refused(
+                refusal(answer.code, answer.remark or "", "handing a message back"),
+                stays=answer.code == ResponseCode.SYSTEM_ERROR,
+            )
 
     def _later(self, delay_s: float, message: Message) -> None:
         """Deliver it here again."""

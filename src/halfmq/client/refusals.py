@@ -2,7 +2,14 @@
 
 from typing import NoReturn
 
-from halfmq.errors import NotAuthorized, RequestFailed, ServerBusy, TopicNotFound, TransactionRefused
+from halfmq.errors import (
+    NotAuthorized,
+    RequestFailed,
+    ServerBusy,
+    TopicNotFound,
+    TransactionIncomplete,
+    TransactionRefused,
+)
 from halfmq.wire.remoting.codes import ResponseCode
 
 _HINTS = {
@@ -15,7 +22,8 @@ _HINTS = {
 def refusal(code: int, remark: str, what: str, standing: str = "") -> RequestFailed:
     """The error for answer ``code``. ``what``: what was asked, for the reader of the message.
 
-    ``standing``: the verdict that counts, when the broker names it with ILLEGAL_OPERATION.
+    ``standing``: the verdict that counts, when the broker names it with ILLEGAL_OPERATION. Without it there is none: the
+    transaction is incomplete and stays undecided.
     """
     text = f"{what}: {remark or 'no reason given'} (code {code})"
     match code:
@@ -27,8 +35,10 @@ def refusal(code: int, remark: str, what: str, standing: str = "") -> RequestFai
             return ServerBusy(text, response_code=code, hint="nothing was stored; try again later")
         case ResponseCode.GO_AWAY:
             return ServerBusy(text, response_code=code, hint="the broker is stopping")
+        case ResponseCode.ILLEGAL_OPERATION if standing:
+            return TransactionRefused(text, standing=standing, hint=f"it is {standing}")
         case ResponseCode.ILLEGAL_OPERATION:
-            return TransactionRefused(text, standing=standing, hint=f"it is {standing}" if standing else "")
+            return TransactionIncomplete(text, hint="send the missing messages under the same id, or roll back")
         case _:
             return RequestFailed(text, response_code=code, hint=_HINTS.get(code, ""))  # type: ignore[call-overload]
 

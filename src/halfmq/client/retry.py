@@ -69,14 +69,14 @@ class Attempts:
         if self._left <= 0 or not await self._wait():
             raise self._final(error)
 
-    async def refused(self, error: RequestFailed) -> None:
-        """The server said no. Returns when another attempt is worth it.
+    async def refused(self, error: RequestFailed, *, stays: bool = False) -> None:
+        """The server said no. Returns when another attempt is worth it; ``stays``: it never is, whatever the number says.
 
         Raises:
             RequestFailed: ``error`` itself. SendTimeout: an earlier attempt may have arrived.
         """
         self._left -= 1
-        if error.response_code not in RETRIABLE or self._left <= 0 or not await self._wait():
+        if stays or error.response_code not in RETRIABLE or self._left <= 0 or not await self._wait():
             raise self._final(error)
 
     async def _wait(self) -> bool:
@@ -103,5 +103,5 @@ class Attempts:
 
 
 def _settles(error: Exception) -> bool:
-    """A refusal that says what became of earlier attempts too: this transaction has its verdict."""
+    """A refusal that says what became of earlier attempts too: this transaction has its verdict, or it cannot have one."""
     return isinstance(error, RequestFailed) and error.response_code == ResponseCode.ILLEGAL_OPERATION

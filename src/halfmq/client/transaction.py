@@ -144,7 +144,8 @@ class Transactions:
 
         Raises:
             TransactionUnknown: no answer; it is repeated in the background, and the check is answered COMMIT.
-            TransactionRefused: the opposite verdict stands. RequestFailed: the broker refused; it stays undecided.
+            TransactionRefused: the opposite verdict stands. TransactionIncomplete: halves are missing; it stays undecided,
+                send them or roll back. RequestFailed: the broker refused; it stays undecided.
         """
         return await self._decide(Settlement(prepared, Outcome.COMMIT))
 
@@ -219,7 +220,11 @@ class Transactions:
                 settlement.reply = read_reply(answer, EndReply)
                 return None
             standing = answer.ext.get(EXT_VERDICT, "")
-            await attempts.refused(refusal(answer.code, answer.remark or "", settlement.what, standing))
+            # A halfmq broker says 1 to an END only for what asking again does not change: wrong group or offsets, unknown.
+            await attempts.refused(
+                refusal(answer.code, answer.remark or "", settlement.what, standing),
+                stays=answer.code == ResponseCode.SYSTEM_ERROR,
+            )
 
     async def _end_stock(self, settlement: Settlement, half: PreparedHalf, connection: Connection) -> None:
         """END once; without an answer it is left to the check.

@@ -9,6 +9,7 @@ from halfmq.errors import (
     RequestFailed,
     ServerBusy,
     TopicNotFound,
+    TransactionIncomplete,
     TransactionRefused,
 )
 
@@ -23,7 +24,7 @@ from halfmq.errors import (
         (16, NotAuthorized, False),
         (17, TopicNotFound, False),
         (215, ServerBusy, True),
-        (604, TransactionRefused, False),
+        (604, TransactionIncomplete, False),
         (1500, ServerBusy, True),
         (9_999, RequestFailed, False),
     ],

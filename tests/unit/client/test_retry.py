@@ -9,7 +9,7 @@ from tests.support.virtual_time import run
 
 from halfmq.client.connection import NoAnswer, NotSent
 from halfmq.client.retry import ATTEMPTS, Attempts
-from halfmq.errors import ConnectError, SendTimeout, ServerBusy, TopicNotFound, TransactionRefused
+from halfmq.errors import ConnectError, RequestFailed, SendTimeout, ServerBusy, TopicNotFound, TransactionRefused
 
 
 def attempts(timeout_s: float = 10.0, attempt_timeout_s: float = 3.0) -> Attempts:
@@ -73,6 +73,15 @@ def test_refusal_that_stays_is_raised_at_once_and_a_busy_broker_is_asked_again()
         await plan.refused(busy)
         with pytest.raises(ServerBusy):
             await plan.refused(busy)
+
+    run(refused())
+
+
+def test_refusal_that_the_caller_knows_to_stay_is_raised_at_once_whatever_its_number() -> None:
+    async def refused() -> None:
+        with pytest.raises(RequestFailed):
+            await attempts().refused(RequestFailed("wrong offsets", response_code=1), stays=True)
+        await attempts().refused(RequestFailed("something", response_code=1))
 
     run(refused())
 

@@ -14,6 +14,7 @@ from halfmq.client.plumbing import Plumbing
 from halfmq.errors import (
     InvalidName,
     RequestFailed,
+    TransactionIncomplete,
     TransactionRefused,
     TransactionUnknown,
     UsageError,
@@ -215,9 +216,59 @@ def test_refused_commit_is_raised_and_left_to_the_check() -> None:
         broker = ScriptedBroker()
         async with client_of(broker.network()) as mq:
             prepared = await mq.prepare(TWO, tx_id="T-1")
-            broker.on[END] = lambda _, request: encode_response(request, 13, "incomplete")
-            with pytest.raises(RequestFailed, match="incomplete"):
+            broker.on[END] = lambda _, request: encode_response(request, 13, "too large")
+            with pytest.raises(RequestFailed, match="too large"):
                 await mq.commit(prepared)
+            assert mq.verdicts.get("T-1") is Outcome.COMMIT
+
+    run(test())
+
+
+def test_commit_of_an_incomplete_transaction_leaves_it_undecided_and_says_so() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            prepared = await mq.prepare(TWO, tx_id="T-1")
+            broker.on[END] = lambda _, request: encode_response(request, 604, "2 messages are here, 3 messages")
+            with pytest.raises(TransactionIncomplete, match="roll back") as caught:
+                await mq.commit(prepared)
+            assert caught.value.outcome_known
+            assert mq.verdicts.get("T-1") is Outcome.COMMIT, (
+                "not settled: a check still hears what the application said"
+            )
+            del broker.on[END]
+            assert (await mq.rollback(prepared)).verdict == "ROLLED_BACK"
+            assert mq.verdicts.get("T-1") is None
+
+    run(test())
+
+
+def test_refusal_of_an_end_that_cannot_change_is_not_asked_for_again() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            prepared = await mq.prepare(TWO, tx_id="T-1")
+            broker.on[END] = lambda _, request: encode_response(request, 1, "has no half 7 at log offset 9")
+            with pytest.raises(RequestFailed, match="no half 7"):
+                await mq.commit(prepared)
+            assert len(broker.requests(END)) == 1
+
+    run(test())
+
+
+def test_busy_broker_is_asked_for_the_verdict_again() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            prepared = await mq.prepare(TWO, tx_id="T-1")
+
+            def busy_once(peer: Peer, request: Request[Any]) -> bytes | None:
+                del broker.on[END]
+                return encode_response(request, 14, "stopping")
+
+            broker.on[END] = busy_once
+            assert (await mq.commit(prepared)).acknowledged
+            assert len(broker.requests(END)) == 2
 
     run(test())
 
