@@ -57,6 +57,8 @@ class QueueReads(Protocol):
 
     def stored_view(self, offset: int) -> memoryview: ...
 
+    def first_offset(self, offset: int) -> int: ...
+
 
 class Found(NamedTuple):
     """What one look came to. ``code`` 0 found, 19 nothing new, 20 nothing that matches, 21 another offset."""
@@ -224,7 +226,8 @@ class PullService:
                     queue_offset += 1
                     continue
                 if half_index != -1:
-                    _patch(body, at, offset, queue_offset, store_time_ms, half_index)
+                    first_offset = self._store.first_offset(offset) if half_index >= 0 else offset
+                    _patch(body, at, offset, queue_offset, store_time_ms, half_index, first_offset)
                 at = len(body)
                 count -= 1
             queue_offset += 1
@@ -308,11 +311,16 @@ class PullService:
                 self._time_is_up(queue, key)
 
 
-def _patch(body: bytearray, at: int, offset: int, queue_offset: int, store_time_ms: int, half_index: int) -> None:
-    """What consumers see of a half or a delayed message: its place, the time it became visible, where it lies now."""
+def _patch(
+    body: bytearray, at: int, offset: int, queue_offset: int, store_time_ms: int, half_index: int, first_offset: int
+) -> None:
+    """What consumers see of a half or a delayed message: its place, the time it became visible, where it lies now.
+
+    Its prepared offset is the half's first one, as its producer was answered: carrying a half forward does not change it.
+    """
     _INT64.pack_into(body, at + AT_PHYSICAL_OFFSET, offset)
     if half_index >= 0:
-        patch_committed(body, at, queue_offset, store_time_ms, offset)
+        patch_committed(body, at, queue_offset, store_time_ms, first_offset)
     else:
         patch_released(body, at, queue_offset, store_time_ms)
 

@@ -28,6 +28,8 @@ class Reads(Protocol):
 
     def kind_at(self, offset: int) -> int: ...
 
+    def first_offset(self, offset: int) -> int: ...
+
     def transaction_row(self, half_index: int) -> TransactionRow | None: ...
 
     def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> tuple[int, QueueEntry] | None: ...
@@ -35,12 +37,17 @@ class Reads(Protocol):
     def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]: ...
 
 
-def patched(view: memoryview, offset: int, queue_offset: int, store_time_ms: int, *, half: bool) -> bytearray:
-    """The stored message in ``view`` (of the record at ``offset``) as it leaves, once its place in a queue is known."""
+def patched(
+    view: memoryview, offset: int, queue_offset: int, store_time_ms: int, *, prepared_offset: int | None = None
+) -> bytearray:
+    """The stored message in ``view`` (of the record at ``offset``) as it leaves, once its place in a queue is known.
+
+    ``prepared_offset``: of what was a half, its first offset, as its producer was answered. None: it never was one.
+    """
     copy = bytearray(view)
     copy[AT_PHYSICAL_OFFSET : AT_PHYSICAL_OFFSET + 8] = offset.to_bytes(8, "big")
-    if half:
-        patch_committed(copy, 0, queue_offset, store_time_ms, offset)
+    if prepared_offset is not None:
+        patch_committed(copy, 0, queue_offset, store_time_ms, prepared_offset)
     else:
         patch_released(copy, 0, queue_offset, store_time_ms)
     return copy
@@ -90,14 +97,14 @@ class StoredMessages:
                 return None
             if offset not in (row.original_offset, row.current_offset):
                 return None
-            return patched(view, offset, row.queue_offset, row.settled_at_ms, half=True)
+            return patched(view, offset, row.queue_offset, row.settled_at_ms, prepared_offset=row.original_offset)
         if kind in _DELAYED:
             topic = self._state.topics_by_name.get(message.topic)
             found = topic and self._store.find_offset(topic.topic_id, message.queue_id, offset)
             if not found:
                 return None
             queue_offset, entry = found
-            return patched(view, offset, queue_offset, entry.store_time_ms, half=entry.half_index >= 0)
+            return self._as_it_leaves(view, queue_offset, entry)
         return bytearray(view)
 
     def visible(self, offset: int) -> StoredMessage | None:
@@ -118,7 +125,9 @@ class StoredMessages:
                 if entry.half_index == -1:
                     found.append(bytearray(view))
                 else:
-                    found.append(
-                        patched(view, entry.offset, one.queue_offset, entry.store_time_ms, half=entry.half_index >= 0)
-                    )
+                    found.append(self._as_it_leaves(view, one.queue_offset, entry))
         return found
+
+    def _as_it_leaves(self, view: memoryview, queue_offset: int, entry: QueueEntry) -> bytearray:
+        prepared = self._store.first_offset(entry.offset) if entry.half_index >= 0 else None
+        return patched(view, entry.offset, queue_offset, entry.store_time_ms, prepared_offset=prepared)

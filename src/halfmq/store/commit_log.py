@@ -18,13 +18,16 @@ import threading
 from collections.abc import Sequence
 
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned
-from halfmq.model.records import BATCH_HEADER_BYTES, Base, Record
+from halfmq.model.records import BATCH_HEADER_BYTES, RECORD_HEAD_BYTES, Base, Kind, Record
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.runtime.disk import Disk
 from halfmq.store.batch_codec import encode_batch
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND, Pieces, split_message
 from halfmq.store.segment import Segment, SegmentFiles, create_segment
+
+#: Records that hold a copy; where the message first came in stands directly behind their heads.
+_CARRIED = frozenset({Kind.CARRIED_HALF, Kind.CARRIED_DELAYED})
 
 
 class CommitLog:
@@ -207,6 +210,14 @@ class CommitLog:
         """Kind of the record at ``offset``."""
         number, place = divmod(offset, self.segment_bytes)
         return self._segment(number).view[place]
+
+    def first_offset(self, offset: int) -> int:
+        """Log offset of the record that the message at ``offset`` first came in; its own unless it was carried forward."""
+        number, place = divmod(offset, self.segment_bytes)
+        view = self._segment(number).view
+        if view[place] not in _CARRIED:
+            return offset
+        return int.from_bytes(view[place + RECORD_HEAD_BYTES : place + RECORD_HEAD_BYTES + 8], "big")
 
     def _segment(self, number: int) -> Segment:
         segment = self._opened.get(number) or self._files.get(number)

@@ -524,6 +524,14 @@ class Store:
         """
         return self.log.kind_at(offset)
 
+    def first_offset(self, offset: int) -> int:
+        """Where the half or delayed message whose record is at ``offset`` first came in, before it was carried forward.
+
+        Raises:
+            LookupError: before the log's start.
+        """
+        return self.log.first_offset(offset)
+
     def read_message(self, offset: int) -> tuple[int, StoredMessage]:
         """(record kind, message) of the record at ``offset``.
 

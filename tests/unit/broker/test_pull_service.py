@@ -55,6 +55,42 @@ async def test_committed_half_leaves_as_the_message_that_consumers_know(tmp_path
         assert view == message
 
 
+async def test_prepared_offset_is_the_first_one_also_when_the_half_was_carried_forward(tmp_path: Path) -> None:
+    """Goal: what consumers see of a half's identity does not depend on trims. Method: halves that are carried by a trim,
+    by their commit, by a trim after it while they are delayed; looked at by pull, by offset and by key."""
+    async with serving(
+        tmp_path, segment_bytes=1 << 16, retention_bytes=1 << 17, retention_check_ms=30, checkpoint_interval_ms=60
+    ) as running:
+        client = await running.client()
+        halves = {}
+        for name, more in (("A", {}), ("B", {"TIMER_DELAY_MS": "1500"})):
+            half = await client.half("T", name.encode(), unique=name * 32, KEYS=f"key{name}", **more)
+            halves[name] = half, int(half.ext["msgId"][-16:], 16)
+        assert (await client.end(halves["B"][0], "B" * 32, COMMIT)).code == 0
+        for number in range(40):
+            await client.send("Fill", bytes(8_000), unique=f"FILL{number:028d}")
+        await until(lambda: running.state.log_start > halves["B"][1])
+        assert (await client.end(halves["A"][0], "A" * 32, COMMIT)).code == 0
+        await until(lambda: running.state.topics_by_name["T"].ends[0] == 2)
+        seen = messages(await client.pull("T"))
+        assert sorted(message.body for message, _ in seen) == [b"A", b"B"]
+        for message, offset in seen:
+            name = message.body.decode()
+            first = halves[name][1]
+            assert (message.prepared_offset, offset > first) == (first, True), name
+            (viewed, _), *_ = messages(await client.ask(33, {"offset": str(offset)}))
+            assert viewed == message
+            query = {
+                "topic": "T",
+                "key": f"key{name}",
+                "maxNum": "8",
+                "beginTimestamp": "0",
+                "endTimestamp": str(1 << 62),
+            }
+            ((found, _),) = messages(await client.ask(12, query))
+            assert found == message
+
+
 async def test_tags_filter_by_hash_and_skip_what_does_not_match(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         client = await running.client()

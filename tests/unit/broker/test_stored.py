@@ -17,17 +17,17 @@ def message(body: bytes) -> StoredMessage:
 
 def test_committed_copy_is_patched_and_the_stored_one_is_not() -> None:
     stored = b"".join(encode(message(b"x"), 1_000))
-    copy = patched(memoryview(stored), 5_000, 7, 99, half=True)
+    copy = patched(memoryview(stored), 5_000, 7, 99, prepared_offset=1_000)
     seen, offset, _ = decode(copy)
     assert (seen.queue_offset, seen.store_time_ms, seen.sys_flag, seen.prepared_offset, offset) == (
         7,
         99,
         8,
-        5_000,
+        1_000,
         5_000,
     )
     assert decode(stored)[0] == message(b"x")
-    released, offset, _ = decode(patched(memoryview(stored), 5_000, 7, 99, half=False))
+    released, offset, _ = decode(patched(memoryview(stored), 5_000, 7, 99))
     assert (released.sys_flag, released.prepared_offset, offset) == (0, 0, 5_000)
 
 
