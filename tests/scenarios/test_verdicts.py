@@ -7,6 +7,8 @@ import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, end_ext
 
+from halfmq.model.settings import BrokerSettings
+
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 ID = "AC10000100002A9F0000000000000001"
 
@@ -85,6 +87,36 @@ async def test_two_ends_in_one_tcp_segment_are_settled_by_the_first(
         assert [answer.code for answer in answers] == codes
         assert len({answer.ext["HMQ_POSITION"] for answer in answers}) == 1
         assert len(await visible(client)) == (verdicts[0] == COMMIT)
+
+
+@pytest.mark.parametrize("wanted", [COMMIT, ROLLBACK])
+async def test_verdict_that_memory_forgets_between_request_and_decision_still_stands(
+    tmp_path: Path, wanted: int
+) -> None:
+    """Goal: "never prepared here" is said of nothing that was. Method: a window of one verdict; the first one, one more
+    that pushes it out, and the question, all in one turn, so that the row is not there yet when the question comes in."""
+    other = "AC10000100002A9F0000000000000002"
+    async with serving(tmp_path, settings=BrokerSettings(sent_again_ids_max=1)) as running:
+        client = await running.client()
+        one, two = await client.half("T", b"one", unique=ID), await client.half("T", b"two", unique=other)
+        waiting = [client.expect(opaque) for opaque in range(901, 905)]
+        asked = [
+            end_ext(one, ID, COMMIT),
+            end_ext(two, other, COMMIT),
+            end_ext(one, ID, wanted),
+            end_ext(one, other, wanted),
+        ]
+        client.write(b"".join(command(37, 901 + n, ext) for n, ext in enumerate(asked)))
+        first, _, again, wrong = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+        assert first.code == 0
+        if wanted == COMMIT:
+            assert_settled(again, "COMMITTED", repeated=True)
+        else:
+            assert_conflict(again, "COMMITTED")
+        assert again.ext["HMQ_POSITION"] == first.ext["HMQ_POSITION"]
+        assert wrong.code == 1
+        assert (await client.end(one, "F" * 32, wanted)).code == 1
+        assert await visible(client) == [b"one", b"two"]
 
 
 async def test_oneway_end_is_not_answered_and_counts_for_the_one_behind_it(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.stored import StoredMessages
 from halfmq.core.commands import EndTransaction, SendBack, SendBatch, SendMessage, SettledRow, Wanted
-from halfmq.core.decision import Noted, Reply, Sent, SentBatch, Settled
+from halfmq.core.decision import Noted, Refused, Reply, Sent, SentBatch, Settled, Why
 from halfmq.model.ids import is_transaction_id
 from halfmq.wire.remoting.codes import (
     EXT_DURABILITY,
@@ -150,6 +150,39 @@ class Sends:
         )
         self._pump.submit(command, self._ended, (connection, request))
 
+    def _asked_again(self, context: Context, reply: Reply | Failed) -> bool:
+        """Ask once more, with the row of the transaction table, where the decision knew nothing of the transaction.
+
+        Between the look of ``end`` and the decision memory may have forgotten a verdict: the window moved on, by time or
+        by number. Its row is there now, since rows are written before answers leave.
+        """
+        if not isinstance(reply, Refused) or reply.why is not Why.NOT_FOUND:
+            return False
+        connection, request = context
+        fields = request.ext
+        row = self._stored.settled_row(fields.tran_state_table_offset)
+        if row is None or row.first_offset != fields.commit_log_offset:
+            return False
+        command = EndTransaction(
+            connection.number,
+            fields.producer_group,
+            fields.tx_id or fields.msg_id or fields.transaction_id,
+            row.half_index,
+            row.first_offset,
+            _WANTED[fields.commit_or_rollback],
+            fields.from_transaction_check,
+            request.remark or "",
+            row,
+        )
+        self._pump.submit(command, self._ended_at_last, context)
+        return True
+
+    def _ended_at_last(self, context: Context, reply: Reply | Failed) -> None:
+        if isinstance(reply, Refused):
+            self._refused(context, reply)
+        else:
+            self._ended(context, reply)
+
     def _ended(self, context: Context, reply: Reply | Failed) -> None:
         connection, request = context
         if request.flag & 2:
@@ -166,7 +199,7 @@ class Sends:
         elif isinstance(reply, Noted):
             # A Java broker leaves a two-way UNKNOWN without an answer; stock clients send it one-way. Who asks is told.
             connection.send(encode_empty_response(request.opaque, binary=request.binary))
-        else:
+        elif not self._asked_again(context, reply):
             self._refused(context, reply)
 
     # --- 36
