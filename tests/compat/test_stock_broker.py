@@ -87,10 +87,25 @@ async def plain_messages(url: str) -> None:
         assert again.properties["mine"] == "yes"
         assert {m.body for m in found.values() if m.tag == "app"} == {b"b0", b"b1", b"b2", b"late"}
         async with mq.consumer("plain", group="readers", tags="web || app") as messages:
-            # The group goes on at its offsets. A busy stock broker may handle a pull, and the older offset that it
-            # carries, after the commit that was sent behind it: then the last message comes again, but no other.
-            late = await messages.get(3.0)
-            assert late is None or late.message_id == again.message_id
+            assert await messages.get(3.0) is None  # the group goes on at its offsets
+        await offsets_stay_where_the_group_left_them(url)
+
+
+async def offsets_stay_where_the_group_left_them(url: str) -> None:
+    """What was acknowledged last before leaving never comes again, however soon the group is left and joined.
+
+    A stock broker handles pulls and commits on different threads (``PullMessageThread_*``, ``ConsumerManageThread_*``)
+    and stores the offset that it handles last. While our pulls carried the offset too, one in 150 of these rounds was
+    undone by the pull before it: the broker logged "update consumer offset less than store".
+    """
+    async with AsyncClient(url, group="plain") as mq:
+        for number in range(20):
+            sent = await mq.send("rounds", str(number))
+            async with AsyncClient(url) as reader, reader.consumer("rounds", group="rounds") as messages:
+                message = await messages.get(40.0)
+                assert message is not None
+                assert message.message_id == sent.message_id
+                message.ack()
 
 
 async def transactions(url: str) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 from halfmq.client.allocation import QueueRef, allocate
-from halfmq.client.connection import Connection, NoAnswer, NotSent
+from halfmq.client.connection import NoAnswer, NotSent
 from halfmq.client.log import log
 from halfmq.client.plumbing import Plumbing
 from halfmq.client.queue_puller import Feed, QueuePuller, Start
@@ -23,8 +23,9 @@ from halfmq.wire.remoting.heartbeat import ConsumerGroup, Subscription, tags_of
 REBALANCE_S: Final = 20.0
 #: While something is missing (a topic that does not exist yet, a broker that does not answer) it is tried sooner.
 _UNSETTLED_S: Final = 1.0
-#: Offsets are committed this often when they moved; with each pull anyway.
+#: Offsets are committed this often when they moved.
 COMMIT_S: Final = 1.0
+_COMMIT_TIMEOUT_S: Final = 3.0
 _LEAVE_TIMEOUT_S: Final = 1.0
 _FROM_WHERE: Final = {
     "earliest": "CONSUME_FROM_FIRST_OFFSET",
@@ -225,8 +226,8 @@ class GroupMember:
         for _, task in released:
             task.cancel()
         await asyncio.gather(*(task for _, task in released), return_exceptions=True)
+        await asyncio.gather(*(puller.commit(_LEAVE_TIMEOUT_S) for puller, _ in released))
         for puller, _ in released:
-            await self._commit(puller, answered=True)
             puller.release()
 
     # --- offsets --------------------------------------------------------------------------------------------------
@@ -237,24 +238,5 @@ class GroupMember:
             await self.commit()
 
     async def commit(self) -> None:
-        """Commit what moved, one-way; the next pull carries it too."""
-        for puller, _ in list(self._pullers.values()):
-            await self._commit(puller, answered=False)
-
-    async def _commit(self, puller: QueuePuller, *, answered: bool) -> None:
-        connection = self._existing(puller.queue.broker)
-        ext = None if connection is None else puller.commit_ext()
-        if ext is None or connection is None:
-            return
-        try:
-            if answered:
-                await connection.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext, timeout_s=_LEAVE_TIMEOUT_S)
-            else:
-                connection.tell(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
-        except (NotSent, NoAnswer) as error:
-            puller.commit_failed()
-            log.debug("commit of %s: %s", puller.queue, error)
-
-    def _existing(self, broker: str) -> Connection | None:
-        address = self._plumbing.router.address_of(broker)
-        return None if address is None else self._plumbing.brokers.existing(address)
+        """Commit what moved; returns when the brokers know or did not answer."""
+        await asyncio.gather(*(puller.commit(_COMMIT_TIMEOUT_S) for puller, _ in self._pullers.values()))

@@ -2,6 +2,11 @@
 
 The offset that is committed never passes an open message. What is handed to the application and neither acknowledged
 nor handed back is delivered again, to whoever owns the queue next.
+
+A pull carries no commit, although it could. RocketMQ handles pulls and commits on different threads and stores what it
+handles last (``ConsumerOffsetManager.commitOffset``): the offset in a pull that waits for its thread would undo the
+commit that was sent behind it and answered before it, and the last message would come again. So a commit is a request of
+its own, and the next one of the queue leaves when it is answered.
 """
 
 import asyncio
@@ -12,7 +17,7 @@ from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.client.allocation import QueueRef
-from halfmq.client.connection import Answer, NoAnswer, NotSent
+from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
 from halfmq.client.log import log
 from halfmq.client.message import Message
 from halfmq.client.offset_tracker import OffsetTracker
@@ -35,9 +40,6 @@ _OPEN_MAX: Final = 10_000
 _REFUSED_PAUSE_S: Final = 3.0
 #: A message that could not be handed back is delivered again here after this.
 _LOCAL_RETRY_S: Final = 5.0
-
-#: Answers of a pull that was looked at, and so also its commit.
-_ANSWERED: Final = frozenset((ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY))
 
 
 class Start(NamedTuple):
@@ -116,6 +118,9 @@ class QueuePuller:
         self._dice = dice
         self._tracker: OffsetTracker | None = None
         self._committed = -1
+        #: Where that is known: a broker that was started again may have forgotten it.
+        self._committed_at: Connection | None = None
+        self._committing = asyncio.Lock()
         self._acked = asyncio.Event()
         self._again: set[asyncio.TimerHandle] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -182,22 +187,19 @@ class QueuePuller:
         return RequestCode.GET_MAX_OFFSET, self._where()
 
     async def _pull(self, tracker: OffsetTracker) -> None:
-        commit = tracker.committable
         ext = self._where(
             consumerGroup=self._group,
             queueOffset=str(tracker.next_offset),
             maxMsgNums=str(_PULL_MESSAGES),
             maxMsgBytes=str(limits.PULL_BYTES_MAX),
-            sysFlag=str(int(PullFlag.SUSPEND | PullFlag.SUBSCRIPTION | PullFlag.COMMIT_OFFSET)),
-            commitOffset=str(commit),
+            sysFlag=str(int(PullFlag.SUSPEND | PullFlag.SUBSCRIPTION)),
+            commitOffset="0",  # a stock broker wants the field; without its flag it means nothing
             suspendTimeoutMillis=str(SUSPEND_MS),
             subscription=self._subscription.expression,
             subVersion=str(self._subscription.version),
             expressionType=self._subscription.expression_type,
         )
         answer = await self._ask(RequestCode.PULL_MESSAGE, ext, _PULL_TIMEOUT_S)
-        if answer.code in _ANSWERED:
-            self._committed = max(self._committed, commit)
         match answer.code:
             case ResponseCode.SUCCESS:
                 pulled = decode_pulled(answer.body)
@@ -302,16 +304,35 @@ class QueuePuller:
 
     # --- commits --------------------------------------------------------------------------------------------------
 
-    def commit_ext(self) -> dict[str, str] | None:
-        """The command that commits what is done; None when the broker knows already."""
-        if self._tracker is None or self._tracker.committable == self._committed:
-            return None
-        self._committed = self._tracker.committable
-        return self._where(consumerGroup=self._group, commitOffset=str(self._committed))
+    async def commit(self, timeout_s: float) -> None:
+        """Tell the broker what is done, if it does not know. Without an answer in ``timeout_s`` the next call says it again.
 
-    def commit_failed(self) -> None:
-        """Whether the last commit arrived is not known: commit again."""
-        self._committed = -1
+        Never two at once: an older one must not arrive behind a newer one.
+        """
+        async with self._committing:
+            connection = self._established()
+            if connection is None or self._tracker is None:
+                return
+            offset = self._tracker.committable
+            if offset == self._committed and connection is self._committed_at:
+                return
+            ext = self._where(consumerGroup=self._group, commitOffset=str(offset))
+            try:
+                answer = await connection.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext, timeout_s=timeout_s)
+            except (NotSent, NoAnswer) as error:
+                self._committed_at = None
+                log.debug("commit of %s: %s", self.queue, error)
+                return
+            if answer.code != ResponseCode.SUCCESS:
+                self._committed_at = None
+                log.warning("commit of offset %d in %s: %d %s", offset, self.queue, answer.code, answer.remark)
+                return
+            self._committed, self._committed_at = offset, connection
+
+    def _established(self) -> Connection | None:
+        """The connection that is there; a commit opens none."""
+        address = self._plumbing.router.address_of(self.queue.broker)
+        return None if address is None else self._plumbing.brokers.existing(address)
 
     def release(self) -> None:
         """Not ours any more: acknowledgements that come later mean nothing."""

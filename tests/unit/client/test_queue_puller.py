@@ -10,10 +10,11 @@ from tests.support.virtual_time import run
 
 from halfmq.client.queue_puller import Feed, delay_level
 from halfmq.model import properties
-from halfmq.wire.remoting.codes import RequestCode
+from halfmq.wire.remoting.codes import PullFlag, RequestCode
 from halfmq.wire.remoting.header import encode_response
 
 PULL = RequestCode.PULL_MESSAGE
+COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
 BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 
 
@@ -65,7 +66,7 @@ def test_tags_are_filtered_by_text_and_passed_over() -> None:
         assert broker.offsets["g", "t", 0] == 3
         (request, *_) = [pull for pull in broker.requests(PULL) if pull.ext.topic == "t"]
         assert (request.ext.subscription, request.ext.expression_type) == ("a || c", "TAG")
-        assert request.ext.sys_flag == 7
+        assert request.ext.sys_flag == 6
 
     run(test())
 
@@ -82,6 +83,113 @@ def test_commit_never_passes_an_open_message() -> None:
             zero.ack()
             await asyncio.sleep(1.5)
             assert broker.offsets["g", "t", 0] == 3
+
+    run(test())
+
+
+def test_pull_that_a_broker_handles_late_does_not_undo_the_commit_sent_behind_it() -> None:
+    """RocketMQ handles pulls and commits on different threads, and stores what it handles last."""
+
+    async def test() -> None:
+        broker = one_queue(b"0")
+        pulls: list[int] = []
+
+        def late(peer: Any, request: Any) -> bytes | None:
+            fields = request.ext
+            if fields.sys_flag & PullFlag.COMMIT_OFFSET:
+                key = (fields.consumer_group, fields.topic, fields.queue_id)
+                asyncio.get_running_loop().call_later(0.2, broker.offsets.__setitem__, key, fields.commit_offset)
+            pulls.append(fields.queue_offset)
+            return broker._answer_pull(peer, request, park=True)
+
+        broker.on[PULL] = late
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            message = await messages.get(5)
+            assert message is not None
+            while 1 not in pulls:
+                await asyncio.sleep(0.01)  # the next pull is under way, and the message is still open
+            message.ack()
+        await asyncio.sleep(1)
+        assert broker.offsets["g", "t", 0] == 1
+
+    run(test())
+
+
+def test_next_commit_of_a_queue_waits_for_the_answer_of_the_one_before() -> None:
+    async def test() -> None:
+        broker = one_queue(b"0", b"1", b"2")
+        open_now, together, told = 0, 0, []
+
+        def slow(peer: Any, request: Any) -> bytes | None:
+            nonlocal open_now, together
+            if request.ext.topic != "t":
+                return broker.usual(peer, request)
+            open_now += 1
+            together = max(together, open_now)
+
+            def done() -> None:
+                nonlocal open_now
+                open_now -= 1
+                told.append(request.ext.commit_offset)
+                peer.send(encode_response(request, 0))
+
+            asyncio.get_running_loop().call_later(0.9, done)
+            return None
+
+        broker.on[COMMIT] = slow
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            zero, *rest = await messages.take(3, wait=5)
+            zero.ack()
+            while not open_now:
+                await asyncio.sleep(0.01)
+            for message in rest:
+                message.ack()  # leaving commits too, while the commit of the loop is still under way
+        assert together == 1
+        assert told == [1, 3]
+
+    run(test())
+
+
+def test_commit_is_said_again_to_a_broker_that_was_started_again() -> None:
+    """It may have forgotten; nothing needs to move for that."""
+
+    async def test() -> None:
+        broker = one_queue(b"0")
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            message = await messages.get(5)
+            assert message is not None
+            message.ack()
+            await asyncio.sleep(1.5)
+            said = len([request for request in broker.requests(COMMIT) if request.ext.topic == "t"])
+            await asyncio.sleep(5)
+            assert len([request for request in broker.requests(COMMIT) if request.ext.topic == "t"]) == said
+            broker.stop()
+            broker.offsets["g", "t", 0] = 0
+            broker.start()
+            await asyncio.sleep(10)
+            assert broker.offsets["g", "t", 0] == 1
+
+    run(test())
+
+
+def test_refused_commit_is_said_again() -> None:
+    async def test() -> None:
+        broker = one_queue(b"0")
+        refused: list[int] = []
+
+        def refuse(peer: Any, request: Any) -> bytes | None:
+            if len(refused) < 4:
+                refused.append(1)
+                return encode_response(request, 1, "the disk is full")
+            return broker.usual(peer, request)
+
+        broker.on[COMMIT] = refuse
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            message = await messages.get(5)
+            assert message is not None
+            message.ack()
+            await asyncio.sleep(8)
+            assert broker.offsets["g", "t", 0] == 1
 
     run(test())
 
