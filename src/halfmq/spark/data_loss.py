@@ -33,7 +33,8 @@ def is_behind(offset: StreamOffset, cut: Cut) -> bool:
 
 
 def resume(offset: StreamOffset, cut: Cut) -> Resumed:
-    """Where a reader that stands at ``offset`` goes on in ``cut``. Queues that are new start at their first offset.
+    """Where a reader that stands at ``offset`` goes on in ``cut``. Queues that are new start at their first offset;
+    what retention has already taken of them is lost too (Spark's Kafka source says so as well).
 
     Queues of topics that ``cut`` was not asked for must not be in ``offset``; see ``only``.
     """
@@ -54,6 +55,12 @@ def resume(offset: StreamOffset, cut: Cut) -> Resumed:
             starts[queue] = start
         if loss:
             losses.append(loss)
+    losses += [
+        f"messages 0 to {firsts[topic, name] - 1} of queue {name} of topic {topic}, which is new to the query, "
+        "are past retention"
+        for topic, name in sorted(cut.queues.keys() - offset.queues.keys(), key=queue_order)
+        if firsts[topic, name]
+    ]
     return Resumed(starts, tuple(losses))
 
 

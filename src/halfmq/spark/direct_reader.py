@@ -8,10 +8,9 @@ mapped is data loss by name. Executors must see the directory under the same pat
 import mmap
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +31,8 @@ from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
 from halfmq.store.segment import segment_name
 from halfmq.store.topics_file import read_topics
 from halfmq.store.two_slots import Unreadable
+
+T = TypeVar("T")
 
 #: Where the stored message begins, by the kind of the record that holds it; 0: such a record holds none.
 _MESSAGE_AT: Final = np.array(MESSAGE_AT_BY_KIND, dtype=np.int64)
@@ -73,20 +74,38 @@ class DirectReader:
         # Spark asks every 10 ms while nothing comes. Whatever changes a queue or a topic is published.
         if self._seen is not None and self._seen[0] == (page.store, page.epoch, page.sequence):
             return self._seen[1]
-        _, topics = read_topics(self._disk, self._shard / "topics.json")
-        wanted = [topic for topic in topics if topic.name in self._topics]
-        queues = {}
-        try:
-            for topic in wanted:
-                for queue in range(max(topic.read_queues, topic.write_queues)):
-                    queues[topic.name, str(queue)] = self._queue(topic.topic_id, queue).bounds(
-                        page.log_start, page.position
-                    )
-        except FileNotFoundError as error:
-            raise Away(f"{error.filename} was removed just now") from error
-        cut = Cut(self._store, page.epoch, page.position, queues, {topic.name: topic.topic_id for topic in wanted})
+        page, cut = self._undisturbed(self._cut_at)
         self._seen = ((page.store, page.epoch, page.sequence), cut)
         return cut
+
+    def _cut_at(self, page: Published) -> Cut:
+        _, topics = read_topics(self._disk, self._shard / "topics.json")
+        wanted = [topic for topic in topics if topic.name in self._topics]
+        queues = {
+            (topic.name, str(queue)): self._queue(topic.topic_id, queue).bounds(page.log_start, page.position)
+            for topic in wanted
+            for queue in range(max(topic.read_queues, topic.write_queues))
+        }
+        return Cut(self._store, page.epoch, page.position, queues, {topic.name: topic.topic_id for topic in wanted})
+
+    def _undisturbed(self, look: Callable[[Published], T]) -> tuple[Published, T]:
+        """(the page, what ``look`` found), if no broker began meanwhile to remove the queues and make them again.
+
+        It says so in the page before the first file goes, so the page from before must still stand afterwards. Else
+        queues that are gone for a moment would look empty, and half-made entries like whole ones.
+        """
+        page = self._page()
+        try:
+            found = look(page)
+        except FileNotFoundError as error:
+            self._still(page)
+            raise Away(f"{error.filename} was removed just now") from error
+        self._still(page)
+        return page, found
+
+    def _still(self, page: Published) -> None:
+        if self._page().epoch != page.epoch:
+            raise Away("a broker started just now")
 
     def _identify(self) -> None:
         """Read ``store.json`` again: the directory may hold another store by now."""
@@ -128,42 +147,44 @@ class DirectReader:
         for one in ranges.ranges:
             for start in range(one.start, one.end, BATCH_ROWS):
                 end = min(one.end, start + BATCH_ROWS)
-                yield from self._read_entries(one, start, self._entries(one, start, end, lost), lost)
+                left = self._entries(one, start, end, lost)
+                if left is not None:
+                    yield from self._read_entries(one, *left, lost)
 
-    def _entries(self, one: QueueRange, start: int, end: int, lost: Callable[[str], None]) -> Entries | None:
-        """Planned entries that are missing are past retention, or being made again by a broker that starts: wait for it."""
+    def _entries(
+        self, one: QueueRange, start: int, end: int, lost: Callable[[str], None]
+    ) -> tuple[int, Entries] | None:
+        """(queue offset of the first one, entries) of what is left of [start, end); None for nothing.
+
+        Planned entries that are missing are past retention, or being made again by a broker that starts: then it waits.
+        """
         queue = self._queue(one.topic_id, one.queue)
 
-        def attempt() -> Entries | None:
+        def look(page: Published) -> tuple[int, Entries | None]:
             try:
-                return queue.read(start, end)
+                return start, queue.read(start, end)
             except FileNotFoundError as error:
-                reason = Away(str(error))
-            with suppress(FileNotFoundError):  # a file more that went just now: look again
-                if self._is_past(one, queue, start):
-                    return None
-            raise reason
+                first = min(self._first_kept(one, queue, page), end)
+                if first <= start:
+                    raise Away(str(error)) from error
+                return first, queue.read(first, end) if first < end else None
 
-        entries = self._patience.until(attempt, f"queue {one.queue} of topic {one.topic}")
-        if entries is None:
-            lost(
-                f"messages {start} to {end - 1} of queue {one.queue} of topic {one.topic} are past retention, "
-                "or their topic was deleted"
-            )
-        return entries
+        what = f"queue {one.queue} of topic {one.topic}"
+        _, (first, entries) = self._patience.until(lambda: self._undisturbed(look), what)
+        if first > start:
+            lost(f"messages {start} to {first - 1} of {what} are past retention, or their topic was deleted")
+        return None if entries is None else (first, entries)
 
-    def _is_past(self, one: QueueRange, queue: QueueFiles, start: int) -> bool:
-        """Whether ``start`` of the queue was trimmed away, or its topic deleted."""
+    def _first_kept(self, one: QueueRange, queue: QueueFiles, page: Published) -> int:
+        """The first offset of the queue that is still there; the range's end where its topic was deleted."""
         _, topics = read_topics(self._disk, self._shard / "topics.json")
         if all(topic.topic_id != one.topic_id for topic in topics):
-            return True
-        return start < queue.bounds(self._page().log_start, 0)[0]
+            return one.end
+        return queue.bounds(page.log_start, page.position)[0]
 
     def _read_entries(
-        self, one: QueueRange, start: int, entries: Entries | None, lost: Callable[[str], None]
+        self, one: QueueRange, start: int, entries: Entries, lost: Callable[[str], None]
     ) -> Iterator[StoredRows]:
-        if entries is None:
-            return
         offsets: Ints = entries["offset"].astype(np.int64)
         sizes: Ints = entries["size"].astype(np.int64)
         segments = offsets // self._segment_bytes

@@ -64,8 +64,9 @@ class WireReader:
         self._group = options.group
         self._patience = patience
         self._connections: dict[Address, Connection] = {}
-        #: The halfmq broker, once it said that it is one.
+        #: The halfmq broker, once it said that it is one, and the store that it had then.
         self._halfmq: Address | None = None
+        self._store = ""
         #: Name of the stock cluster, once it said that it is one.
         self._cluster = ""
         #: Brokers of a cluster by name, as the last route said.
@@ -128,6 +129,7 @@ class WireReader:
             return None
         _succeeded(answer, "HMQ_POSITION")
         self._halfmq = address
+        self._store = decode_answer(answer.ext, answer.body).store
         return address
 
     def _stock_cut(self) -> Cut:
@@ -169,43 +171,37 @@ class WireReader:
         """The messages of ``ranges``. ``lost`` hears of what is gone; where it returns, reading goes on behind the gap."""
         if ranges.store.startswith(STOCK_STORE) or self._is_store(ranges.store, lost):
             for one in ranges.ranges:
-                yield from self._read_range(one, lost)
+                yield from self._read_range(one, ranges.store, lost)
 
     def _is_store(self, planned: str, lost: Callable[[str], None]) -> bool:
         """Whether the broker that answers now has the store that was planned: queue offsets of another one mean nothing."""
-
-        def attempt() -> str:
-            address = self._find_halfmq()
-            if address is None:
-                return STOCK_STORE
-            answer = self._ask(address, HMQ_POSITION, request_ext(()))
-            _succeeded(answer, "HMQ_POSITION")
-            return decode_answer(answer.ext, answer.body).store
-
-        store = self._patience.until(attempt, f"brokers of {self._name()}")
+        address = self._patience.until(self._find_halfmq, f"brokers of {self._name()}")
+        store = STOCK_STORE if address is None else self._store
         if store != planned:
             lost(f"this is store {store}, planned was store {planned}")
         return store == planned
 
-    def _read_range(self, one: QueueRange, lost: Callable[[str], None]) -> Iterator[StoredRows]:
+    def _read_range(self, one: QueueRange, store: str, lost: Callable[[str], None]) -> Iterator[StoredRows]:
+        """Pulls of one range, put together. ``parts`` hold messages ``begin`` to ``at``, or what was sent of them."""
         parts: list[bytes] = []
         size = 0
-        rows = 0
-        at = one.start
+        begin = at = one.start
         while at < one.end:
-            body, after = self._pull(one, at, lost)
+            body, after = self._pull(one, at, store, lost)
             if body:
                 parts.append(body)
                 size += len(body)
-                rows += after - at
-            at = after
-            if parts and (size >= _BATCH_BYTES or rows >= BATCH_ROWS or at >= one.end):
+                at = after
+            if parts and (not body or size >= _BATCH_BYTES or at - begin >= BATCH_ROWS or at >= one.end):
                 found = pulled_rows(b"".join(parts), one)
+                _look_for_gaps(one, found.queue_offsets, begin, min(at, one.end), lost)
                 if len(found.starts):
                     yield found
-                parts, size, rows = [], 0, 0
+                parts, size, begin = [], 0, at
+            if not body:
+                begin = at = after
 
-    def _pull(self, one: QueueRange, at: int, lost: Callable[[str], None]) -> tuple[bytes, int]:
+    def _pull(self, one: QueueRange, at: int, store: str, lost: Callable[[str], None]) -> tuple[bytes, int]:
         """(stored messages from ``at`` on, where to go on). The last ones may lie behind the range."""
         fields = {
             "consumerGroup": self._group,
@@ -224,7 +220,11 @@ class WireReader:
         what = f"queue {one.queue} of topic {one.topic}"
 
         def attempt() -> tuple[bytes, int]:
-            answer = self._ask(self._address(one), RequestCode.PULL_MESSAGE, fields)
+            address = self._address(one)
+            if not one.broker and self._store != store:
+                lost(f"this is store {self._store}, planned was store {store}")
+                return b"", one.end
+            answer = self._ask(address, RequestCode.PULL_MESSAGE, fields)
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 lost(f"topic {one.topic} is gone")
                 return b"", one.end
@@ -340,6 +340,22 @@ def pulled_rows(data: bytes, one: QueueRange) -> StoredRows:
         broker=one.broker,
         queue=one.queue,
     )
+
+
+def _look_for_gaps(one: QueueRange, offsets: Ints, begin: int, end: int, lost: Callable[[str], None]) -> None:
+    """Say which of the messages [begin, end) were not sent: a broker skips what it can no longer read.
+
+    Raises:
+        ProtocolError: they are not in the order of the queue.
+    """
+    if not (np.diff(offsets) > 0).all():
+        raise ProtocolError(f"messages of queue {one.queue} of topic {one.topic} came out of order or twice")
+    if len(offsets) < end - begin:
+        missing = np.setdiff1d(np.arange(begin, end), offsets)
+        lost(
+            f"{len(missing)} of the messages {missing[0]} to {missing[-1]} of queue {one.queue} of topic {one.topic} are "
+            "gone: the broker skipped them"
+        )
 
 
 def _walk(data: bytes) -> tuple[Ints, Ints]:

@@ -61,6 +61,14 @@ def test_a_new_queue_starts_at_its_first_message() -> None:
     assert resume(AT, more).losses == ()
 
 
+def test_what_retention_took_of_a_new_queue_is_a_loss_by_name() -> None:
+    more = NOW._replace(queues={**NOW.queues, ("orders", "2"): (2, 3)})
+    assert resume(AT, more).starts["orders", "2"] == 2
+    assert resume(AT, more).losses == (
+        "messages 0 to 1 of queue 2 of topic orders, which is new to the query, are past retention",
+    )
+
+
 def test_topics_that_are_no_longer_subscribed_are_left_out() -> None:
     both = AT._replace(queues={**AT.queues, ("old", "0"): 3}, topics={"orders": 1, "old": 2})
     assert only(both, ("orders",)) == AT

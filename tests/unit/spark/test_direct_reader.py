@@ -1,6 +1,7 @@
 """The store's files on this machine: what is visible, at one position, and what is said when something is gone."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,13 @@ from halfmq.spark import direct_reader
 from halfmq.spark.direct_reader import DirectReader
 from halfmq.spark.offsets import Cut
 from halfmq.spark.options import parse_options
-from halfmq.spark.partitions import Ranges, ranges_between
+from halfmq.spark.partitions import QueueRange, Ranges, ranges_between
 from halfmq.spark.patience import Patience
-from halfmq.spark.queue_files import QueueFiles
+from halfmq.spark.queue_files import Entries, QueueFiles
 from halfmq.spark.stored_rows import record_batch
+from halfmq.store.layout import QUEUE_FILE_ENTRIES
+from halfmq.store.published import PublishedPage
+from halfmq.store.topics_file import write_topics
 
 COLUMNS = ("topic", "queue", "offset", "value", "transaction_id", "timestamp")
 
@@ -227,6 +231,104 @@ def test_planned_entries_that_are_gone_for_now_are_waited_for(writer: StoreWrite
     shutil.rmtree(writer.shard / "queues")
     with pytest.raises(ConnectError, match="queue 0 of topic orders"):
         read(source, planned)
+
+
+class Disturbed(QueueFiles):
+    """``disturb`` happens between the look at the published page and the look at the files."""
+
+    disturb: Callable[[], None]
+
+    def bounds(self, log_start: int, position: int) -> tuple[int, int]:
+        self.disturb()
+        return super().bounds(log_start, position)
+
+    def read(self, start: int, end: int) -> Entries:
+        self.disturb()
+        return super().read(start, end)
+
+
+def test_queues_that_a_starting_broker_removes_while_they_are_looked_at_are_not_empty(
+    writer: StoreWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.send("orders", 0, b"x")
+    writer.publish()
+    source = reader(writer)
+
+    def start_over(self: QueueFiles) -> None:
+        writer.page.rebuilding(0, 0)
+        shutil.rmtree(writer.shard / "queues", ignore_errors=True)
+
+    monkeypatch.setattr(Disturbed, "disturb", start_over, raising=False)
+    monkeypatch.setattr(direct_reader, "QueueFiles", Disturbed)
+    with pytest.raises(ConnectError, match="making the queues again"):
+        source.cut()
+
+
+def test_a_broker_that_has_made_the_queues_again_meanwhile_is_looked_at_again(
+    writer: StoreWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.send("orders", 0, b"x")
+    writer.publish()
+    queue = writer.shard / "queues" / "1" / "0"
+    lives: list[int] = []
+
+    def live_again(self: QueueFiles) -> None:
+        """A whole life of a broker: the queue is removed, made again, and published, all between two looks."""
+        if not lives:
+            lives.append(2)
+            queue.rename(queue.with_name("away"))
+            page = PublishedPage.open(writer.disk, writer.shard / "published", writer.store_id, 2)
+            page.rebuilding(0, 0)
+            page.publish(writer.log.end, 0, 0)
+        elif not queue.exists():
+            queue.with_name("away").rename(queue)
+
+    monkeypatch.setattr(Disturbed, "disturb", live_again, raising=False)
+    monkeypatch.setattr(direct_reader, "QueueFiles", Disturbed)
+    source = reader(writer)
+    assert source.cut().queues["orders", "0"] == (0, 1)
+    assert source.cut().epoch == 2
+    lives.clear()
+    assert read(source, whole(source.cut()))[0] == [("orders", 0, 0, b"x", None)]
+
+
+def test_a_topic_that_a_starting_broker_has_not_named_yet_is_not_deleted(
+    writer: StoreWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.send("orders", 0, b"x")
+    writer.publish()
+    source = reader(writer)
+    planned = whole(source.cut())
+
+    def start_over(self: QueueFiles) -> None:
+        if queue.exists():
+            writer.page.rebuilding(0, 0)
+            shutil.rmtree(queue)
+            write_topics(writer.disk, writer.shard / "topics.json", writer.store_id.hex(), [])
+
+    queue = writer.shard / "queues" / "1" / "0"
+    monkeypatch.setattr(Disturbed, "disturb", start_over, raising=False)
+    monkeypatch.setattr(direct_reader, "QueueFiles", Disturbed)
+    with pytest.raises(ConnectError, match="making the queues again"):
+        read(source, planned)
+
+
+def test_only_what_is_past_retention_is_lost_of_a_part_that_spans_queue_files(writer: StoreWriter) -> None:
+    start = writer.ends[1, 0] = QUEUE_FILE_ENTRIES - 10
+    writer.derived.queues.begin_at(1, 0, start)
+    for _ in range(20):
+        writer.send("orders", 0, b"x")
+    writer.publish()
+    source = reader(writer)
+    planned = Ranges(writer.store_id.hex(), (QueueRange("orders", 1, "", 0, start, QUEUE_FILE_ENTRIES + 10),))
+    assert len(read(source, planned)[0]) == 20
+    (writer.shard / "queues" / "1" / "0" / f"{start:020d}.q").unlink()
+    found, lost = read(source, planned)
+    assert [row[2] for row in found] == list(range(QUEUE_FILE_ENTRIES, QUEUE_FILE_ENTRIES + 10))
+    assert lost == [
+        f"messages {start} to {QUEUE_FILE_ENTRIES - 1} of queue 0 of topic orders are past retention, "
+        "or their topic was deleted"
+    ]
 
 
 def test_an_entry_that_leads_to_no_message_is_damage_never_a_row(writer: StoreWriter) -> None:

@@ -204,6 +204,48 @@ def test_another_store_behind_the_address_is_a_loss_by_name(broker: Broker) -> N
     assert lost == [f"this is store {'cd' * 16}, planned was store {STORE}"]
 
 
+def test_another_store_behind_the_address_in_the_middle_of_a_range_is_a_loss_by_name(broker: Broker) -> None:
+    answer = broker.pull
+
+    def pull(request: Request[Any]) -> bytes:
+        if request.ext.queue_offset == 4 and broker.store == STORE:
+            broker.store = "cd" * 16
+            broker.drop = 1
+        return answer(request)
+
+    broker.pull = pull  # type: ignore[method-assign]
+    found, lost = read(reader(broker), 0, 10)
+    assert found == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert lost == [f"this is store {'cd' * 16}, planned was store {STORE}"]
+
+
+@pytest.mark.parametrize("left_out", [{0}, {5}, {2, 3, 6}, {9}])
+def test_messages_that_an_answer_leaves_out_are_a_loss_by_name(broker: Broker, left_out: set[int]) -> None:
+    """A broker skips what it can no longer read, and says only where to go on."""
+
+    def pull(request: Request[Any]) -> bytes:
+        body = b"".join(stored(number, b"body %d" % number) for number in range(10) if number not in left_out)
+        return encode_pull_response_head(request, 0, "FOUND", 10, 0, 10, len(body)) + body
+
+    broker.pull = pull  # type: ignore[method-assign]
+    found, lost = read(reader(broker), 0, 10)
+    assert found == [number for number in range(10) if number not in left_out]
+    assert lost == [
+        f"{len(left_out)} of the messages {min(left_out)} to {max(left_out)} of queue 0 of topic orders are gone: "
+        "the broker skipped them"
+    ]
+
+
+def test_messages_that_come_twice_are_refused(broker: Broker) -> None:
+    def pull(request: Request[Any]) -> bytes:
+        body = stored(0, b"body 0") + stored(1, b"body 1") + stored(1, b"body 1")
+        return encode_pull_response_head(request, 0, "FOUND", 3, 0, 10, len(body)) + body
+
+    broker.pull = pull  # type: ignore[method-assign]
+    with pytest.raises(ProtocolError, match="twice"):
+        read(reader(broker), 0, 3)
+
+
 def test_planned_messages_that_are_not_there_yet_are_waited_for(broker: Broker) -> None:
     broker.end = 5
     with pytest.raises(ConnectError, match="offset 5 was planned"):
