@@ -10,7 +10,7 @@ from halfmq.broker.broker import Broker, Ports
 from halfmq.broker.config import BrokerConfig
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
-from halfmq.runtime.disk import RealDisk
+from halfmq.runtime.disk import Disk, RealDisk
 from halfmq.runtime.entropy import SystemEntropy
 from halfmq.store.group_flush import Job, Syncer
 from halfmq.store.store import Durability
@@ -59,11 +59,16 @@ class Running:
 
 @asynccontextmanager
 async def serving(
-    directory: Path, *, make_syncer: Callable[[Job], Syncer] | None = None, **changes: Any
+    directory: Path,
+    *,
+    make_syncer: Callable[[Job], Syncer] | None = None,
+    disk: Disk | None = None,
+    **changes: Any,
 ) -> AsyncIterator[Running]:
-    """A broker on ``directory``. Leaving cuts it off as a kill does: no drain, no checkpoint."""
+    """A broker on ``directory`` of ``disk``, the real one by default. Leaving cuts it off as a kill does: no drain, no
+    checkpoint."""
     broker = Broker(
-        config(directory, **changes), RealDisk(), SystemClock(), SystemEntropy(), asyncio.get_running_loop(),
+        config(directory, **changes), disk or RealDisk(), SystemClock(), SystemEntropy(), asyncio.get_running_loop(),
         make_syncer=make_syncer,
     )  # fmt: skip
     running = None

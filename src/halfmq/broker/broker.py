@@ -167,6 +167,7 @@ class Broker:
         )
         store.on_durable = lambda position: self._from_sync_thread(pump.durable)
         store.on_failed = lambda error: self._from_sync_thread(lambda: pump.sync_failed(error))
+        store.on_space_low = lambda: self._from_sync_thread(pump.space_is_low)
         settings = state.settings
         stored = StoredMessages(state, store)
         groups = GroupsOnUse(pump)

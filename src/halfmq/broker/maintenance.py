@@ -6,7 +6,8 @@ Everything here only accelerates a restart or frees disk; if it stops, answers s
                  once all that it shows is durable and derived files have followed
     retention    what is alive in the segments to go is carried forward in small steps between other commands, then a
                  Trim record says where the log starts, and only when that is durable are files removed
-    free space   looked at each second; below the reserve, core refuses new messages and lets verdicts go on
+    free space   looked at each second; below the reserve, core refuses new messages and lets verdicts go on. Where a
+                 write finds no room before that, the pump knows at once. Derived files that fell behind catch up here
 """
 
 import asyncio
@@ -89,6 +90,11 @@ class Maintenance:
 
     def _write_checkpoint(self, context: tuple[int, Any, Callable[[], None]], reply: Reply | Failed) -> None:
         position, capture, then = context
+        if position > self._store.published_position:
+            log.warning("no checkpoint now, the one before stands: derived files have not followed for want of room")
+            self._checkpointing = False
+            then()
+            return
 
         def written(result: object) -> None:
             self._checkpointing = False
@@ -163,9 +169,10 @@ class Maintenance:
             self._on_fatal(low)
             return
         state = self._pump.state
-        if bool(low) != state.disk_full:
+        low = not self._pump.catch_up() or bool(low)
+        if low != state.disk_full:
             if low:
                 log.warning("free space is below %d bytes: new messages are refused", self._config.disk_reserve_bytes)
             else:
                 log.info("there is free space again: new messages are taken")
-            apply_session(state, DiskSpace(bool(low)))
+            apply_session(state, DiskSpace(low))

@@ -13,6 +13,10 @@ that were written before it began (group commit).
 After a failed write or sync nothing is known about the disk: the pump takes no more commands, lets no reply out, and
 tells the process to stop. What was not answered may or may not have happened; recovery finds out.
 
+A full disk is no failed disk. Where there is no room for another segment, commands are refused, and where there is none
+for derived files, these fall behind: answers leave, since the log has what they say, but nothing newer is published, so
+consumers wait. In both cases core refuses new messages from that moment on.
+
 It knows no connections: a reply goes to ``deliver(context, reply)``, given with its command.
 """
 
@@ -28,8 +32,8 @@ from halfmq.core.apply import apply, apply_all, close_batch, open_batch
 from halfmq.core.base import make_base
 from halfmq.core.commands import Command, EndTransaction, SendBatch, SendMessage
 from halfmq.core.decide import decide, next_deadline_ms, size_bound
-from halfmq.core.decision import Decision, Effect, Refused, Reply, Why
-from halfmq.core.session import Published, apply_session
+from halfmq.core.decision import Decision, Effect, Refused, Reply, WakeQueue, Why
+from halfmq.core.session import DiskSpace, Published, apply_session
 from halfmq.core.state import State, next_offset
 from halfmq.errors import HalfmqError, InvariantViolated, StoreFull
 from halfmq.model.placement import fits, next_segment_start
@@ -84,7 +88,9 @@ class Log(Protocol):
 
     def request_sync(self, position: int) -> None: ...
 
-    def publish(self, position: int, broker_time_ms: int, batches: Iterable[WrittenBatch]) -> None: ...
+    def publish(self, position: int, broker_time_ms: int, batches: Iterable[WrittenBatch]) -> int: ...
+
+    def catch_up(self) -> int: ...
 
 
 class _Turn(NamedTuple):
@@ -130,6 +136,10 @@ class Pump:
         self._batch_time_ms = 0
         self._batch_start = 0
         self._written: list[WrittenBatch] = []
+        #: Whether derived files have not followed to what was released, for want of room on the disk.
+        self.behind = False
+        #: Queues whose new messages are not published yet.
+        self._late_wakes: dict[WakeQueue, None] = {}
 
     # --- in --------------------------------------------------------------------------------------------------
 
@@ -292,8 +302,15 @@ class Pump:
         try:
             self._roll(now_ms)
         except StoreFull as error:
+            self.space_is_low()
             return Refused(Why.STORE_FULL, str(error))
         return None
+
+    def space_is_low(self) -> None:
+        """New messages are refused from now on; who looks at the free space says when there is room again."""
+        if not self.state.disk_full:
+            log.warning("no room on the disk: new messages are refused; verdicts and checks go on")
+            apply_session(self.state, DiskSpace(True))
 
     def _open(self, offset: int, now_ms: int) -> None:
         self._batch_start = offset
@@ -346,8 +363,10 @@ class Pump:
             due.append(held.popleft())
         batches = [batch for turn in due for batch in turn.batches]
         if batches:
-            self._store.publish(due[-1].end, batches[-1].broker_time_ms, batches)
-            apply_session(self.state, Published(due[-1].end))
+            published = self._store.publish(due[-1].end, batches[-1].broker_time_ms, batches)
+            apply_session(self.state, Published(published))
+            if published < due[-1].end or self.behind:
+                self._follow_late(published, due)
         for turn in due:
             self.backlog -= len(turn.replies)
             for deliver, context, reply in turn.replies:
@@ -359,6 +378,39 @@ class Pump:
             if turn.effects:
                 self._on_effects(turn.effects)
         self._on_released()
+
+    def _follow_late(self, published: int, due: Sequence[_Turn]) -> None:
+        """Derived files fell behind, or have caught up: then parked pulls look again."""
+        end = due[-1].end
+        self.behind = published < end
+        for turn in due:
+            self._late_wakes |= dict.fromkeys(effect for effect in turn.effects if type(effect) is WakeQueue)
+        if self.behind:
+            self.space_is_low()
+        else:
+            self._wake_late()
+
+    def _wake_late(self) -> None:
+        late: list[Effect] = list(self._late_wakes)
+        self._late_wakes = {}
+        self.behind = False
+        log.info("derived files have caught up with the log at %d", self.state.published)
+        if late:
+            self._on_effects(late)
+
+    def catch_up(self) -> bool:
+        """Try again to publish what a full disk kept back. False: there is still no room. Call it now and then."""
+        if not self.behind or self.failed is not None:
+            return not self.behind
+        try:
+            published = self._store.catch_up()
+            if published > self.state.published:
+                apply_session(self.state, Published(published))
+                self._wake_late()
+                self._on_released()
+        except Exception as error:  # noqa: BLE001 - a derived file that cannot be written is a disk that failed
+            self._fail(error)
+        return not self.behind
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is None:

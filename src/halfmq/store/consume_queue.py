@@ -9,7 +9,8 @@ Files are chunks of 65,536 queue offsets, sparse, full length from the start. Th
 beginning was trimmed away before a rebuild starts inside its chunk, at its first entry; so entries that exist are
 always one run, and zeros (visible-at 0) only follow it.
 
-What one writer does: ``add`` entries of a batch, then ``flush`` writes each queue's entries in one write.
+What one writer does: ``add`` entries of a batch, then ``flush`` writes each queue's entries in one write. When that
+fails, what was not written stays staged, unseen by readers, and the next ``flush`` writes it: same bytes, same places.
 """
 
 from collections.abc import Iterator
@@ -63,7 +64,7 @@ class Queue:
         self.bases: list[int] = []
         #: First entry that a reader may ask for. min <= end.
         self.min = 0
-        #: Next queue offset, staged entries included.
+        #: Next queue offset, staged entries included. Readers see those before ``end - len(staged)``.
         self.end = 0
         #: False while nothing says where the queue stands: its next entry does.
         self.known = False
@@ -166,7 +167,19 @@ class ConsumeQueues:
             self._touched.append(queue)
 
     def flush(self) -> None:
-        """Write what was staged: one write per queue, two where a file ends in between."""
+        """Write what was staged: one write per queue, two where a file ends in between.
+
+        Raises:
+            OSError: a write failed; what was not written is still staged.
+        """
+        try:
+            self._flush()
+        except OSError:
+            self._touched = [queue for queue in self._touched if queue.staged]
+            raise
+        self._touched.clear()
+
+    def _flush(self) -> None:
         files = self._files
         opened = files.files
         dirty = files.dirty
@@ -181,15 +194,19 @@ class ConsumeQueues:
                 dirty[file] = None
             queue.staged = []
             queue.known = True
-        self._touched.clear()
 
     def _write_across_files(self, queue: Queue, start: int) -> None:
         staged = queue.staged
         while staged:
+            base = queue.base_of(start)
+            if base is None:
+                base = start
+            # The file first: a queue must not name one that could not be made.
+            file = self._files.create((queue.topic_id, queue.queue_id, base), queue.path(base), file_bytes(base))
             queue.turn_to(start)
             room = queue.tail_end - start
             at = (start - queue.tail_base) * QUEUE_ENTRY_BYTES
-            self._files.write(self._create_tail(queue), at, staged[:room])
+            self._files.write(file, at, staged[:room])
             staged = staged[room:]
             start += room
 
@@ -284,14 +301,16 @@ class ConsumeQueues:
             queue.tail_base = queue.tail_end = 0
         self._files.remove((queue.topic_id, queue.queue_id, base), queue.path(base))
 
-    # --- reading; everything staged must be flushed
+    # --- reading: what is written; what is staged is not seen
 
     def bounds(self, topic_id: int, queue_id: int, below_position: int | None = None) -> tuple[int, int]:
         """(first, one past the last) queue offset, of what is visible below ``below_position``. (0, 0): no such queue."""
         queue = self._queues.get((topic_id, queue_id))
         if queue is None:
             return 0, 0
-        end = queue.end if below_position is None else self._first_visible_at(queue, below_position)
+        end = queue.end - len(queue.staged)
+        if below_position is not None:
+            end = min(end, self._first_visible_at(queue, below_position))
         return min(queue.min, end), end
 
     def read(
@@ -305,7 +324,7 @@ class ConsumeQueues:
         if queue is None or queue_offset < queue.min:
             return []
         found: list[QueueEntry] = []
-        stop = min(queue.end, queue_offset + entries_max)
+        stop = min(queue.end - len(queue.staged), queue_offset + entries_max)
         make = QueueEntry._make
         while queue_offset < stop:
             base = queue.base_of(queue_offset)
@@ -328,9 +347,10 @@ class ConsumeQueues:
         Source: ``ConsumeQueue.binarySearchInQueueByTime``.
         """
         queue = self._queues.get((topic_id, queue_id))
-        if queue is None or queue.end <= queue.min:
-            return 0 if queue is None else queue.end
-        low, high = queue.min, queue.end
+        end = 0 if queue is None else queue.end - len(queue.staged)
+        if queue is None or end <= queue.min:
+            return end
+        low, high = queue.min, end
         while low < high:
             middle = (low + high) // 2
             when = self._entry(queue, middle).store_time_ms
@@ -365,7 +385,7 @@ class ConsumeQueues:
     def _search(self, queue: Queue, wanted: bytes, field_at: int, start: int) -> Iterator[int]:
         """Queue offsets from ``start`` on whose field holds these bytes: a byte search, checked for its place."""
         for base in list(queue.bases):
-            stop = min(file_end(base), queue.end)
+            stop = min(file_end(base), queue.end - len(queue.staged))
             first = max(start, base)
             if first >= stop:
                 continue

@@ -9,7 +9,10 @@ writes these files. So they can always be made again, and an entry never names a
     RolledBack, Checked         rows
     DelayedRecord               nothing until it is released
     TopicSet, TopicDeleted      topics.json; a deleted topic's queues go
-    Trim                        what became visible below the log's start goes
+    Trim                        what became visible below the log's start goes, with the next flush
+
+A flush that finds no room on the disk leaves what it did not write in memory, and the next one goes on with it: derived
+files fall behind the log, and catch up. Until then nothing newer may be published.
 
 Recovery: files are whole below the checkpoint's position. ``open`` reads where they stand there, ``redo`` follows the
 log from there and writes the same bytes in the same places, ``cut`` makes zero what no log stands behind any more, and
@@ -107,6 +110,8 @@ class Derived:
         #: End of the last batch that was followed; derived files know nothing from there on.
         self.position = 0
         self.log_start = 0
+        #: A trim that the files have not followed yet.
+        self._trim_to = 0
 
     @classmethod
     def open(
@@ -163,6 +168,7 @@ class Derived:
         self.stage(batch_offset, batch_end, broker_time_ms, records)
         self._staged_records += len(records)
         if self._staged_records >= _REDO_RECORDS:
+            self._staged_records = 0
             self.flush()
 
     def stage(self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]) -> None:
@@ -171,12 +177,14 @@ class Derived:
             raise InvariantViolated(
                 f"derived files stand at {self.position} and were given the batch at {batch_offset} again"
             )
-        prepared = self.table.prepared
+        table = self.table
+        table.waiting_bytes += batch_end - batch_offset
+        prepared = table.prepared
         committed = self._committed
         add_keys = self.keys.add
         for record in records:
             if type(record) is HalfRecord:
-                prepared(record, broker_time_ms)
+                prepared(record)
                 message = record[3]
                 if message[13].find(_KEYS) >= 0:
                     add_keys(message, record[0])
@@ -189,13 +197,26 @@ class Derived:
         self.position = batch_end
 
     def flush(self) -> None:
-        """Write everything staged."""
+        """Write everything staged.
+
+        Raises:
+            OSError: a write failed. What was not written stays staged: when there was no room, try again later.
+        """
         self._staged_records = 0
         self.table.flush()
         self.queues.flush()
         self.keys.flush()
+        if self._trim_to:
+            self.queues.trim(self._trim_to)
+            self.keys.trim(self._trim_to)
+            self._trim_to = 0
         if self._topics_changed and not self._redoing:
             self._write_topics()
+
+    def flush_rows(self) -> None:
+        """Write the rows of the transaction table that wait in memory. A checkpoint needs it, see ``rows_position``."""
+        self.table.flush()
+        self.rows_position = self.position
 
     def _message(self, record: MessageRecord, now_ms: int) -> None:
         offset, size, topic_id, message, unique_id = record
@@ -289,10 +310,7 @@ class Derived:
         self.queues.delete_topic(record.topic_id)
 
     def _trim(self, record: Trim, now_ms: int) -> None:
-        self.flush()
-        self.log_start = record.log_start
-        self.queues.trim(record.log_start)
-        self.keys.trim(record.log_start)
+        self.log_start = self._trim_to = record.log_start
 
     _RARE: Final[dict[type, Callable[..., None]]] = {
         MessageRecord: _message,
@@ -329,10 +347,11 @@ class Derived:
         if self.position > end:
             raise InvariantViolated(f"derived files stand at {self.position}, behind the log's end {end}")
         self.flush()
+        self.flush_rows()
         self.queues.cut(self.log_start)
         self.table.cut(next_half_index)
         self.keys.cut()
-        self.position = end
+        self.position = self.rows_position = end
         self._redoing = False
         if self._topics_changed:
             self._write_topics()
@@ -355,13 +374,16 @@ class Derived:
     def sync(self) -> None:
         """Make durable what was followed so far; from any thread. Then a checkpoint at or below may be written.
 
+        Rows of the transaction table count up to ``rows_position``.
+
         Raises:
             OSError: write no checkpoint, and poison the store: what reached the disk is not known.
         """
         self._files.sync()
 
     def expired_table_files(self, log_start: int) -> list[int]:
-        """Table files that say nothing any more after a trim. Slow; any thread. Give each to ``drop_table_file``."""
+        """Table files that say nothing any more after a trim. Give each to ``drop_table_file``."""
+        self.flush_rows()
         return self.table.expired(log_start)
 
     def drop_table_file(self, base: int) -> None:
@@ -369,8 +391,16 @@ class Derived:
         self.table.drop(base)
 
     def close(self) -> None:
-        self.flush()
-        self._files.close()
+        """Write what is staged and let go of the files.
+
+        Raises:
+            OSError: what is staged could not be written; a start makes it again.
+        """
+        try:
+            self.flush()
+            self.flush_rows()
+        finally:
+            self._files.close()
 
     # --- reading
 

@@ -62,12 +62,18 @@ class KeyIndex:
                 staged.append(_pack_entry(value, offset))
 
     def flush(self) -> None:
-        for start, staged in self._staged.items():
+        """Write what was staged.
+
+        Raises:
+            OSError: a write failed; what was not written is still staged.
+        """
+        while self._staged:
+            start, staged = next(iter(self._staged.items()))
             end = self._ends.get(start, 0)
             file = self._files.create((-2, -2, start), self._path(start), 0)
             self._files.write(file, end, staged)
             self._ends[start] = end + len(staged) * _ENTRY_BYTES
-        self._staged.clear()
+            del self._staged[start]
 
     def find(self, topic: str, key: str) -> Iterator[int]:
         """Offsets of records whose message may have this key, the newest first; what is staged is not found."""

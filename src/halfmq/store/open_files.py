@@ -57,7 +57,11 @@ class OpenFiles:
             self._make_directories(path.parent)
             self._dirty_directories[path.parent] = None
         file = self._remember(key, self._disk.open(path, create=True))
-        self.lengthen(file, length)
+        try:
+            self.lengthen(file, length)
+        except OSError:
+            self._close(key)  # the next one to ask must not take it for whole
+            raise
         return file
 
     def lengthen(self, file: File, length: int) -> None:

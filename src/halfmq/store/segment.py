@@ -79,10 +79,7 @@ class Segment:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            raise StoreFull(
-                f"no room for a log segment of {segment_bytes} bytes: {self.path}",
-                hint="free some space there, or shorten retention; verdicts go on while the current segment lasts",
-            ) from error
+            raise _no_room(self.path, segment_bytes) from error
         self.view = self.file.view()
 
     def write(self, at: int, data: bytes) -> None:
@@ -112,11 +109,16 @@ def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: i
     one of a trimmed log.
 
     Raises:
-        StoreFull: no room for it; nothing of it is left.
+        StoreFull: no room for it, not even for its name; nothing of it is left.
         OSError: anything else.
     """
     path = log_directory / segment_name(start)
-    segment = Segment(disk.open(path, create=True), start, name_synced=False)
+    try:
+        segment = Segment(disk.open(path, create=True), start, name_synced=False)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise _no_room(path, segment_bytes) from error
     try:
         segment.allocate(segment_bytes)
     except StoreFull:
@@ -125,6 +127,13 @@ def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: i
         raise
     segment.sync_name(disk)
     return segment
+
+
+def _no_room(path: Path, segment_bytes: int) -> StoreFull:
+    return StoreFull(
+        f"no room for a log segment of {segment_bytes} bytes: {path}",
+        hint="free some space there, or shorten retention; verdicts go on while the current segment lasts",
+    )
 
 
 class SegmentFiles:

@@ -13,7 +13,6 @@ Then, for each batch: ``append``, ``request_sync``; when ``durable_position`` ha
 Only this file knows in which order the parts must reach the disk; the reasons stand beside each step.
 """
 
-import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import pairwise
@@ -38,7 +37,7 @@ from halfmq.store.log_scan import LogScan
 from halfmq.store.published import Published, PublishedPage, read_published
 from halfmq.store.recovery import CheckpointFound, Recovery, find_out, settle
 from halfmq.store.recovery_cases import Act
-from halfmq.store.segment import SegmentFiles
+from halfmq.store.segment import NO_ROOM, SegmentFiles
 from halfmq.store.snapshot import WholeSnapshot, read_snapshot, remove_snapshots, write_snapshot
 from halfmq.store.topics_file import TopicInfo
 from halfmq.store.transaction_table import TransactionRow, UndecidedHalf
@@ -145,6 +144,10 @@ def _ignore_failure(error: StorePoisoned) -> None:
     """Nobody listens; the next append raises it."""
 
 
+def _ignore_space() -> None:
+    """Nobody listens; ``free_space_low`` says it."""
+
+
 class Store:
     """Not for more than one writer. Methods run on the writer's thread where nothing else is said."""
 
@@ -176,6 +179,9 @@ class Store:
         self.on_durable: Callable[[int], None] = _ignore_position
         #: Called once on the thread that saw a write or sync fail: stop the process, let no reply out.
         self.on_failed: Callable[[StorePoisoned], None] = _ignore_failure
+        #: Called on the thread that found no room for the next segment: refuse new messages until ``look_at_space``
+        #: sees some.
+        self.on_space_low: Callable[[], None] = _ignore_space
         self.log = CommitLog(
             disk,
             files,
@@ -193,6 +199,8 @@ class Store:
         self._slots = checkpoints.slots
         self._snapshot = checkpoints.snapshot if recovery.case.act is Act.REDO_FROM_SNAPSHOT else None
         self._published = 0
+        #: (position, broker time ms) that derived files could not follow to, for want of room; None while they follow.
+        self._behind: tuple[int, int] | None = None
         self._page: PublishedPage | None = None
         #: Number of a segment -> broker time of its first batch, ms.
         self._began_ms: dict[int, int] = {}
@@ -381,15 +389,22 @@ class Store:
         if self._syncer is not None:
             self._syncer.request(position)
         elif not self.log.next_is_ready and not self.log.space_low:
-            self.log.prepare_next()
+            self._prepare_next()
+
+    def _prepare_next(self) -> None:
+        if not self.log.prepare_next():
+            self.on_space_low()
 
     @property
     def free_space_low(self) -> bool:
         """Refuse new messages; verdicts, checks and trims go on in what is left."""
-        return self.log.space_low
+        return self.log.space_low or self._behind is not None
 
     def look_at_space(self) -> bool:
-        """Look again whether there is room, making the next segment if so. True: space is low. Any thread, now and then."""
+        """Look again whether there is room, making the next segment if so. True: space is low. Any thread, now and then.
+
+        Derived files that fell behind are another matter: ``catch_up``, on the writer's thread.
+        """
         return not self.log.prepare_next()
 
     def _sync(self, position: int) -> None:
@@ -398,7 +413,7 @@ class Store:
             durable = self.log.sync(position)
             self.on_durable(durable)
             if not self.log.next_is_ready and not self.log.space_low:
-                self.log.prepare_next()
+                self._prepare_next()
         except StorePoisoned as error:
             self.on_failed(error)
         except Exception as error:  # noqa: BLE001 - the thread's last stop
@@ -415,22 +430,42 @@ class Store:
         """Readers see the log below it: queues, keys, the transaction table, and other processes."""
         return self._published
 
-    def publish(self, position: int, broker_time_ms: int, batches: Iterable[FollowedBatch]) -> None:
+    def publish(self, position: int, broker_time_ms: int, batches: Iterable[FollowedBatch]) -> int:
         """Let derived files follow these batches, the next ones in log order, and let readers read below ``position``.
 
         Call it when ``durable_position`` has reached ``position``: what is published must not be taken back.
 
+        Returns what is published now. It is less than ``position`` while the disk has no room for derived files: they
+        are not needed for what the log promises, so they fall behind it in memory. Refuse new messages then, so that
+        what piles up has a bound, and call ``catch_up`` now and then; ``publish`` goes on as before.
+
         Raises:
-            OSError: a write failed; stop, a restart makes derived files whole again.
+            OSError: a write failed for another reason; stop, a restart makes derived files whole again.
         """
         assert self._page is not None, "publish before finish_recovery"
         stage = self.derived.stage
         for batch in batches:
             records = batch.records
             stage(records[0].offset - BATCH_HEADER_BYTES, batch.end, batch.broker_time_ms, records)
-        self.derived.flush()
-        self._published = position
-        self._page.publish(position, self.derived.log_start, broker_time_ms)
+        return self._follow(position, broker_time_ms)
+
+    def catch_up(self) -> int:
+        """Try again what a full disk kept derived files from; returns what is published now. Raises as ``publish``."""
+        return self._published if self._behind is None else self._follow(*self._behind)
+
+    def _follow(self, position: int, broker_time_ms: int) -> int:
+        assert self._page is not None
+        try:
+            self.derived.flush()
+            self._page.publish(position, self.derived.log_start, broker_time_ms)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self._behind = position, broker_time_ms
+        else:
+            self._behind = None
+            self._published = position
+        return self._published
 
     def checkpoint(self, position: int, chunks: Iterable[bytes]) -> None:
         """Make a restart redo from ``position``, with the state there in ``chunks``. Any thread, one at a time.
@@ -440,7 +475,7 @@ class Store:
 
         Raises:
             StorePoisoned: the log failed.
-            StoreFull: no room for the snapshot; the checkpoint before still stands, try again later.
+            StoreFull: no room for snapshot or slot; the checkpoint before still stands, try again later.
             OSError: derived files or slot failed; the checkpoint before still stands. What derived files hold on the
                 disk is not known: stop.
         """
@@ -452,14 +487,19 @@ class Store:
         try:
             crc = write_snapshot(self._disk, snapshots, self.store_id, self.epoch, position, chunks)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in NO_ROOM:
                 raise
             remove_snapshots(self._disk, snapshots, [kept.position for kept in self._slots])  # what was written of it
             raise StoreFull(f"no room for a snapshot in {snapshots}", hint="free space on that disk") from error
         self._disk.sync_directory(self._shard)  # the name of the snapshots' directory
         newest = max((slot.sequence for slot in self._slots), default=0)
         slot = Slot(newest + 1, self.epoch, position, crc)
-        write_checkpoint(self._disk, self._shard / "checkpoint", self.store_id, slot)
+        try:
+            write_checkpoint(self._disk, self._shard / "checkpoint", self.store_id, slot)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise StoreFull(f"no room for a checkpoint in {self._shard}", hint="free space on that disk") from error
         self._slots = (slot, *(old for old in self._slots if old.sequence == newest))
         remove_snapshots(self._disk, snapshots, [kept.position for kept in self._slots])
 
@@ -546,7 +586,7 @@ class Store:
 
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
         """(first, one past the last) published queue offset; (0, 0) for a queue without messages."""
-        return self.derived.bounds(topic_id, queue_id)
+        return self.derived.bounds(topic_id, queue_id, None if self._behind is None else self._published)
 
     def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
         """Queue offset by store time; see ``ConsumeQueues.search_by_time``."""
@@ -575,7 +615,15 @@ class Store:
             self._page.close()
             self._page = None
         if self.log.failure is None:
-            self.derived.close()
+            self._close_derived()
         self.log.close()
         lock, self._held_lock = self._held_lock, None
         _release(lock)
+
+    def _close_derived(self) -> None:
+        try:
+            self.derived.close()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            # Behind to the end: no checkpoint says otherwise, so the next start makes it from the log.

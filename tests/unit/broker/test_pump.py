@@ -14,6 +14,7 @@ from halfmq.errors import StoreFull, StorePoisoned
 from halfmq.model.records import Record
 from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability, Store
+from halfmq.testing.faulty_disk import FaultyDisk
 
 COMMIT = 8
 ID = "AC10000100002A9F0000000000000001"
@@ -225,7 +226,82 @@ async def test_no_room_for_the_next_segment_refuses_and_keeps_serving(
         assert codes[0] == 0
         assert codes[-1] == 14
         monkeypatch.undo()
+        assert running.broker._maintenance is not None
+        running.broker._maintenance.look_at_space()
+        while running.state.disk_full:
+            await asyncio.sleep(0.001)
         assert (await client.send("T", bytes(9_000), unique="9" * 32)).code == 0
+
+
+async def test_messages_are_refused_from_the_moment_on_that_the_next_segment_finds_no_room(tmp_path: Path) -> None:
+    """Goal: what is left of the segment is kept for verdicts. Method: nobody looks at the free space; the sync that makes
+    the next segment finds none."""
+    disk = FaultyDisk()
+    async with serving(tmp_path, disk=disk, durability=Durability.FSYNC) as running:
+        assert running.broker._maintenance is not None
+        running.broker._maintenance.stop()
+        client = await running.client()
+        half = await client.half("T", b"one", unique=ID)
+        disk.fail("allocate", errno.ENOSPC, path_ends=".seg", times=10_000)
+        for number in range(140):  # up to the next segment, which is there already, and beyond
+            code = (await client.send("T", bytes(9_000), unique=f"{number:032d}")).code
+            if code:
+                break
+        assert code == 14
+        assert running.state.disk_full
+        assert running.state.log_end % running.broker.config.segment_bytes < 40_000, "a fresh segment, nearly unused"
+        assert (await client.end(half, ID, COMMIT)).ext["HMQ_VERDICT"] == "COMMITTED"
+        assert running.broker._pump.failed is None
+
+
+@pytest.mark.parametrize("file", [".q", ".tx", "published"])
+async def test_no_room_for_derived_files_stops_neither_verdicts_nor_the_broker(tmp_path: Path, file: str) -> None:
+    """Goal: a full disk takes nothing back, tears nothing and is over when it is over. Method: writes to one kind of
+    derived file find no room while a consumer waits; then they do again, and the broker starts anew."""
+    disk = FaultyDisk()
+    other = "AC10000100002A9F0000000000000002"
+    async with serving(tmp_path, disk=disk) as running:
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        maintenance.stop()
+        client, consumer = await running.client(), await running.client()
+        half = await client.half("T", b"one", unique=ID)
+        back = await client.half("T", b"two", unique=other)
+        assert (await consumer.pull("T")).code == 19
+        parked = asyncio.create_task(consumer.pull("T", wait_ms=5_000))
+        await turns()
+        disk.fail("write", errno.ENOSPC, path_ends=file, times=10_000)
+        committed = await client.end(half, ID, COMMIT)
+        assert committed.ext["HMQ_VERDICT"] == "COMMITTED"
+        assert running.broker._pump.behind
+        assert (await client.send("T", b"x", unique="1" * 32)).code == 14
+        assert (await client.half("T", b"x", unique="2" * 32)).code == 14
+        assert (await client.end(half, ID, 12)).ext["HMQ_VERDICT"] == "COMMITTED", "the first verdict stands"
+        assert (await client.end(back, other, 12)).ext["HMQ_VERDICT"] == "ROLLED_BACK"
+        assert (await client.pull("T")).code == 19
+        assert (await client.ask(30, {"topic": "T", "queueId": "0"})).ext == {"offset": "0"}
+        taken: list[None] = []
+        maintenance.checkpoint(lambda: taken.append(None))
+        await turns()
+        assert taken
+        assert not disk.exists(tmp_path / "shard-0" / "checkpoint")
+        maintenance.look_at_space()
+        await turns(50)
+        assert running.state.disk_full, "there is still no room"
+        assert not parked.done()
+        disk.heal()
+        maintenance.look_at_space()
+        assert b"one" in (await asyncio.wait_for(parked, 2)).body
+        assert not running.state.disk_full
+        assert not running.broker._pump.behind
+        assert (await client.send("T", b"x", unique="1" * 32)).code == 0
+        assert (await client.ask(30, {"topic": "T", "queueId": "0"})).ext == {"offset": "2"}
+        assert running.broker._pump.failed is None
+    disk.kill()
+    async with serving(tmp_path, disk=disk) as running:
+        client = await running.client()
+        assert (await client.end(half, ID, COMMIT)).ext["HMQ_POSITION"] == committed.ext["HMQ_POSITION"]
+        assert (await client.ask(30, {"topic": "T", "queueId": "0"})).ext == {"offset": "2"}
 
 
 async def test_decision_that_breaks_is_answered_and_changes_nothing(

@@ -1,5 +1,6 @@
 """Segment files: names, preallocation, what they cost in descriptors, and views that outlive them."""
 
+import errno
 import gc
 from pathlib import Path
 
@@ -58,7 +59,20 @@ def test_a_full_disk_leaves_nothing_of_it() -> None:
     assert disk.free_bytes(HOME) == SIZE - 1
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_no_room_for_its_name_is_a_full_disk_too(code: int) -> None:
+    disk = disk_with_home()
+    disk.fail("create", code)
+    with pytest.raises(StoreFull):
+        create_segment(disk, HOME, 0, SIZE)
+    assert disk.list(HOME) == []
+
+
 def test_other_errors_are_no_full_disk() -> None:
+    disk = disk_with_home()
+    disk.fail("create")
+    with pytest.raises(OSError, match="Input/output"):
+        create_segment(disk, HOME, 0, SIZE)
     disk = disk_with_home()
     disk.fail("allocate")
     with pytest.raises(OSError, match="Input/output"):

@@ -1,5 +1,6 @@
 """The store as the broker uses it: start, append, sync, publish, checkpoint, trim, restart; and what it refuses."""
 
+import errno
 import threading
 from pathlib import Path
 
@@ -260,6 +261,111 @@ def test_a_full_disk_is_known_early_and_goes_away(disk: FaultyDisk, broker: Smal
     broker.turn([("send", 0, b"x" * 9_000)])
     broker.sync()
     assert broker.problems() == []
+
+
+#: More often than any test asks.
+EVERY_TIME = 10_000
+WRITES = [("write", ".q"), ("write", ".tx"), ("write", "published")]
+MAKES = [("create", ".q"), ("truncate", ".q"), ("create", ".tx"), ("truncate", ".tx")]
+
+
+def other_traffic(broker: SmallBroker, turns: int) -> None:
+    for number in range(turns):
+        broker.turn([("prepare", f"U{number}", number % 3, b"half %d" % number), ("send", number % 2, b"x" * 700)])
+        broker.turn([("commit", f"U{number}")])
+        broker.sync()
+
+
+@pytest.mark.parametrize(
+    ("before", "operation", "path_ends"),
+    [(turns, *case) for turns in (0, 20) for case in (WRITES if turns else WRITES + MAKES)],
+)
+def test_derived_files_fall_behind_on_a_full_disk_and_catch_up(
+    disk: FaultyDisk, broker: SmallBroker, operation: str, path_ends: str, before: int
+) -> None:
+    """Goal: no room for derived files takes nothing back and shows nothing half. Method: a full disk meets one kind of
+    them, the log goes on, readers look; then there is room again."""
+    some_traffic(broker, before)
+    seen = [broker.store.bounds(TOPIC, queue) for queue in range(3)]
+    position = broker.store.published_position
+    disk.fail(operation, errno.ENOSPC, path_ends=path_ends, times=EVERY_TIME)
+    other_traffic(broker, 12)
+    store = broker.store
+    assert store.published_position == position < store.durable_position
+    assert [store.bounds(TOPIC, queue) for queue in range(3)] == seen
+    for queue, (low, high) in enumerate(seen):
+        assert len(store.read_queue(TOPIC, queue, low, 1_000)) == high - low
+    assert store.catch_up() == position
+    assert store.free_space_low
+    assert store.failure is None
+    disk.heal()
+    assert store.catch_up() == store.durable_position == store.published_position
+    assert not store.free_space_low
+    assert broker.problems() == []
+    broker.checkpoint()
+    restart(broker)
+
+
+def test_a_store_that_is_closed_while_derived_files_are_behind_makes_them_at_the_next_start(
+    disk: FaultyDisk, broker: SmallBroker
+) -> None:
+    some_traffic(broker, 10)
+    broker.checkpoint()
+    disk.fail("write", errno.ENOSPC, path_ends=".q", times=EVERY_TIME)
+    other_traffic(broker, 12)
+    broker.store.close()
+    disk.heal()
+    broker.start()
+    assert broker.problems() == []
+
+
+def test_a_trim_behind_a_full_disk_is_followed_later(disk: FaultyDisk, broker: SmallBroker) -> None:
+    some_traffic(broker, 60)
+    segment = broker.store.segment_bytes
+    assert broker.store.log_end > segment
+    disk.fail("write", errno.ENOSPC, path_ends=".tx", times=EVERY_TIME)
+    broker.turn([("trim", segment)])
+    broker.turn([("send", 0, b"after")])
+    broker.sync()
+    assert broker.store.bounds(TOPIC, 0)[0] == 0
+    disk.heal()
+    broker.store.catch_up()
+    assert broker.store.bounds(TOPIC, 0)[0] > 0
+    broker.store.trim(segment)
+    assert broker.problems() == []
+
+
+def test_no_room_for_the_next_segment_is_told_by_the_sync_that_needed_it(disk: FaultyDisk, broker: SmallBroker) -> None:
+    told: list[bool] = []
+    broker.store.on_space_low = lambda: told.append(broker.store.free_space_low)
+    disk.fail("allocate", errno.ENOSPC, path_ends=".seg", times=EVERY_TIME)
+    broker.turn([("send", 0, b"x")])
+    assert not told
+    broker.sync()
+    assert told == [True]
+    assert broker.store.failure is None
+    disk.heal()
+    assert not broker.store.look_at_space()
+    for _ in range(20):
+        broker.turn([("send", 0, b"x" * 5_000)])
+        broker.sync()
+    assert told == [True]
+
+
+@pytest.mark.parametrize(("operation", "path_ends"), [("write", ".new"), ("write", "checkpoint")])
+def test_no_room_for_a_checkpoint_leaves_the_one_before_and_is_no_failure(
+    disk: FaultyDisk, broker: SmallBroker, operation: str, path_ends: str
+) -> None:
+    some_traffic(broker, 10)
+    broker.checkpoint()
+    position = broker.store.published_position
+    some_traffic_more(broker)
+    disk.fail(operation, errno.EDQUOT, path_ends=path_ends)
+    with pytest.raises(StoreFull):
+        broker.checkpoint()
+    restart(broker)
+    assert broker.store.redo_from == position
+    broker.checkpoint()
 
 
 @pytest.mark.parametrize(
