@@ -49,40 +49,51 @@ class Watcher:
                 await asyncio.sleep(0.05)
 
     async def _read_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Ask all queues in turn; True when all are at their end and we are to stop."""
+        """Ask all queues in rounds; True when all are at their end and we are to stop."""
         while True:
             stopping = self.stopping
+            asked = list(self.offsets)
+            writer.write(b"".join(self._pull(topic, queue) for topic, queue in asked))
             idle = 0
-            for (topic, queue), offset in self.offsets.items():
-                ext = {
-                    "consumerGroup": "crash-watcher", "topic": topic, "queueId": str(queue), "queueOffset": str(offset),
-                    "maxMsgNums": "1000", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
-                    "subVersion": "0", "expressionType": "TAG",
-                }  # fmt: skip
-                writer.write(
-                    frame(
-                        msgspec.json.encode(
-                            {"code": 11, "flag": 0, "language": "JAVA", "opaque": 7, "version": 401, "extFields": ext}
-                        )
-                    )
-                )
+            for topic, queue in asked:  # one thread handles them: the answers come in the order of the questions
                 length = int.from_bytes(await reader.readexactly(4), "big")
                 rest = await reader.readexactly(length)
-                answer = _decode(rest[4 : 4 + int.from_bytes(rest[1:4], "big")])
-                if answer.code == 0:
-                    self._take(topic, queue, rest[4 + int.from_bytes(rest[1:4], "big") :])
-                elif answer.code == 21:
-                    moved = int((answer.extFields or {})["nextBeginOffset"])
-                    os.write(self.file, f"GAP {topic} {queue} {offset} {moved}\n".encode())
-                    self.offsets[topic, queue] = moved
-                elif answer.code in (17, 19, 20):
-                    idle += 1
-                else:
-                    os.write(self.file, f"REFUSED {answer.code} {answer.remark}\n".encode())
-            if idle == len(self.offsets):
+                body_at = 4 + int.from_bytes(rest[1:4], "big")
+                answer = _decode(rest[4:body_at])
+                assert asked[answer.opaque] == (topic, queue), answer
+                idle += not self._look_at(topic, queue, answer, rest[body_at:])
+            if idle == len(asked):
                 if stopping:
                     return True
                 await asyncio.sleep(0.05)
+            elif not stopping:
+                await asyncio.sleep(0.02)  # fuller answers: the load shall be the services'
+
+    def _pull(self, topic: str, queue: int) -> bytes:
+        ext = {
+            "consumerGroup": "crash-watcher", "topic": topic, "queueId": str(queue),
+            "queueOffset": str(self.offsets[topic, queue]), "maxMsgNums": "1000", "sysFlag": "4", "commitOffset": "0",
+            "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+        }  # fmt: skip
+        opaque = list(self.offsets).index((topic, queue))
+        header = {"code": 11, "flag": 0, "language": "JAVA", "opaque": opaque, "version": 401, "extFields": ext}
+        return frame(msgspec.json.encode(header))
+
+    def _look_at(self, topic: str, queue: int, answer: _Answer, body: bytes) -> bool:
+        """Whether there was something new."""
+        if answer.code == 0:
+            self._take(topic, queue, body)
+            return True
+        if answer.code == 21:
+            offset = self.offsets[topic, queue]
+            moved = int((answer.extFields or {})["nextBeginOffset"])
+            self.offsets[topic, queue] = moved
+            if moved != offset:
+                os.write(self.file, f"GAP {topic} {queue} {offset} {moved}\n".encode())
+                return True
+        elif answer.code not in (17, 19, 20):
+            os.write(self.file, f"REFUSED {answer.code} {answer.remark}\n".encode())
+        return False
 
     def _take(self, topic: str, queue: int, body: bytes) -> None:
         at, lines, offset = 0, [], self.offsets[topic, queue]
