@@ -7,7 +7,9 @@ process and inside a simulation.
 """
 
 import asyncio
+import errno
 import logging
+import socket
 import time as stopwatch
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -33,7 +35,7 @@ from halfmq.core.decision import Done, Effect, Reply, SendCheck, WakeQueue
 from halfmq.core.session import LogOffsetsNow, Published, apply_session
 from halfmq.core.snapshot import load_rows
 from halfmq.core.state import State
-from halfmq.errors import HalfmqError, PortTaken, StoreDamaged, StorePoisoned
+from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreDamaged, StorePoisoned
 from halfmq.model.records import Trim
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import Clock
@@ -94,7 +96,8 @@ class Broker:
         """Bind, recover, serve. Returns the ports.
 
         Raises:
-            PortTaken, StoreInUse, StoreDamaged, StoreFull, WrongVersion, OSError: nothing serves; ``close``.
+            PortTaken, EnvironmentFailed, StoreInUse, StoreDamaged, StoreFull, WrongVersion, OSError: nothing serves;
+                ``close``.
         """
         began = stopwatch.perf_counter()
         self._gateway = Gateway(self._loop, lambda: self._pump.backlog)
@@ -142,10 +145,7 @@ class Broker:
                     self._gateway.protocol, self.config.host, port, start_serving=False, backlog=1024
                 )
             except OSError as error:
-                raise PortTaken(
-                    f"the {what} cannot listen on {self.config.host}:{port}: {error.strerror or error}",
-                    hint="stop the other process, or choose --port and --name-port (0: any free one)",
-                ) from error
+                raise cannot_listen(f"the {what} cannot listen on {self.config.host}:{port}", error) from error
             self._servers.append(server)
             found.append(server.sockets[0].getsockname()[1])
         return Ports(*found)
@@ -270,6 +270,21 @@ class Broker:
         if self._store is not None:
             self._store.close()
             self._store = None
+
+
+def cannot_listen(what: str, error: OSError) -> PortTaken | EnvironmentFailed:
+    """The error for a port that could not be bound, with the hint for its reason."""
+    text = f"{what}: {error.strerror or error}"
+    if error.errno == errno.EADDRINUSE:
+        return PortTaken(text, hint="stop the other process, or choose --port and --name-port (0: any free one)")
+    if isinstance(error, socket.gaierror) or error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL):
+        return EnvironmentFailed(
+            text,
+            hint="--host is no address of this machine; to listen everywhere: --host 0.0.0.0 with --advertise-host",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return EnvironmentFailed(text, hint="ports below 1024 are for root: choose --port and --name-port above")
+    return EnvironmentFailed(text, hint="look at --host, --port and --name-port, and at the limits of this machine")
 
 
 def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:

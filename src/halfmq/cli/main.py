@@ -23,7 +23,9 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "serve": Entry("halfmq.cli.serve", "Run the broker and its name service on one directory."),
-    "store": Entry("halfmq.cli.store", "Verify or dump a store, offline."),
+    "store": Entry(
+        "halfmq.cli.store", "Verify or dump a store's files; changes nothing, also beside a running broker."
+    ),
     "bench": Entry("halfmq.cli.bench", "Measure a broker: transactions per second, latencies, CPU."),
 }
 

@@ -245,7 +245,7 @@ class CommitLog:
         if body_crc_of(pieces[1]) != int.from_bytes(pieces[0][8:12], "big"):
             raise StoreDamaged(
                 f"the body of the record at log offset {source} in {self._directory} does not have the CRC that it states",
-                hint="run `halfmq store verify` and restore the segment from a replica or a backup",
+                hint="run `halfmq store verify` and restore the segment from a backup",
             )
         return pieces
 

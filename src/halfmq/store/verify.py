@@ -12,7 +12,8 @@ It works beside a running broker: what is compared lies below the published posi
 what time must change (rows settle, checks count up, old segments go). The log behind that position is looked at too;
 a torn end there is a note, since a broker may be writing it, or the next start will cut it.
 
-Damage to the log is for a backup or a replica. Damage to anything else is not: it can be made again from the log.
+Damage to the log is for a backup. Damage to anything else is not: it can be made again from the log, if that is whole;
+so beside damage to the log, the remedy for everything else is to put the log right first.
 """
 
 from collections import Counter
@@ -66,7 +67,18 @@ _TOLD_MAX: Final = 20
 #: Times that the log is listed again when a broker trims it meanwhile.
 _LIST_ATTEMPTS: Final = 5
 
-RESTORE: Final = "restore the segment from a backup or a replica; nothing else has these bytes"
+RESTORE: Final = (
+    "stop the broker and restore this segment's file from a backup that was taken after the next segment began, or the "
+    "whole directory from any backup; nothing else has these bytes"
+)
+SHORTER: Final = (
+    "after a power loss with durability `memory` nothing is to be done: what lay behind is lost, and a start goes on here; "
+    "else restore the directory from a backup"
+)
+REPORT: Final = (
+    "keep the directory and report it: the batch is whole, so it was written like this, and a backup has the same"
+)
+LOG_FIRST: Final = "first put the log right, then verify again: what does not fit a damaged log may be right"
 REMAKE: Final = (
     "stop the broker, remove queues, transactions, keys, topics.json and checkpoint from shard-0, and start it: "
     "they are made again from the log"
@@ -123,7 +135,10 @@ class _Notes:
             for kind, count in self._seen.items()
             if count > _TOLD_MAX
         ]
-        return (*self._findings, *more)
+        found = (*self._findings, *more)
+        if not any(finding.damage and finding.part == "log" for finding in found):
+            return found
+        return tuple(one._replace(remedy=LOG_FIRST) if one.remedy in (REMAKE, REDO_MORE) else one for one in found)
 
 
 def verify_store(disk: Disk, directory: Path) -> Report:
@@ -166,11 +181,12 @@ class _Walk:
         if self._segments.numbers():
             self._log(scan, durable, page)
         elif durable:
-            self._notes.damage("log", f"no segments in {self._shard / 'log'}, but it was durable to {durable}", RESTORE)
+            what = f"no segments in {self._shard / 'log'}, but it was durable to {durable}"
+            self._notes.damage("log", what, "restore the directory from a backup; nothing else has these bytes")
         for slot in slots:
             if slot.position > self._log_start and not scan.batch_ends_at(slot.position):
                 what = f"a slot names log offset {slot.position}, where no batch ends"
-                self._notes.damage("checkpoint", what, "keep the directory; a start refuses this store")
+                self._notes.damage("checkpoint", what, "restore the directory from a backup; a start refuses this one")
         self._segments.close()
         return Report(self._notes.all(), dict(self._counted), self._log_start, self._position)
 
@@ -194,9 +210,7 @@ class _Walk:
                 self._end(scanned, below)
         if below is not None and self._position < below:
             what = f"the log ends at {self._position}, position {below} is published"
-            self._notes.damage(
-                "log", what, "a broker with durability `memory` lost power, or the log was cut: " + RESTORE
-            )
+            self._notes.damage("log", what, SHORTER)
         derived.finish(self._position, below)
 
     def _end(self, last: EndOfLog | TornTail | CorruptInterior, below: int | None) -> None:
@@ -233,7 +247,7 @@ class _Walk:
         size = self._identity.segment_bytes
         what = f"the verdict at {record.offset} refers to log offset {ref.offset}"
         if segment_start(ref.offset, size) != segment_start(record.offset, size):
-            self._notes.damage("log", f"{what}, which lies in another segment", RESTORE)
+            self._notes.damage("log", f"{what}, which lies in another segment", REPORT)
             return
         segment = self._segments.get(ref.offset // size)
         assert segment is not None
@@ -242,12 +256,12 @@ class _Walk:
         message_at = MESSAGE_AT_BY_KIND[kind]
         length = int.from_bytes(segment.view[place + 4 : place + 8], "big") - message_at
         if not message_at or length != ref.message_bytes:
-            self._notes.damage("log", f"{what}: no message of {ref.message_bytes} bytes lies there", RESTORE)
+            self._notes.damage("log", f"{what}: no message of {ref.message_bytes} bytes lies there", REPORT)
         elif kind in (Kind.HALF, Kind.CARRIED_HALF):
             at = place + message_at + AT_QUEUE_OFFSET
             half_index = int.from_bytes(segment.view[at : at + 8], "big", signed=True)
             if half_index != ref.half_index:
-                self._notes.damage("log", f"{what} as half {ref.half_index}, there lies half {half_index}", RESTORE)
+                self._notes.damage("log", f"{what} as half {ref.half_index}, there lies half {half_index}", REPORT)
 
     # --- what only accelerates
 
@@ -361,7 +375,7 @@ class _DerivedCheck:
         next_offset = self._ends.get((topic_id, queue_id), queue_offset)
         if queue_offset != next_offset:
             what = f"{where}: the record at {expected.visible_at} should give queue offset {next_offset}"
-            self._notes.damage("log", what, RESTORE)
+            self._notes.damage("log", what, REPORT)
         self._ends[(topic_id, queue_id)] = queue_offset + 1
         found = self._queues.read(topic_id, queue_id, queue_offset, 1, self._bound)
         if not found:
@@ -453,7 +467,7 @@ class _DerivedCheck:
         before = self._settled.setdefault(half_index, position)
         if before != position:
             what = f"half {half_index} is settled twice, at {before} and at {position}"
-            self._notes.damage("log", what, "keep the directory and report it: a transaction has one verdict")
+            self._notes.damage("log", what, "a transaction has one verdict: " + REPORT)
 
     def _row(self, half_index: int, **expected: int) -> TransactionRow | None:
         self._counted["rows"] += 1

@@ -10,7 +10,7 @@ from tests.support.store_writer import StoreWriter
 from halfmq.errors import StoreDamaged, UsageError
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
-from halfmq.store.verify import RESTORE, Report, verify_store
+from halfmq.store.verify import LOG_FIRST, REMAKE, RESTORE, SHORTER, Report, verify_store
 
 
 def parts(report: Report) -> set[str]:
@@ -77,7 +77,32 @@ def test_damage_is_named_with_its_part_and_a_remedy(tmp_path: Path, name: str) -
     assert part in parts(report)
     assert report.damaged
     assert all(finding.remedy for finding in report.findings)
-    assert (RESTORE in {finding.remedy for finding in report.findings}) == (part == "log")
+    remedies = {finding.remedy for finding in report.findings}
+    assert (RESTORE in remedies) == (part == "log")
+    assert (REMAKE in remedies) == (part in ("queues", "transactions", "keys"))
+
+
+def test_nothing_is_to_be_made_again_from_a_damaged_log(tmp_path: Path) -> None:
+    add_checkpoint(sample_store(tmp_path))
+    shard = tmp_path / "shard-0"
+    for name in ("a bit in a batch header", "a row's state", "a snapshot"):
+        DAMAGE[name][1](shard)
+    report = verify_store(RealDisk(), tmp_path)
+    remedies = {(finding.part, finding.remedy) for finding in report.findings}
+    assert {("log", RESTORE), ("checkpoint", LOG_FIRST)} <= remedies
+    assert REMAKE not in {remedy for _, remedy in remedies}
+
+
+def test_a_log_that_ends_before_what_was_published_says_when_that_is_no_loss_to_repair(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    end = writer.log.end
+    segment = tmp_path / "shard-0" / "log" / f"{end - end % writer.segment_bytes:020d}.seg"
+    with segment.open("r+b") as file:
+        file.truncate(0)
+        file.truncate(writer.segment_bytes)
+    remedies = {(finding.part, finding.remedy) for finding in verify_store(RealDisk(), tmp_path).findings}
+    assert ("log", SHORTER) in remedies
+    assert {remedy for part, remedy in remedies if part != "log"} <= {LOG_FIRST}
 
 
 def test_an_entry_that_no_record_calls_for_is_damage(tmp_path: Path) -> None:
