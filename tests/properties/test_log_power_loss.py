@@ -10,61 +10,34 @@ Sometimes only the process is killed, so that what was not synced is still there
 """
 
 import os
-import random
 from pathlib import Path
 
 import pytest
 from tests.support import log_records as make
+from tests.support.power_cuts import Lives, Lost, broken, counts_of, without_fdatasync
 
-from halfmq.errors import HalfmqError
 from halfmq.store.batch_codec import decode_batch, read_header
 from halfmq.store.commit_log import CommitLog
 from halfmq.store.log_scan import Batch, LogScan
 from halfmq.store.recovery import find_out, settle
 from halfmq.store.segment import SegmentFiles
-from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 
 SEEDS = int(os.environ.get("HALFMQ_SEEDS", "400"))
 HOME = Path("/store/shard-0/log")
 
 
-class Lost(AssertionError):
-    """The promise is broken; the text says which."""
+class Run(Lives):
+    """One seed: a log under load, with power losses."""
 
-
-class Run:
-    """One seed: a log under load, with power losses. Counts what it saw, so that none passes on nothing."""
+    operations = 60
 
     def __init__(self, seed: int) -> None:
-        self.dice = random.Random(f"load {seed}")
-        self.disk = FaultyDisk(seed)
+        super().__init__(seed)
         self.under = make.LogUnderTest(self.disk, HOME)
         #: (end, records) of each batch that was written or begun, in order.
         self.written: list[tuple[int, list[object]]] = []
         self.durable = 0
         self.epoch = 0
-        self.losses = 0
-        self.kills = 0
-        self.rolls = 0
-        self.cut_batches = 0
-        self.inside_recovery = 0
-
-    def go(self) -> "Run":
-        for _ in range(self.dice.randrange(2, 6)):
-            self.disk.power_fails_after(int(self.dice.expovariate(1 / 60)))
-            try:
-                self.start()
-                self.load()
-            except PowerLost:
-                self.losses += 1
-            if self.dice.random() < 0.3:
-                self.disk.kill()
-                self.kills += 1
-            else:
-                self.disk.crash()
-        self.start()
-        self.check()
-        return self
 
     def start(self) -> None:
         recovering = True
@@ -72,7 +45,7 @@ class Run:
             self.under.make().start()
             recovering = False
         finally:
-            self.inside_recovery += recovering
+            self.counts["inside_recovery"] += recovering
         self.check()
         log = self.under.log
         if log.epoch <= self.epoch:
@@ -91,7 +64,7 @@ class Run:
         expected = [one for one in self.written if one[0] <= under.log.end]
         if found != expected:
             raise Lost(f"{len(found)} batches are there, {len(expected)} should be up to {under.log.end}")
-        self.cut_batches += len(self.written) - len(expected)
+        self.counts["cut_batches"] += len(self.written) - len(expected)
         self.written = expected
         self.durable = under.log.end
 
@@ -115,78 +88,51 @@ class Run:
         size = make.end_of(records) - end
         if end % make.SEGMENT == 0 or end % make.SEGMENT + size > make.SEGMENT:
             records = make.laid_out(-(-end // make.SEGMENT) * make.SEGMENT, [make.base(end), *makes])
-            self.rolls += 1
+            self.counts["rolls"] += 1
         # Noted before it is written: power may fail in the middle, and all of it may have arrived.
         self.written.append((make.end_of(records), list(records)))
         log.append(records, 1_000)
 
 
-def run_all(seeds: range) -> list[Run]:
-    runs = []
-    for seed in seeds:
-        try:
-            runs.append(Run(seed).go())
-        except (Lost, HalfmqError) as error:
-            pytest.fail(f"seed {seed}: {error}")
-    return runs
-
-
 def test_some_seeds() -> None:
-    assert sum(run.losses for run in run_all(range(15))) > 10
+    assert counts_of(Run, range(15))["losses"] > 10
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 def test_everything_durable_is_there_and_the_rest_is_a_prefix() -> None:
-    runs = run_all(range(SEEDS))
-    assert sum(run.losses for run in runs) > SEEDS
-    assert sum(run.kills for run in runs) > SEEDS / 2
-    assert sum(run.rolls for run in runs) > SEEDS
-    assert sum(run.cut_batches for run in runs) > SEEDS
-    assert sum(run.inside_recovery for run in runs) > SEEDS / 10
-
-
-def broken(seeds: int) -> int:
-    """How many of these seeds see a promise broken."""
-    count = 0
-    for seed in range(seeds):
-        try:
-            Run(seed).go()
-        except (Lost, HalfmqError, ValueError):
-            count += 1
-    return count
+    counts = counts_of(Run, range(SEEDS))
+    assert counts["losses"] > SEEDS
+    assert counts["kills"] > SEEDS / 2
+    assert counts["rolls"] > SEEDS
+    assert counts["cut_batches"] > SEEDS
+    assert counts["inside_recovery"] > SEEDS / 10
 
 
 @pytest.mark.slow
 def test_without_fdatasync_it_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = FaultyDisk.__init__
-
-    def lying(self: FaultyDisk, seed: int = 0) -> None:
-        original(self, seed)
-        self.sync_is_a_lie = True
-
-    monkeypatch.setattr(FaultyDisk, "__init__", lying)
-    assert broken(30) > 10
+    without_fdatasync(monkeypatch)
+    assert broken(Run, 30) > 10
 
 
 @pytest.mark.slow
 def test_without_the_directory_sync_of_a_new_segment_it_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("halfmq.store.segment.Segment.sync_name", lambda self, disk: self.file.sync())
-    assert broken(60) > 3
+    assert broken(Run, 60) > 3
 
 
 @pytest.mark.slow
 def test_accepting_a_torn_tail_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch whose header is there is taken without looking at its checksum."""
     monkeypatch.setattr("halfmq.store.log_scan.examine", read_header)
-    assert broken(60) > 3
+    assert broken(Run, 60) > 3
 
 
 @pytest.mark.slow
 def test_taking_the_end_for_durable_without_a_sync_at_the_start_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeroing a torn tail counts only when it is on the disk before the next batch is."""
     monkeypatch.setattr(make.LogUnderTest, "start", start_without_sync)
-    assert broken(60) > 3
+    assert broken(Run, 60) > 3
 
 
 def start_without_sync(self: make.LogUnderTest) -> make.LogUnderTest:

@@ -7,52 +7,31 @@ each half with its verdict. From time to time everything but the log is deleted 
 """
 
 import os
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.power_cuts import Lives, Lost, broken, counts_of, without_fdatasync
 from tests.support.small_broker import QUEUES, SmallBroker
-
-from halfmq.errors import HalfmqError
-from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 
 SEEDS = int(os.environ.get("HALFMQ_SEEDS", "250"))
 HOME = Path("/store")
 
 
-class Lost(AssertionError):
-    """The promise is broken; the text says which."""
+class Run(Lives):
+    """One seed: a store under load, with power losses."""
 
+    operations = 120
 
-class Run:
     def __init__(self, seed: int) -> None:
-        self.dice = random.Random(f"load {seed}")
-        self.disk = FaultyDisk(seed)
+        super().__init__(seed)
         self.broker = SmallBroker(self.disk, HOME)
         self.durable = 0
         self.transactions = 0
-        self.cases: list[str] = []
-        self.losses = 0
-        self.trims = 0
-        self.checkpoints = 0
 
-    def go(self) -> "Run":
-        for _ in range(self.dice.randrange(2, 6)):
-            self.disk.power_fails_after(int(self.dice.expovariate(1 / 120)))
-            try:
-                self.start()
-                self.load()
-            except PowerLost:
-                self.losses += 1
-            if self.dice.random() < 0.3:
-                self.disk.kill()
-            else:
-                self.disk.crash()
-            if self.dice.random() < 0.15:
-                self.delete_what_is_derived()
-        self.start()
-        return self
+    def between_lives(self) -> None:
+        if self.dice.random() < 0.15:
+            self.delete_what_is_derived()
 
     def delete_what_is_derived(self) -> None:
         for path in self.disk.image():
@@ -61,7 +40,8 @@ class Run:
 
     def start(self) -> None:
         broker = self.broker.start()
-        self.cases.append(broker.store.recovery.case.letter)
+        case = broker.store.recovery.case.letter
+        self.counts[f"case {case}"] += 1
         end = broker.store.log_end
         if end < self.durable:
             raise Lost(f"the log ends at {end}, it was durable up to {self.durable}")
@@ -69,7 +49,7 @@ class Run:
         self.durable = end
         problems = broker.problems()
         if problems:
-            raise Lost(f"case {self.cases[-1]}: {problems[0]} ({len(problems)} in all)")
+            raise Lost(f"case {case}: {problems[0]} ({len(problems)} in all)")
 
     def load(self) -> None:
         dice, broker = self.dice, self.broker
@@ -114,7 +94,7 @@ class Run:
         self.broker.sync()
         self.durable = self.broker.store.durable_position
         self.broker.checkpoint()
-        self.checkpoints += 1
+        self.counts["checkpoints"] += 1
 
     def trim(self) -> None:
         broker = self.broker
@@ -128,54 +108,27 @@ class Run:
         broker.sync()
         self.durable = broker.store.durable_position
         broker.store.trim(log_start)
-        self.trims += 1
-
-
-def run_all(seeds: range) -> list[Run]:
-    runs = []
-    for seed in seeds:
-        try:
-            runs.append(Run(seed).go())
-        except (Lost, HalfmqError) as error:
-            pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
-    return runs
+        self.counts["trims"] += 1
 
 
 def test_some_seeds() -> None:
-    assert sum(run.losses for run in run_all(range(10))) > 5
+    assert counts_of(Run, range(10))["losses"] > 5
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 def test_readers_see_what_the_log_holds_after_every_loss() -> None:
-    runs = run_all(range(SEEDS))
-    assert sum(run.losses for run in runs) > SEEDS / 2
-    assert sum(run.checkpoints for run in runs) > SEEDS / 2
-    assert sum(run.trims for run in runs) > SEEDS / 4
-    letters = {letter for run in runs for letter in run.cases}
-    assert letters >= set("AHILM"), letters
-
-
-def broken(seeds: int) -> int:
-    count = 0
-    for seed in range(seeds):
-        try:
-            Run(seed).go()
-        except (Lost, HalfmqError):
-            count += 1
-    return count
+    counts = counts_of(Run, range(SEEDS))
+    assert counts["losses"] > SEEDS / 2
+    assert counts["checkpoints"] > SEEDS / 2
+    assert counts["trims"] > SEEDS / 4
+    assert all(counts[f"case {letter}"] for letter in "AHILM"), counts
 
 
 @pytest.mark.slow
 def test_without_fdatasync_it_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = FaultyDisk.__init__
-
-    def lying(self: FaultyDisk, seed: int = 0) -> None:
-        original(self, seed)
-        self.sync_is_a_lie = True
-
-    monkeypatch.setattr(FaultyDisk, "__init__", lying)
-    assert broken(20) > 5
+    without_fdatasync(monkeypatch)
+    assert broken(Run, 20) > 5
 
 
 @pytest.mark.slow
@@ -187,4 +140,4 @@ def test_publishing_before_the_sync_goes_red(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(SmallBroker, "sync", lambda self: None)
     monkeypatch.setattr(Run, "checkpoint", sync)
-    assert broken(30) > 5
+    assert broken(Run, 30) > 5

@@ -1,0 +1,111 @@
+"""A load under power losses and kills, life after life, on a disk that drops, tears and reorders what was not synced.
+
+A test says what a life is (``start``, ``load``) and what must hold after each loss; here is when the power fails, what is
+counted over many seeds, and how many of them see a promise broken.
+"""
+
+import gc
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from halfmq.errors import HalfmqError
+from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
+
+
+class Lost(AssertionError):
+    """The promise is broken; the text says which."""
+
+
+class Lives:
+    """One seed. It repeats exactly.
+
+    Only ``counts`` outlives it: a disk with its history takes megabytes, and a test runs thousands of seeds.
+    """
+
+    #: Disk operations until the power fails, on average.
+    operations: int
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(f"load {seed}")
+        self.disk = FaultyDisk(seed)
+        self.counts: Counter[str] = Counter()
+
+    def go(self) -> Counter[str]:
+        """Two to five lives, and a last start.
+
+        Raises:
+            Lost, HalfmqError: a promise is broken.
+        """
+        for _ in range(self.dice.randrange(2, 6)):
+            self.disk.power_fails_after(int(self.dice.expovariate(1 / self.operations)))
+            try:
+                self.start()
+                self.load()
+            except PowerLost:
+                self.counts["losses"] += 1
+            if self.dice.random() < 0.3:
+                self.disk.kill()
+                self.counts["kills"] += 1
+            else:
+                self.disk.crash()
+            self.between_lives()
+        self.start()
+        return self.counts
+
+    def start(self) -> None:
+        """Recover, and look whether all promises hold."""
+        raise NotImplementedError
+
+    def load(self) -> None:
+        """Write until done, or until the power fails."""
+        raise NotImplementedError
+
+    def between_lives(self) -> None:
+        """What else happens to the disk."""
+
+
+#: A life takes up to 50 MB, in cycles that the collector finds late: disk, files and store know each other.
+_COLLECT_EVERY = 8
+
+
+def _bounded(seeds: Iterable[int]) -> Iterator[int]:
+    for number, seed in enumerate(seeds):
+        if number % _COLLECT_EVERY == 0:
+            gc.collect()
+        yield seed
+
+
+def counts_of(lives: type[Lives], seeds: Iterable[int]) -> Counter[str]:
+    """Over all seeds; fails the test with the first seed that breaks a promise."""
+    total: Counter[str] = Counter()
+    for seed in _bounded(seeds):
+        try:
+            total += lives(seed).go()
+        except (Lost, HalfmqError) as error:
+            pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
+    return total
+
+
+def broken(lives: type[Lives], seeds: int) -> int:
+    """How many of these seeds see a promise broken."""
+    count = 0
+    for seed in _bounded(range(seeds)):
+        try:
+            lives(seed).go()
+        except (Lost, HalfmqError, ValueError):
+            count += 1
+    return count
+
+
+def without_fdatasync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every disk of this test says "synced" and is not."""
+    original = FaultyDisk.__init__
+
+    def lying(self: FaultyDisk, seed: int = 0) -> None:
+        original(self, seed)
+        self.sync_is_a_lie = True
+
+    monkeypatch.setattr(FaultyDisk, "__init__", lying)
