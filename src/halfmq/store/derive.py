@@ -168,7 +168,6 @@ class Derived:
         self.stage(batch_offset, batch_end, broker_time_ms, records)
         self._staged_records += len(records)
         if self._staged_records >= _REDO_RECORDS:
-            self._staged_records = 0
             self.flush()
 
     def stage(self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]) -> None:
@@ -177,14 +176,12 @@ class Derived:
             raise InvariantViolated(
                 f"derived files stand at {self.position} and were given the batch at {batch_offset} again"
             )
-        table = self.table
-        table.waiting_bytes += batch_end - batch_offset
-        prepared = table.prepared
+        prepared = self.table.prepared
         committed = self._committed
         add_keys = self.keys.add
         for record in records:
             if type(record) is HalfRecord:
-                prepared(record)
+                prepared(record, broker_time_ms)
                 message = record[3]
                 if message[13].find(_KEYS) >= 0:
                     add_keys(message, record[0])
@@ -212,11 +209,6 @@ class Derived:
             self._trim_to = 0
         if self._topics_changed and not self._redoing:
             self._write_topics()
-
-    def flush_rows(self) -> None:
-        """Write the rows of the transaction table that wait in memory. A checkpoint needs it, see ``rows_position``."""
-        self.table.flush()
-        self.rows_position = self.position
 
     def _message(self, record: MessageRecord, now_ms: int) -> None:
         offset, size, topic_id, message, unique_id = record
@@ -347,11 +339,10 @@ class Derived:
         if self.position > end:
             raise InvariantViolated(f"derived files stand at {self.position}, behind the log's end {end}")
         self.flush()
-        self.flush_rows()
         self.queues.cut(self.log_start)
         self.table.cut(next_half_index)
         self.keys.cut()
-        self.position = self.rows_position = end
+        self.position = end
         self._redoing = False
         if self._topics_changed:
             self._write_topics()
@@ -374,16 +365,13 @@ class Derived:
     def sync(self) -> None:
         """Make durable what was followed so far; from any thread. Then a checkpoint at or below may be written.
 
-        Rows of the transaction table count up to ``rows_position``.
-
         Raises:
             OSError: write no checkpoint, and poison the store: what reached the disk is not known.
         """
         self._files.sync()
 
     def expired_table_files(self, log_start: int) -> list[int]:
-        """Table files that say nothing any more after a trim. Give each to ``drop_table_file``."""
-        self.flush_rows()
+        """Table files that say nothing any more after a trim. Slow; any thread. Give each to ``drop_table_file``."""
         return self.table.expired(log_start)
 
     def drop_table_file(self, base: int) -> None:
@@ -398,7 +386,6 @@ class Derived:
         """
         try:
             self.flush()
-            self.flush_rows()
         finally:
             self._files.close()
 

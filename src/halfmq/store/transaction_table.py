@@ -3,12 +3,9 @@
 A half index is what RocketMQ calls ``tranStateTableOffset``. The table answers "what became of it" without a search
 and without memory that grows with history; Spark and the console read it by columns.
 
-A row's life: zeros, UNDECIDED, then COMMITTED or ROLLED_BACK for ever. A verdict mostly follows its half closely, so a
-half that is the only one of its transaction waits as its record: the verdict then packs the whole row at once. Rows
-change in pages of 32 in memory. Both reach the file with ``flush``, neighbouring pages in one write: before each
-checkpoint, and when too much waits (``is_full``). So the file may lag behind the published position, but holds all
-that was followed before a checkpoint; recovery writes later rows again from the log and from the snapshot's undecided
-transactions.
+Rows change in pages of 32 that are kept in memory for a while, since a commit mostly follows its prepare closely:
+``flush`` writes the pages that changed, neighbours in one write. A row's life: zeros, UNDECIDED, then COMMITTED or
+ROLLED_BACK for ever. Recovery writes the rows again from the log and from the undecided transactions of the snapshot.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,9 +32,6 @@ _FILE_PAGES: Final = TRANSACTION_FILE_ROWS // _PAGE_ROWS
 _FILE_BYTES: Final = TRANSACTION_FILE_ROWS * TRANSACTION_ROW_BYTES
 #: Pages kept in memory: 4 MiB, 32,768 rows, some seconds of traffic.
 _PAGES_MAX: Final = 1_024
-#: Changed pages, and bytes of log behind the halves that wait, above which ``flush`` should be called.
-_DIRTY_PAGES_MAX: Final = 256
-_WAITING_BYTES_MAX: Final = 8 << 20
 
 #: Parts of a row that change later, and where they stand.
 _CURRENT_AT: Final = 16
@@ -145,10 +139,6 @@ class TransactionTable:
         self._disk = disk
         self._directory = directory
         self._files = files
-        #: Half index -> record of each half that waits for its verdict, and only in memory: of transactions with one half.
-        self.waiting: dict[int, HalfRecord] = {}
-        #: Bytes of log that were followed since none waited: what ``waiting`` may keep alive. The caller counts.
-        self.waiting_bytes = 0
         #: Page number -> its bytes; the oldest loaded first.
         self._pages: dict[int, bytearray] = {}
         #: Numbers of pages that differ from the file.
@@ -159,31 +149,38 @@ class TransactionTable:
 
     # --- writing
 
-    @property
-    def is_full(self) -> bool:
-        """Enough waits for a ``flush``."""
-        return self.waiting_bytes > _WAITING_BYTES_MAX or len(self._dirty) > _DIRTY_PAGES_MAX
-
-    def prepared(self, record: HalfRecord) -> None:
-        """A half was stored, at its message's store time."""
-        _, _, _, _, half_index, group, tx_id, index, count = record
-        if index == 0 and count == 1:
-            self.waiting[half_index] = record
-            return
-        first = half_index
-        if index:
-            first = self._first_halves.get((group, tx_id), -1)
-        else:
-            self._first_halves[(group, tx_id)] = half_index
-        self._pack_prepared(record, first)
-
-    def _pack_prepared(self, record: HalfRecord, first: int) -> None:
+    def prepared(self, record: HalfRecord, now_ms: int) -> None:
         offset, size, topic_id, message, half_index, group, tx_id, index, count = record
-        page, at = self._row_for_change(half_index)
+        if index == 0:
+            first = half_index
+            if count != 1:
+                self._first_halves[(group, tx_id)] = half_index
+        else:
+            first = self._first_halves.get((group, tx_id), -1)
+        number = half_index >> 5
+        page = self._pages.get(number)
+        if page is None:
+            page = self._load(number)
+        self._dirty.add(number)
+        data = tx_id.encode()
+        low = crc32(data)
         _PREPARED_ROW.pack_into(
-            page, at, first, offset, offset, size - MESSAGE_AT, topic_id, message[1], index, count,
-            self._group_hashes.get(group) or self._group_hash(group), row_hash(tx_id), message[7], ROW_UNDECIDED, -1,
-        )  # fmt: skip
+            page,
+            (half_index & 31) << 7,
+            first,
+            offset,
+            offset,
+            size - MESSAGE_AT,
+            topic_id,
+            message[1],
+            index,
+            count,
+            self._group_hashes.get(group) or self._group_hash(group),
+            crc32(data, low ^ 0xA5A5A5A5) << 32 | low,
+            now_ms,
+            ROW_UNDECIDED,
+            -1,
+        )
 
     def carried(self, record: CarriedHalf) -> None:
         """The half lies elsewhere from now on. Writes the whole row: its first record may be trimmed away."""
@@ -220,19 +217,9 @@ class TransactionTable:
         if page is None:
             page = self._load(number)
         self._dirty.add(number)
-        at = (half_index & 31) << 7
-        record = self.waiting.pop(half_index, None)
-        if record is None:
-            _VERDICT.pack_into(page, at + _STATE_AT, state, decided_by, 0, position, now_ms, queue_offset, due_ms)
-            return
-        offset, size, topic_id, message, _, group, tx_id, _, _ = record
-        data = tx_id.encode()
-        low = crc32(data)
-        _ROW.pack_into(
-            page, at, half_index, offset, offset, size - MESSAGE_AT, topic_id, message[1], 0, 1,
-            self._group_hashes.get(group) or self._group_hash(group), crc32(data, low ^ 0xA5A5A5A5) << 32 | low,
-            message[7], 0, 0, state, decided_by, 0, position, now_ms, queue_offset, due_ms,
-        )  # fmt: skip
+        _VERDICT.pack_into(
+            page, ((half_index & 31) << 7) + _STATE_AT, state, decided_by, 0, position, now_ms, queue_offset, due_ms
+        )
 
     def settled_together(self, group: str, tx_id: str, half_indexes: Iterable[int], first: int, count: int) -> None:
         """For a transaction of several halves, and for rows whose first record the log has no more: who belongs together."""
@@ -257,8 +244,6 @@ class TransactionTable:
             _CHECKS.pack_into(page, at + _CHECKS_AT, next_check_at_ms, checks)
 
     def is_empty(self, half_index: int) -> bool:
-        if half_index in self.waiting:
-            return False
         return self._page(half_index >> 5)[((half_index & 31) << 7) + _STATE_AT] == ROW_EMPTY
 
     def put_undecided(self, half: UndecidedHalf) -> None:
@@ -322,8 +307,6 @@ class TransactionTable:
     # --- life
 
     def load(self) -> None:
-        self.waiting.clear()
-        self.waiting_bytes = 0
         self._pages.clear()
         self._dirty.clear()
         self._first_halves.clear()
@@ -352,7 +335,7 @@ class TransactionTable:
     def expired(self, log_start: int) -> list[int]:
         """Files whose every row was settled before ``log_start``: nobody may be told these verdicts any more.
 
-        The newest file never is. Reads files, about 5 ms each: ``flush`` before.
+        The newest file never is. Reads only; takes about 5 ms a file, so it belongs on a maintenance thread.
         """
         return [base for base in self.bases()[:-1] if self._is_expired(base, log_start)]
 
@@ -379,17 +362,11 @@ class TransactionTable:
         """The row; None when there is none (never prepared here, or past retention)."""
         if half_index < 0:
             return None
-        if half_index in self.waiting:
-            page, _ = self._row_for_change(half_index)
-        else:
-            page = self._page(half_index >> 5)
+        page = self._page(half_index >> 5)
         row = TransactionRow._make(TRANSACTION_ROW.unpack_from(page, (half_index & 31) << 7))
         return row if row.state != ROW_EMPTY else None
 
     def _row_for_change(self, half_index: int) -> tuple[bytearray, int]:
-        waiting = self.waiting.pop(half_index, None)
-        if waiting is not None:
-            self._pack_prepared(waiting, half_index)
         number = half_index >> 5
         page = self._pages.get(number)
         if page is None:
