@@ -26,7 +26,7 @@ CHECK_IMMUNITY_MS: Final = 6_000
 CHECK_INTERVAL_MS: Final = 5_000
 CHECK_BACKOFF_FACTOR: Final = 2
 CHECK_INTERVAL_MAX_MS: Final = 60_000
-#: A check that got no answer may be repeated after this, ms; until then it is in flight.
+#: A check that got no answer may be repeated after this, ms, also when the interval is shorter; until then it is in flight.
 CHECK_ANSWER_MS: Final = 5_000
 #: Checks in flight per producer group, so that a restarted service is not flooded.
 CHECKS_IN_FLIGHT_MAX: Final = 256

@@ -69,6 +69,14 @@ class BrokerConfig:
         ):
             if value < 1:
                 raise UsageError(f"{name} {value} ms not possible", hint="at least 1 ms")
+        settings = self.settings
+        if settings.check_immunity_ms < 0:
+            raise UsageError(f"check immunity {settings.check_immunity_ms} ms not possible", hint="0 or more")
+        if not 1 <= settings.check_interval_ms <= settings.check_interval_max_ms:
+            raise UsageError(
+                f"check interval {settings.check_interval_ms} ms not possible",
+                hint=f"1 to {settings.check_interval_max_ms} ms",
+            )
         if self.retention_ms < 0 or self.retention_bytes < 0:
             raise UsageError("a retention cannot be negative", hint="0 keeps everything")
         return self

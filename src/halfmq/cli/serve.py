@@ -45,7 +45,10 @@ def serve(
         int, typer.Option(help="How long a half message rests before its producer is asked.")
     ] = limits.CHECK_IMMUNITY_MS,
     check_interval_ms: Annotated[
-        int, typer.Option(help="First interval between two checks; doubles from there.")
+        int,
+        typer.Option(
+            help="From a check answered UNKNOWN to the next; doubles from there. Without answer: 5 s at least."
+        ),
     ] = limits.CHECK_INTERVAL_MS,
     auto_create_topics: Annotated[bool, typer.Option(help="Make a topic when it is first used.")] = True,
     ports_file: Annotated[

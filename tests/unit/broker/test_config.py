@@ -6,6 +6,7 @@ import pytest
 
 from halfmq.broker.config import BrokerConfig, packed_host
 from halfmq.errors import UsageError
+from halfmq.model.settings import BrokerSettings
 
 
 @pytest.mark.parametrize(
@@ -20,9 +21,12 @@ from halfmq.errors import UsageError
         {"retention_check_ms": 0},
         {"retention_ms": -1},
         {"retention_bytes": -1},
+        {"settings": BrokerSettings(check_interval_ms=0)},
+        {"settings": BrokerSettings(check_interval_ms=60_001)},
+        {"settings": BrokerSettings(check_immunity_ms=-1)},
     ],
 )
-def test_setting_that_cannot_work_is_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
+def test_setting_that_cannot_work_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         BrokerConfig(tmp_path, **wrong).checked()  # type: ignore[arg-type]
 

@@ -6,7 +6,8 @@
 
 - The first check is due after the immunity time, then with back-off: interval, twice that, ... up to the longest, each
   with jitter from a hash of id and number, so that thousands prepared together do not stay together.
-- Single flight: no second check while one may still be answered. A lost connection ends the wait.
+- Single flight: no second check while one may still be answered. A lost connection ends the wait, and so does an answer:
+  after UNKNOWN the interval counts, also when it is shorter than the time that a silent producer is given.
 - At most ``checks_in_flight_max`` per group are in flight, so that a service that restarts is not flooded.
 - Without a live member of the group nothing is asked and nothing is counted: the transaction waits, and ``story`` says so.
 - When a producer of the group (re)connects, everything of the group that is not immune and not in flight is asked: the
@@ -32,10 +33,7 @@ LOOKED_AT_PER_TICK_MAX: Final = 4_096
 
 
 def backoff_ms(settings: BrokerSettings, tx_id: str, checks: int) -> int:
-    """From check number ``checks`` (from 1) to the next: back-off with up to a quarter of jitter, same for same input.
-
-    Never before the answer deadline, so that what is due is not in flight.
-    """
+    """From check number ``checks`` (from 1) to the next: back-off with up to a quarter of jitter, same for same input."""
     interval = settings.check_interval_ms
     for _ in range(checks - 1):
         interval *= limits.CHECK_BACKOFF_FACTOR
@@ -43,7 +41,7 @@ def backoff_ms(settings: BrokerSettings, tx_id: str, checks: int) -> int:
             interval = settings.check_interval_max_ms
             break
     jitter = crc32(f"{tx_id}/{checks}".encode()) % (interval // 4 + 1)
-    return max(interval + jitter, settings.check_answer_ms)
+    return interval + jitter
 
 
 def move_due(state: State, now_ms: int) -> None:
@@ -158,8 +156,24 @@ def _checked(state: State, known: Undecided, offset: int, now_ms: int) -> Checke
         known.tx_id,
         known.halves[0].half_index,
         checks,
-        now_ms + backoff_ms(state.settings, known.tx_id, checks),
+        # Never before the answer deadline, so that what is due is not in flight.
+        now_ms + max(backoff_ms(state.settings, known.tx_id, checks), state.settings.check_answer_ms),
     )
+
+
+def due_sooner(state: State, known: Undecided, now_ms: int) -> tuple[Record, ...]:
+    """The record that brings the next check forward to the interval: the check was answered, nobody waits any more.
+
+    None where the interval is not shorter than the time that an answer may take.
+    """
+    interval = backoff_ms(state.settings, known.tx_id, known.checks) if known.checks else state.settings.check_answer_ms
+    due_ms = known.next_check_at_ms - max(0, state.settings.check_answer_ms - interval)
+    due_ms = max(due_ms, now_ms, known.immune_until_ms)
+    if due_ms >= known.next_check_at_ms:
+        return ()
+    size = checked_size(known.group, known.tx_id)
+    half_index = known.halves[0].half_index
+    return (Checked(next_offset(state), size, known.group, known.tx_id, half_index, known.checks, due_ms),)
 
 
 def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> Decision:

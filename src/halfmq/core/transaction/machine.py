@@ -3,7 +3,7 @@
     SendMessage with TRAN_MSG  ->  prepare  ->  HalfRecord            invisible, under its true topic and queue
     EndTransaction COMMIT      ->  settle   ->  [CarriedHalf ...] Committed     every half visible at one position
     EndTransaction ROLLBACK    ->  settle   ->  RolledBack
-    EndTransaction UNKNOWN     ->  Noted: the check that was in flight has its answer, nothing else changes
+    EndTransaction UNKNOWN     ->  Noted: the check that was in flight has its answer; the next one may be due sooner
 
 The first verdict that is in the log wins, and the broker never gives one by itself. RocketMQ checks neither the id nor
 whether there was a verdict: a second commit writes a second message there (its ``EndTransactionProcessor``).
@@ -23,6 +23,7 @@ from halfmq.core.decision import NOTHING, Decision, Noted, Refused, Sent, Settle
 from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
 from halfmq.core.transaction.admission import refuse_half
+from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.immunity import immunity_ms
 from halfmq.core.transaction.states import OUTCOMES, Outcome, standing_state
 from halfmq.errors import InvalidName
@@ -269,9 +270,9 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decision:
         return _commit(state, known, decided_by, now_ms)
     if wanted is _ROLLBACK:
         return _roll_back(state, known, decided_by)
-    group.in_flight.pop(tx_id, None)
+    answered = group.in_flight.pop(tx_id, None) is not None
     group.heard[tx_id] = (now_ms, remark[:200])
-    return Decision(NOTHING, Noted())
+    return Decision(due_sooner(state, known, now_ms) if answered else NOTHING, Noted())
 
 
 def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> Decision:

@@ -106,6 +106,44 @@ def test_one_check_is_in_flight_until_it_is_answered_or_overdue() -> None:
     assert not log.state.producer_groups["PG"].in_flight
 
 
+def test_an_interval_shorter_than_the_wait_for_answers_counts_once_there_is_one() -> None:
+    """Goal: the first interval is what was configured. Method: each check is answered UNKNOWN after 50 ms."""
+    log = with_producer(check_interval_ms=400, check_answer_ms=5_000)
+    reply = log.do(half("T1"))
+    times = []
+    for number in range(1, 8):
+        deadline = next_deadline_ms(log.state)
+        assert deadline is not None
+        (asked,) = checks(log.run_to(deadline))
+        assert asked.checks == number
+        times.append(log.now_ms)
+        log.later(50)
+        log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+        check(log.state)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    for gap, low in zip(gaps, [400, 800, 1_600, 3_200, 6_400, 12_800], strict=True):
+        assert low <= gap <= low * 1.25 + 100, gaps
+
+
+def test_an_answer_that_is_later_than_the_interval_is_followed_by_a_check_at_once() -> None:
+    log = with_producer(check_interval_ms=400, check_answer_ms=5_000)
+    reply = log.do(half("T1"))
+    assert len(log.checks_after(6_100)) == 1
+    assert log.checks_after(3_000) == []
+    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    assert len(log.checks_after(70)) == 1
+    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=False))
+    log.restart()
+    check(log.state)
+
+
+def test_unknown_that_no_check_asked_for_changes_no_due_time() -> None:
+    log = with_producer(check_interval_ms=400)
+    reply = log.do(half("T1"))
+    log.do(end("T1", reply, Wanted.UNKNOWN))
+    assert not log.of(Checked)
+
+
 def test_a_reconnecting_producer_cuts_the_back_off_short() -> None:
     log = with_producer()
     reply = log.do(half("T1"))
