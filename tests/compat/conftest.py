@@ -18,8 +18,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Se
 
         def start(*options: str) -> Served:
             directory = tmp_path_factory.mktemp("served")
-            # A segment is claimed whole when it is opened; the default of 1 GiB would be wasted on every test.
-            broker = Served(directory / "data", directory / "log", "--segment-bytes", str(64 << 20), *options)
+            broker = Served(directory / "data", directory / "log", *options)
             ends.callback(broker.stop)
             broker.start()
             return broker

@@ -17,8 +17,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+#: A segment is claimed whole when it is opened, and the next one with it; the default of 1 GiB would be 2 GiB a test.
+SEGMENT_BYTES = 64 << 20
+
+
 class Served:
-    """One data directory and one pair of ports, over many lives of the broker."""
+    """One data directory and one pair of ports, over many lives of the broker. ``options`` go over what is set here."""
 
     def __init__(self, data: Path, log: Path, *options: str) -> None:
         self.data = data
@@ -34,7 +38,8 @@ class Served:
         ports_file = self.data.parent / f"ports-{time.monotonic_ns()}.json"
         command = [
             sys.executable, "-m", "halfmq", "serve", "--data", str(self.data), "--port", str(self.port),
-            "--name-port", str(self.name_port), "--ports-file", str(ports_file), *self.options,
+            "--name-port", str(self.name_port), "--ports-file", str(ports_file),
+            "--segment-bytes", str(SEGMENT_BYTES), *self.options,
         ]  # fmt: skip
         started = time.monotonic()
         with self.log.open("ab") as output:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.measured import with_small_segments
 from typer.testing import CliRunner
 
 from halfmq.cli.main import app
@@ -25,7 +26,8 @@ def test_help_names_the_options() -> None:
 
 
 @pytest.mark.slow
-def test_a_short_run_prints_a_table_and_writes_json(tmp_path: Path) -> None:
+def test_a_short_run_prints_a_table_and_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_small_segments(monkeypatch)
     output = tmp_path / "deep" / "tx.json"
     arguments = [
         "bench",
