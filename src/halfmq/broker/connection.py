@@ -138,10 +138,11 @@ class Connection(asyncio.Protocol):
 
 
 def _peer(name: object) -> tuple[bytes, str]:
-    """(packed host, text) of a transport's peer; zeros where it has no IP address (a Unix socket)."""
-    if isinstance(name, tuple) and len(name) >= 2:
-        try:
-            return ip_address(name[0]).packed + int(name[1]).to_bytes(4, "big"), f"{name[0]}:{name[1]}"
-        except ValueError:
-            pass
-    return _UNKNOWN_HOST, str(name or "?")
+    """(packed host, text) of a transport's peer; zeros where it has no IP address (a Unix socket, a name)."""
+    if not isinstance(name, tuple) or len(name) < 2:
+        return _UNKNOWN_HOST, str(name or "?")
+    text = f"{name[0]}:{name[1]}"
+    try:
+        return ip_address(name[0]).packed + int(name[1]).to_bytes(4, "big"), text
+    except ValueError:  # no address: messages are stored with host 0, and the log still says who it is
+        return _UNKNOWN_HOST, text

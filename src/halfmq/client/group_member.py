@@ -150,7 +150,7 @@ class GroupMember:
                     await self._wake.wait()
                 unsettled_s = _UNSETTLED_S
             except TimeoutError:
-                pass
+                pass  # nobody woke it: a look now and then finds what was not told
 
     async def _rebalance(self) -> bool:
         """True when every topic has its decision."""

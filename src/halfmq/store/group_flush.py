@@ -59,7 +59,7 @@ class GroupFlush:
                         break
                     position = newer
             except Empty:
-                pass
+                pass  # ``position`` is the newest that was asked for
             self._job(position)
 
 
