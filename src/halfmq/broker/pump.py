@@ -128,7 +128,7 @@ class Pump:
         self._on_released = on_released
         self._on_deadline = on_deadline
         self._on_fatal = on_fatal
-        self._pending: list[tuple[Command, Deliver, Any]] = []
+        self._pending: list[tuple[Command, Deliver | None, Any]] = []
         self._scheduled = False
         #: In log order; each ends at or behind the one before.
         self._held: deque[_Turn] = deque()
@@ -143,8 +143,11 @@ class Pump:
 
     # --- in --------------------------------------------------------------------------------------------------
 
-    def submit(self, command: Command, deliver: Deliver, context: Any = None) -> None:
-        """Decide ``command`` in this turn. ``deliver(context, reply)`` runs once it is durable, or never if the pump fails."""
+    def submit(self, command: Command, deliver: Deliver | None, context: Any = None) -> None:
+        """Decide ``command`` in this turn. ``deliver(context, reply)`` runs once it is durable, or never if the pump fails.
+
+        ``deliver`` is None where nobody waits for the reply, as for one-way requests.
+        """
         self._pending.append((command, deliver, context))
         if not self._scheduled:
             self._scheduled = True
@@ -232,7 +235,7 @@ class Pump:
         except Exception as error:  # noqa: BLE001 - whatever it is, memory and log may differ now: stop
             self._fail(error)
 
-    def _decide_all(self, pending: list[tuple[Command, Deliver, Any]]) -> _Turn:
+    def _decide_all(self, pending: list[tuple[Command, Deliver | None, Any]]) -> _Turn:
         state = self.state
         now_ms = self._time.now_ms()
         replies: list[tuple[Deliver, Any, Reply | Failed]] = []
@@ -256,7 +259,8 @@ class Pump:
                     records += decided
                 if more:
                     effects += more
-            replies.append((deliver, context, reply))
+            if deliver is not None:
+                replies.append((deliver, context, reply))
         self._close()
         written, self._written = self._written, []
         self._on_deadline(next_deadline_ms(state))

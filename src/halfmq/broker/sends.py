@@ -148,7 +148,10 @@ class Sends:
                 settled,
             ),
         )
-        self._pump.submit(command, self._ended, (connection, request))
+        if request.flag & 2:
+            self._pump.submit(command, None)
+        else:
+            self._pump.submit(command, self._ended, (connection, request))
 
     def _asked_again(self, context: Context, reply: Reply | Failed) -> bool:
         """Ask once more, with the row of the transaction table, where the decision knew nothing of the transaction.
@@ -185,8 +188,6 @@ class Sends:
 
     def _ended(self, context: Context, reply: Reply | Failed) -> None:
         connection, request = context
-        if request.flag & 2:
-            return
         if isinstance(reply, Settled):
             ext = {
                 EXT_TX_ID: reply.tx_id,

@@ -287,14 +287,18 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
         return _roll_back(state, known, DecidedBy.OPERATOR)
     verdict = group.settled.get(command.tx_id) if group is not None else None
     if verdict is None:
-        return Decision(NOTHING, _not_found(state, command.group, command.tx_id, -1, -1))
+        text = (
+            f"transaction {command.tx_id!r} of group {command.group!r} is not undecided, and not among the recent verdicts"
+        )
+        return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
     return Decision(
         NOTHING, _standing(command.wanted, command.group, command.tx_id, committed=verdict[2], position=verdict[3])
     )
 
 
 def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) -> Decision:
-    _, _, halves, count, *_ = known
+    halves = known[2]
+    count = known[3]
     if count != len(halves):
         said = f"{count} messages" if count else "its last message has not said how many"
         return Decision(
