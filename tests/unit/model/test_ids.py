@@ -62,7 +62,7 @@ def test_a_tag_hash_is_javas_string_hash_code(text: str, expected: int) -> None:
 
 
 def test_the_look_up_hash_is_signed_64_bit_and_never_changes() -> None:
-    assert hash64(b"") == hash64(b"")
+    assert (hash64(b""), hash64(b"order-4711")) == (-6510615558205997056, 7689538520587292111)
     values = {hash64(str(number).encode()) for number in range(20_000)}
     assert len(values) == 20_000
     assert min(values) < 0 < max(values)

@@ -50,11 +50,15 @@ def test_close_finishes_what_was_asked_for() -> None:
 
 
 def test_closing_without_work_or_twice_is_harmless() -> None:
-    flush = GroupFlush(lambda position: None)
+    before = threading.active_count()
+    done: list[int] = []
+    flush = GroupFlush(done.append)
     flush.start()
     flush.close()
     flush.close()
-    GroupFlush(lambda position: None).close()
+    GroupFlush(done.append).close()
+    assert done == []
+    assert threading.active_count() == before
 
 
 def test_the_job_may_close_it() -> None:
