@@ -281,10 +281,11 @@ def _committed(state: State, record: Committed) -> None:
             _commit_delayed(state, ref)
         else:
             topics[ref[4]].ends[ref[5]] = ref[6] + 1
+    halves: int | tuple[int, ...]
+    places: int | tuple[int, ...]
     if len(refs) == 1:
-        ref = refs[0]
-        halves: tuple[int, ...] = (ref[3],)
-        places: tuple[int, ...] = (ref[2],)
+        halves = refs[0][3]
+        places = refs[0][2]
     else:
         halves = tuple([ref[3] for ref in refs])
         places = tuple([ref[2] for ref in refs])
@@ -307,10 +308,12 @@ def _rolled_back(state: State, record: RolledBack) -> None:
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
     known = _settle(state, group, tx_id)
     places = {half[1]: half[3] for half in known[2]} if known is not None else {}
-    verdict = (
-        group_name, tx_id, False, offset, state.batch_time_ms, tuple(half_indexes),
-        tuple([places.get(half_index, -1) for half_index in half_indexes]),
-    )  # fmt: skip
+    halves: int | tuple[int, ...] = tuple(half_indexes)
+    first: int | tuple[int, ...] = tuple([places.get(half_index, -1) for half_index in half_indexes])
+    if len(half_indexes) == 1:
+        halves = half_indexes[0]
+        first = places.get(halves, -1)
+    verdict = (group_name, tx_id, False, offset, state.batch_time_ms, halves, first)
     remember_verdict(state, group, verdict)
 
 

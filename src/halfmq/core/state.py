@@ -73,10 +73,11 @@ class Delayed(NamedTuple):
     key_hash: int
 
 
-#: (group, id, committed, position, settled at ms, half indexes, first offsets): a verdict of the recent past.
-#: A plain tuple, since a quarter of a million of them live at once and the collector leaves plain tuples alone.
+#: (group, id, committed, position, settled at ms, half indexes, first offsets): a verdict of the recent past. The last two
+#: are plain numbers where there is one half, which is the common case: that saves a quarter of the memory. A plain
+#: tuple, since a quarter of a million of them live at once and the collector leaves plain tuples alone.
 #: A first offset is -1 where redo found the rollback but no longer the half.
-Verdict = tuple[str, str, bool, int, int, tuple[int, ...], tuple[int, ...]]
+Verdict = tuple[str, str, bool, int, int, int | tuple[int, ...], int | tuple[int, ...]]
 
 #: (unique id, topic id, body CRC, log offset, queue id, queue offset, stored at ms, connection): a plain message that
 #: may be sent again. ``connection`` is 0 when another run of the broker stored it. Plain for the same reason.

@@ -287,9 +287,7 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
         return _roll_back(state, known, DecidedBy.OPERATOR)
     verdict = group.settled.get(command.tx_id) if group is not None else None
     if verdict is None:
-        text = (
-            f"transaction {command.tx_id!r} of group {command.group!r} is not undecided, and not among the recent verdicts"
-        )
+        text = f"transaction {command.tx_id!r} of group {command.group!r} is not undecided, and not among the recent verdicts"
         return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
     return Decision(
         NOTHING, _standing(command.wanted, command.group, command.tx_id, committed=verdict[2], position=verdict[3])
@@ -425,7 +423,10 @@ def _end_of_settled(state: State, group: ProducerGroup | None, command: EndTrans
 
 def _names(verdict: Verdict, half_index: int, log_offset: int) -> bool:
     """Whether both offsets are of one half of the settled transaction."""
-    for index, place in zip(verdict[5], verdict[6], strict=True):
+    halves, places = verdict[5], verdict[6]
+    if not isinstance(halves, tuple) or not isinstance(places, tuple):
+        return halves == half_index and places in (log_offset, -1)
+    for index, place in zip(halves, places, strict=True):
         if index == half_index:
             return place in (log_offset, -1)
     return False

@@ -87,11 +87,9 @@ def _waits(state: State, group: ProducerGroup, known: Undecided, now_ms: int) ->
 
 def _settled(verdict: Verdict, now_ms: int) -> str:
     group, tx_id, committed, position, settled_at_ms, halves, _ = verdict
-    effect = (
-        f"its {len(halves)} messages became visible at that position"
-        if committed
-        else "its messages were never visible"
-    )
+    count = len(halves) if isinstance(halves, tuple) else 1
+    what = "its message" if count == 1 else f"its {count} messages"
+    effect = f"{what} became visible at that position" if committed else f"{what}: never visible"
     return (
         f"Transaction {tx_id} of producer group {group} is {standing_state(committed).value} since "
         f"{span(now_ms - settled_at_ms)} ago, at log position {position}; {effect}."
