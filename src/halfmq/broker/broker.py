@@ -23,6 +23,7 @@ from halfmq.broker.lookups import Lookups
 from halfmq.broker.maintenance import Maintenance
 from halfmq.broker.name_service import NameService
 from halfmq.broker.offload import Offload, ThreadOffload
+from halfmq.broker.operators import Operators
 from halfmq.broker.pull_service import PullService
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.remoting_gateway import Gateway
@@ -178,6 +179,7 @@ class Broker:
         )
         Lookups(gateway, pump, store, stored)
         NameService(gateway, pump, settings, address)
+        Operators(gateway, pump, time, durability=self.config.durability.value)
         self._clients = Clients(gateway, pump, groups, time, broker_name=settings.broker_name)
         gateway.on_closed = self._connection_closed
         self._maintenance = Maintenance(self.config, pump, store, self._loop, self._offload, time, self._fatal)

@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "store": Entry(
         "halfmq.cli.store", "Verify or dump a store's files; changes nothing, also beside a running broker."
     ),
+    "tx": Entry("halfmq.cli.tx", "See undecided transactions, and settle one by hand."),
     "bench": Entry("halfmq.cli.bench", "Measure a broker: transactions per second, latencies, CPU."),
 }
 

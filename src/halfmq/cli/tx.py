@@ -1,0 +1,211 @@
+"""``halfmq tx``: what is undecided, why, and a verdict by hand. Asks a running halfmq broker.
+
+Exit status: 0 done, 1 failed, 2 wrong use, 3 no such transaction, 4 refused (the opposite verdict stands, or messages are
+missing), 5 not known whether it happened. Data goes to standard output, everything else to standard error.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated, NoReturn
+
+import msgspec
+import typer
+
+from halfmq.cli.ask import ask
+from halfmq.client.connector import parse_url
+from halfmq.core.transaction.listing import UNDECIDED, UNKNOWN
+from halfmq.core.transaction.story import span
+from halfmq.errors import HalfmqError, OutcomeUnknown, UsageError
+from halfmq.wire.remoting import operators as wire
+from halfmq.wire.remoting.codes import EXT_POSITION, EXT_REPEATED, EXT_VERDICT, ResponseCode
+from halfmq.wire.remoting.header import Request
+
+app = typer.Typer(
+    help="See undecided transactions, and settle one by hand.", no_args_is_help=True, add_completion=False
+)
+
+FAILED, USAGE, NOT_FOUND, REFUSED, UNKNOWN_OUTCOME = 1, 2, 3, 4, 5
+_STATUS = {
+    ResponseCode.INVALID_PARAMETER: USAGE,
+    ResponseCode.ILLEGAL_OPERATION: REFUSED,
+    ResponseCode.SERVICE_NOT_AVAILABLE: REFUSED,
+}
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+_Url = Annotated[
+    str, typer.Option(envvar="HALFMQ_URL", help="Where the broker is, rocketmq://HOST:PORT; either of its two ports.")
+]
+_Timeout = Annotated[float, typer.Option(help="Seconds to wait for the broker.")]
+_Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
+_Id = Annotated[str, typer.Argument(metavar="TX_ID", help="Transaction id; of stock clients the UNIQ_KEY.")]
+_Group = Annotated[str, typer.Option(help="Producer group; needed only when several have this id.")]
+_Operator = Annotated[str, typer.Option(envvar="HALFMQ_OPERATOR", help="Who decides: goes into the broker's output.")]
+_Reason = Annotated[str, typer.Option(help="Why, for whoever reads the broker's output.")]
+_Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where there is no terminal.")]
+_URL = "rocketmq://127.0.0.1:9876"
+_TIMEOUT_S = 10.0
+
+
+@app.command("list")
+def list_(
+    group: Annotated[str, typer.Option(help="Only this producer group.")] = "",
+    older: Annotated[str, typer.Option(metavar="SPAN", help="Only what is older, such as 90s, 5m, 2h, 1d.")] = "0s",
+    count: Annotated[int, typer.Option("--max", help="At most so many, the oldest.")] = 100,
+    url: _Url = _URL,
+    timeout: _Timeout = _TIMEOUT_S,
+    as_json: _Json = False,
+) -> None:
+    """Undecided transactions, the oldest first."""
+    older_ms = _span_ms(older)
+    answer = _ask(url, wire.HMQ_TRANSACTIONS, {wire.EXT_GROUP: group, wire.EXT_MAX: str(count)}, timeout)
+    total, rows = wire.decode_pending(answer.ext, answer.body)
+    rows = [row for row in rows if row.age_ms >= older_ms]
+    if as_json:
+        typer.echo(msgspec.json.encode({"total": total, "transactions": [row._asdict() for row in rows]}))
+        return
+    if rows:
+        _table(
+            ("AGE", "GROUP", "TRANSACTION", "MESSAGES", "TOPICS", "CHECKS", "NEXT CHECK", "PRODUCERS"), map(_row, rows)
+        )
+    typer.echo(f"{total} undecided, {len(rows)} shown", err=True)
+
+
+def _row(row: wire.Pending) -> tuple[str, ...]:
+    if not row.producers:
+        following = "nobody to ask"
+    else:
+        following = f"in {span(row.next_check_in_ms)}" if row.next_check_in_ms else "due"
+    return (
+        span(row.age_ms),
+        row.group,
+        row.tx_id,
+        f"{row.messages} of {row.expected or '?'}",
+        ",".join(row.topics),
+        str(row.checks),
+        following,
+        str(row.producers),
+    )
+
+
+@app.command()
+def show(
+    tx_id: _Id, group: _Group = "", url: _Url = _URL, timeout: _Timeout = _TIMEOUT_S, as_json: _Json = False
+) -> None:
+    """The story of one transaction: prepared by whom, asked how often, why it waits, what decided it."""
+    found, state, sentences = _story(url, tx_id, group, timeout)
+    if as_json:
+        typer.echo(msgspec.json.encode({"tx_id": tx_id, "group": found, "state": state, "story": sentences}))
+    else:
+        typer.echo("\n".join(sentences))
+    if state == UNKNOWN:
+        raise typer.Exit(NOT_FOUND)
+
+
+@app.command()
+def commit(
+    tx_id: _Id,
+    operator: _Operator,
+    reason: _Reason = "",
+    group: _Group = "",
+    yes: _Yes = False,
+    url: _Url = _URL,
+    timeout: _Timeout = _TIMEOUT_S,
+) -> None:
+    """Make the messages of a transaction visible, in place of its producer. It cannot be taken back."""
+    _resolve("COMMIT", tx_id, operator, reason, group, yes, url, timeout)
+
+
+@app.command()
+def rollback(
+    tx_id: _Id,
+    operator: _Operator,
+    reason: _Reason = "",
+    group: _Group = "",
+    yes: _Yes = False,
+    url: _Url = _URL,
+    timeout: _Timeout = _TIMEOUT_S,
+) -> None:
+    """Throw the messages of a transaction away, in place of its producer. It cannot be taken back."""
+    _resolve("ROLLBACK", tx_id, operator, reason, group, yes, url, timeout)
+
+
+def _resolve(
+    verdict: str, tx_id: str, operator: str, reason: str, group: str, yes: bool, url: str, timeout: float
+) -> None:
+    found, state, sentences = _story(url, tx_id, group, timeout)
+    typer.echo("\n".join(sentences), err=True)
+    if state == UNKNOWN:
+        raise typer.Exit(NOT_FOUND)
+    if state == UNDECIDED and not yes:
+        _confirm(verdict, tx_id)
+    fields = {
+        wire.EXT_GROUP: found,
+        wire.EXT_ID: tx_id,
+        wire.EXT_VERDICT_WANTED: verdict,
+        wire.EXT_OPERATOR: operator,
+        wire.EXT_REASON: reason,
+    }
+    ext = _ask(url, wire.HMQ_RESOLVE, fields, timeout).ext
+    already = "already " if ext.get(EXT_REPEATED) == "true" else ""
+    typer.echo(f"{tx_id} of group {found} is {already}{ext.get(EXT_VERDICT)}, at log position {ext.get(EXT_POSITION)}")
+
+
+def _confirm(verdict: str, tx_id: str) -> None:
+    """
+    Raises:
+        typer.Exit: nobody can be asked, or it was something else that was typed.
+    """
+    typer.echo(
+        f"{verdict} overrides what the application's database says. If its producer can be started, it will answer.",
+        err=True,
+    )
+    if not _has_terminal():
+        _fail("nobody confirms this: give --yes", USAGE)
+    if typer.prompt(f"Type the transaction id to {verdict} it", err=True).strip() != tx_id:
+        _fail("that is another id; nothing was done", FAILED)
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _story(url: str, tx_id: str, group: str, timeout: float) -> tuple[str, str, list[str]]:
+    answer = _ask(url, wire.HMQ_STORY, {wire.EXT_GROUP: group, wire.EXT_ID: tx_id}, timeout)
+    return (
+        answer.ext.get(wire.EXT_GROUP, group),
+        answer.ext.get(wire.EXT_STATE, UNKNOWN),
+        wire.decode_story(answer.body),
+    )
+
+
+def _ask(url: str, code: int, ext: dict[str, str], timeout: float) -> Request[dict[str, str]]:
+    try:
+        answer = ask(parse_url(url)[0], code, ext, timeout)
+    except UsageError as error:
+        _fail(str(error), USAGE)
+    except OutcomeUnknown as error:
+        _fail(str(error), UNKNOWN_OUTCOME if code == wire.HMQ_RESOLVE else FAILED)
+    except HalfmqError as error:
+        _fail(str(error), FAILED)
+    if answer.code != ResponseCode.SUCCESS:
+        _fail(f"{answer.remark} (code {answer.code})", _STATUS.get(answer.code, FAILED))
+    return answer
+
+
+def _fail(text: str, status: int) -> NoReturn:
+    typer.echo(f"halfmq tx: {text}", err=True)
+    raise typer.Exit(status)
+
+
+def _span_ms(text: str) -> int:
+    number, unit = text[:-1], text[-1:]
+    if not number.isdigit() or unit not in _UNITS_MS:
+        _fail(f"{text!r} is no time span: a number and s, m, h or d", USAGE)
+    return int(number) * _UNITS_MS[unit]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    lines = [head, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    for line in lines:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

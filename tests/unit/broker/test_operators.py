@@ -1,0 +1,140 @@
+"""An operator sees what is undecided and settles it; who it was stands in the broker's output."""
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from tests.support.in_process import serving
+from tests.support.raw_client import Answer, RawClient
+
+from halfmq.store.group_flush import HandFlush, Job
+from halfmq.store.store import Durability
+
+LIST, STORY, RESOLVE = 29_002, 29_003, 29_004
+ONE = "AC10000100002A9F0000000000000001"
+TWO = "AC10000100002A9F0000000000000002"
+
+
+async def resolve(client: RawClient, tx_id: str, verdict: str, **more: str) -> Answer:
+    return await client.ask(RESOLVE, {"txId": tx_id, "verdict": verdict, "operator": "ada", **more})
+
+
+async def test_undecided_transactions_are_listed_with_who_could_be_asked(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client, names = await running.client(), await running.client(names=True)
+        await client.heartbeat("me", producers=["P"])
+        await client.half("orders", b"one", unique=ONE)
+        await client.half("stock", b"two", unique=TWO, group="Q")
+        answer = await names.ask(LIST)
+        assert (answer.code, answer.ext["total"]) == (0, "2")
+        rows = {row["tx_id"]: row for row in json.loads(answer.body)}
+        assert (rows[ONE]["group"], rows[ONE]["topics"], rows[ONE]["producers"]) == ("P", ["orders"], 1)
+        assert (rows[TWO]["group"], rows[TWO]["topics"], rows[TWO]["producers"]) == ("Q", ["stock"], 0)
+        only = await client.ask(LIST, {"group": "Q", "max": "1"})
+        assert (only.ext["total"], [row["tx_id"] for row in json.loads(only.body)]) == ("1", [TWO])
+
+
+async def test_story_is_told_in_sentences_and_finds_the_group(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        half = await client.half("orders", b"one", unique=ONE)
+        told = await client.ask(STORY, {"txId": ONE})
+        assert (told.code, told.ext) == (0, {"group": "P", "state": "UNDECIDED"})
+        assert "prepared by producer group P" in json.loads(told.body)[0]
+        await client.end(half, ONE, 12)
+        told = await client.ask(STORY, {"txId": ONE, "group": "P"})
+        assert told.ext["state"] == "ROLLED_BACK"
+        assert (await client.ask(STORY, {"txId": TWO})).ext["state"] == "UNKNOWN"
+
+
+@pytest.mark.parametrize(("verdict", "state", "visible"), [("COMMIT", "COMMITTED", 1), ("ROLLBACK", "ROLLED_BACK", 0)])
+async def test_operators_verdict_counts_is_logged_with_the_name_and_survives(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, verdict: str, state: str, visible: int
+) -> None:
+    caplog.set_level(logging.INFO, "halfmq.operators")
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        half = await client.half("orders", b"one", unique=ONE)
+        first = await resolve(client, ONE, verdict, reason="ticket 4711")
+        assert (first.code, first.ext["HMQ_VERDICT"], first.ext["HMQ_REPEATED"]) == (0, state, "false")
+        (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert "operator ada from 127.0.0.1" in line
+        assert f"{verdict} of transaction {ONE} of group P" in line
+        assert "ticket 4711" in line
+        again = await resolve(client, ONE, verdict)
+        assert (again.ext["HMQ_REPEATED"], again.ext["HMQ_POSITION"]) == ("true", first.ext["HMQ_POSITION"])
+        opposite = await resolve(client, ONE, "ROLLBACK" if verdict == "COMMIT" else "COMMIT")
+        assert (opposite.code, opposite.ext["HMQ_VERDICT"]) == (604, state)
+        assert (await client.ask(30, {"topic": "orders", "queueId": "0"})).ext == {"offset": str(visible)}
+        row = running.broker._store.transaction_row(0)
+        assert row.decided_by == 4
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        late = await client.end(half, ONE, 8 if verdict == "COMMIT" else 12)
+        assert (late.ext["HMQ_REPEATED"], late.ext["HMQ_POSITION"]) == ("true", first.ext["HMQ_POSITION"])
+
+
+async def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await client.half("orders", b"one", unique=ONE)
+        await client.half("orders", b"two", unique=TWO)
+        await client.half("orders", b"two", unique=TWO, group="Q")
+        before = running.log_bytes()
+        for code, ext in (
+            (RESOLVE, {"txId": ONE, "verdict": "COMMIT"}),
+            (RESOLVE, {"txId": ONE, "verdict": "COMMIT", "operator": "  "}),
+            (RESOLVE, {"txId": ONE, "verdict": "COMMIT", "operator": "a\nWARNING forged"}),
+            (RESOLVE, {"txId": ONE, "verdict": "COMMIT", "operator": "a" * 65}),
+            (RESOLVE, {"txId": ONE, "verdict": "COMMIT", "operator": "ada", "reason": "two\nlines"}),
+            (RESOLVE, {"txId": ONE, "verdict": "UNKNOWN", "operator": "ada"}),
+            (RESOLVE, {"verdict": "COMMIT", "operator": "ada"}),
+            (RESOLVE, {"txId": TWO, "verdict": "COMMIT", "operator": "ada"}),
+            (STORY, {"txId": TWO}),
+            (STORY, {}),
+            (LIST, {"max": "0"}),
+            (LIST, {"max": "1001"}),
+            (LIST, {"max": "many"}),
+        ):
+            assert (await client.ask(code, ext)).code == 29, ext
+        missing = await resolve(client, "never", "COMMIT")
+        assert (missing.code, "not undecided" in (missing.remark or "")) == (1, True)
+        assert (await resolve(client, ONE, "COMMIT", group="Q")).code == 1
+        assert running.log_bytes() == before
+
+
+async def test_incomplete_transaction_cannot_be_committed_by_hand_but_rolled_back(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await client.half("orders", b"one", unique=ONE, HMQ_TX_ID="T-1", HMQ_TX_INDEX="0")
+        refused = await resolve(client, "T-1", "COMMIT")
+        assert (refused.code, "HMQ_VERDICT" in refused.ext) == (604, False)
+        assert (await resolve(client, "T-1", "ROLLBACK")).ext["HMQ_VERDICT"] == "ROLLED_BACK"
+
+
+class Hand:
+    def __call__(self, job: Job) -> HandFlush:
+        self.flush = HandFlush(job)
+        return self.flush
+
+
+async def test_nothing_is_told_that_a_crash_could_take_back(tmp_path: Path) -> None:
+    hand = Hand()
+    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
+        hand.flush.run()
+        client, asker = await running.client(), await running.client()
+        half = asyncio.create_task(client.half("orders", b"one", unique=ONE))
+        while not running.state.producer_groups:
+            await asyncio.sleep(0.001)
+        told = asyncio.create_task(asker.ask(LIST))
+        decided = asyncio.create_task(resolve(asker, ONE, "COMMIT"))
+        await asyncio.sleep(0.05)
+        assert not told.done()
+        assert not decided.done()
+        while not decided.done():
+            hand.flush.run()
+            await asyncio.sleep(0.001)
+        assert (await told).code == (await half).code == 0
+        assert (await decided).ext["HMQ_VERDICT"] == "COMMITTED"

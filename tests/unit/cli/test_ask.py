@@ -1,0 +1,62 @@
+"""One question, one answer, and a different error for each way in which there is none."""
+
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from halfmq.cli.ask import ask
+from halfmq.client.connector import Address
+from halfmq.errors import ConnectError, ProtocolError, RequestFailed, SendTimeout
+from halfmq.wire.remoting.header import decode, encode_request, encode_response
+
+
+def asked_of(behave: Callable[[socket.socket, bytes], None]) -> None:
+    """Ask a server that answers each frame by ``behave(connection, frame)``."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                behave(connection, connection.recv(65_536)[4:])
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            answer = ask(Address(*listener.getsockname()), 29_003, {"txId": "T"}, 0.5)
+            assert (answer.code, answer.remark) == (22, "why not")
+        finally:
+            thread.join()
+
+
+def test_answer_comes_whatever_its_code_and_in_pieces() -> None:
+    def behave(connection: socket.socket, frame: bytes) -> None:
+        data = encode_response(decode(frame), 22, "why not")
+        connection.sendall(data[:7])
+        connection.sendall(data[7:])
+
+    asked_of(behave)
+
+
+def test_nobody_there_is_not_asked() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ConnectError):
+        ask(Address("127.0.0.1", port), 1, {}, 0.5)
+
+
+def test_silence_and_a_lost_connection_leave_the_outcome_open() -> None:
+    for behave in (lambda connection, frame: connection.recv(1), lambda connection, frame: None):
+        with pytest.raises(SendTimeout):
+            asked_of(behave)
+
+
+def test_server_that_does_not_know_the_command_is_named() -> None:
+    with pytest.raises(RequestFailed, match="no halfmq broker"):
+        asked_of(lambda connection, frame: connection.sendall(encode_response(decode(frame), 3, "not supported")))
+
+
+def test_something_else_than_an_answer_is_no_answer() -> None:
+    with pytest.raises(ProtocolError):
+        asked_of(lambda connection, frame: connection.sendall(encode_request(40, 1, {})))
