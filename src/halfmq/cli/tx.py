@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 
 FAILED, USAGE, NOT_FOUND, REFUSED, UNKNOWN_OUTCOME = 1, 2, 3, 4, 5
-_STATUS = {
+_STATUS: dict[int, int] = {
     ResponseCode.INVALID_PARAMETER: USAGE,
     ResponseCode.ILLEGAL_OPERATION: REFUSED,
     ResponseCode.SERVICE_NOT_AVAILABLE: REFUSED,
