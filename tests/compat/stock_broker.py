@@ -6,7 +6,6 @@
 To compare with, and for tests that our client works against it.
 """
 
-import itertools
 import os
 import socket
 import subprocess
@@ -18,8 +17,8 @@ from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import Request, decode, encode_request
 from tests.compat.toolchain import stock_classpath
+from tests.support.ports import HOST, free_port
 
-HOST = "127.0.0.1"
 START_SECONDS = 60
 STOP_SECONDS = 20
 #: What mapped files need on Java 9 and later; Java 8 does not know these options.
@@ -70,12 +69,12 @@ class StockBroker:
         (home / "conf").mkdir(parents=True)
         for part in ("namesrv", "broker"):
             (home / "conf" / f"logback_{part}.xml").write_text(_LOGBACK)
-        self.name_port = _free_ports(0)
+        self.name_port = free_port()
         names_conf = self.directory / "namesrv.conf"
         names_conf.write_text(f"listenPort={self.name_port}\n")
         self._java("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", str(names_conf))
         # The broker also listens two below its port (VIP channel) and one above it (HA).
-        self.broker_port = _free_ports(-2, 0, 1)
+        self.broker_port = free_port(-2, 1)
         store = self.directory / "store"
         lines = {
             "brokerClusterName": "DefaultCluster",
@@ -158,24 +157,3 @@ def ask(port: int, code: int, ext: dict[str, object], body: bytes = b"") -> Requ
                 raise ConnectionResetError(f"{HOST}:{port} closed the connection without an answer")
             for frame in splitter.feed(data):
                 return decode(frame)
-
-
-_bases = itertools.count(20_000 + os.getpid() % 1_000 * 10, 10)
-
-
-def _free_ports(*steps: int) -> int:
-    """A port such that it and its neighbours at these steps are free. Below the range that the system gives out by
-    itself, so that they stay free until they are taken."""
-    for base in itertools.islice(_bases, 1_000):
-        port = 20_000 + base % 10_000
-        sockets = [socket.socket() for _ in steps]
-        try:
-            for step, probe in zip(steps, sockets, strict=True):
-                probe.bind((HOST, port + step))
-            return port
-        except OSError:
-            continue
-        finally:
-            for probe in sockets:
-                probe.close()
-    raise AssertionError("no free ports between 20,000 and 30,000")

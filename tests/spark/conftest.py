@@ -1,4 +1,4 @@
-"""One Spark session per module: the first batch of a session costs seconds."""
+"""One Spark session for all: starting one costs seconds, and so does its first batch."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from halfmq.errors import MissingDependency
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from halfmq.spark import HalfmqDataSource, builder
 

@@ -4,18 +4,12 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
+from tests.support.ports import free_port
 
 #: A segment is claimed whole when it is opened, and the next one with it; the default of 1 GiB would be 2 GiB a test.
 SEGMENT_BYTES = 64 << 20

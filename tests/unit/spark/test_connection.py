@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.support.ports import free_port
 from tests.support.scripted_server import ScriptedServer
-from tests.support.served import free_port
 
 from halfmq.spark import connection
 from halfmq.spark.connection import Connection

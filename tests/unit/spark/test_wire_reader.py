@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.ports import free_port
 from tests.support.scripted_server import ScriptedServer
-from tests.support.served import free_port
 
 from halfmq import limits
 from halfmq.errors import ConnectError, NotAuthorized, ProtocolError, RequestFailed
