@@ -207,7 +207,7 @@ class Life:
         self.log.session(DiskSpace(self.dice.random() < 0.3))
 
     def publish(self) -> None:
-        self.log.session(Published(self.log.state.log_end))
+        self.log.session(Published(self.log.state.log_end, self.log.state.log_end))
 
     def trim(self) -> None:
         start = self.one_of(self.log.state.bases)

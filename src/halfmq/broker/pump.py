@@ -368,7 +368,7 @@ class Pump:
         batches = [batch for turn in due for batch in turn.batches]
         if batches:
             published = self._store.publish(due[-1].end, batches[-1].broker_time_ms, batches)
-            apply_session(self.state, Published(published))
+            apply_session(self.state, Published(published, due[-1].end))
             if published < due[-1].end or self.behind:
                 self._follow_late(published, due)
         for turn in due:
@@ -409,7 +409,7 @@ class Pump:
         try:
             published = self._store.catch_up()
             if published > self.state.published:
-                apply_session(self.state, Published(published))
+                apply_session(self.state, Published(published, self.state.answered))
                 self._wake_late()
                 self._on_released()
         except Exception as error:  # noqa: BLE001 - a derived file that cannot be written is a disk that failed

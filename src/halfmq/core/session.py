@@ -48,9 +48,10 @@ class ConnectionClosed(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Answers below ``position`` have left."""
+    """Readers see the log below ``position``, and answers below ``answered`` have left: on a full disk readers are behind."""
 
     position: int
+    answered: int
 
 
 class DiskSpace(NamedTuple):
@@ -167,6 +168,7 @@ def _leave_consumers(state: State, name: str, connection: int) -> MembersChanged
 
 def _published(state: State, event: Published) -> tuple[MembersChanged, ...]:
     state.published = event.position
+    state.answered = event.answered
     return ()
 
 

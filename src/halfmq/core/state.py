@@ -253,8 +253,10 @@ class State:
         self.delayed_heap: list[tuple[int, int]] = []
         # --- session: gone at a restart
         self.disk_full = False
-        #: Answers below this position have left.
+        #: Readers see the log below this position.
         self.published = 0
+        #: Answers below this position have left; at or behind ``published``.
+        self.answered = 0
         #: Connection behind the decision whose records are applied next; 0 during redo.
         self.sender = 0
         #: What the last half's stored properties say (facts of its entry, immunity ms), so that they are read once. Holds

@@ -13,7 +13,7 @@ def test_session_state_is_not_in_it() -> None:
     log.do(half("T1"))
     log.do(message("M1", connection=4))
     before = durable_digest(log.state)
-    for event in (producer(1, 0), consumer(2, 0), DiskSpace(True), Published(9)):
+    for event in (producer(1, 0), consumer(2, 0), DiskSpace(True), Published(9, 9)):
         log.session(event)
     assert durable_digest(log.state) == before
 

@@ -52,8 +52,8 @@ def test_unregistering_leaves_what_is_named() -> None:
 
 def test_the_pump_reports_what_has_left() -> None:
     log = CoreLog()
-    log.session(Published(777))
-    assert log.state.published == 777
+    log.session(Published(777, 888))
+    assert (log.state.published, log.state.answered) == (777, 888)
 
 
 def test_members_are_gone_after_a_restart_and_undecided_transactions_are_not() -> None:

@@ -64,11 +64,11 @@ def forget_verdict(state: State) -> None:
 def sent_before(state: State, topic: Topic, unique_id: str, body_crc: int, connection: int) -> SentOnce | None:
     """The stored message that this one is, or None: then it is another one and shall be stored.
 
-    Held answers count as not released, which is why ``published`` is session state that the pump reports.
+    Held answers count as not released, which is why ``answered`` is session state that the pump reports.
     """
     sent = topic.sent.get(unique_id)
     if sent is None or sent[2] != body_crc:
         return None
-    if sent[7] == connection and sent[3] < state.published:
+    if sent[7] == connection and sent[3] < state.answered:
         return None
     return sent

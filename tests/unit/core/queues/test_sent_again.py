@@ -13,7 +13,7 @@ from halfmq.model.settings import BrokerSettings
 
 def released(log: CoreLog) -> None:
     """All answers so far have left."""
-    log.session(Published(log.state.log_end))
+    log.session(Published(0, log.state.log_end))
 
 
 def test_a_message_sent_again_on_another_connection_is_the_same() -> None:
