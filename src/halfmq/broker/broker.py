@@ -331,7 +331,7 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:
     )
     # A crash may have come between a Trim record and its files; they would stand in the way of the next trim.
     store.trim(state.log_start)
-    apply_session(state, Published(store.published_position))
+    apply_session(state, Published(store.published_position, store.published_position))
     return state, redone
 
 
