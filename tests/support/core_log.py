@@ -20,7 +20,7 @@ from halfmq.core.state import State, Subscription
 from halfmq.core.transaction.invariants import check
 from halfmq.model import properties
 from halfmq.model.placement import SEGMENT_BYTES_MIN, fits, next_segment_start
-from halfmq.model.records import Record
+from halfmq.model.records import DecidedBy, Record
 from halfmq.model.settings import BrokerSettings
 
 START_MS = 1_000_000
@@ -229,7 +229,7 @@ def end(
         connection, group, tx_id,
         sent.queue_offset if half_index is None else half_index,
         sent.log_offset if log_offset is None else log_offset,
-        wanted, from_check, remark, settled,
+        wanted, DecidedBy.CHECK if from_check else DecidedBy.PRODUCER, remark, settled,
     )  # fmt: skip
 
 

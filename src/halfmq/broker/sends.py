@@ -14,7 +14,9 @@ from halfmq.broker.stored import StoredMessages
 from halfmq.core.commands import EndTransaction, SendBack, SendBatch, SendMessage, SettledRow, Wanted
 from halfmq.core.decision import Noted, Refused, Reply, Sent, SentBatch, Settled, Why
 from halfmq.model.ids import is_transaction_id
+from halfmq.model.records import DecidedBy
 from halfmq.wire.remoting.codes import (
+    DECIDED_BY_MARKER,
     EXT_DURABILITY,
     EXT_POSITION,
     EXT_REPEATED,
@@ -29,6 +31,9 @@ from halfmq.wire.remoting.message_codec import split_batch
 
 _new: Final = tuple.__new__
 _WANTED: Final = {0: Wanted.UNKNOWN, 8: Wanted.COMMIT, 12: Wanted.ROLLBACK}
+
+#: Bound once for the hot path.
+_BY_PRODUCER: Final = DecidedBy.PRODUCER
 
 #: What an answer needs of its request.
 Context = tuple[Connection, Request[Any]]
@@ -143,7 +148,7 @@ class Sends:
                 half_index,
                 fields.commit_log_offset,
                 wanted,
-                fields.from_transaction_check,
+                _decided_by(fields) if fields.from_transaction_check else _BY_PRODUCER,
                 request.remark or "",
                 settled,
             ),
@@ -173,7 +178,7 @@ class Sends:
             row.half_index,
             row.first_offset,
             _WANTED[fields.commit_or_rollback],
-            fields.from_transaction_check,
+            _decided_by(fields) if fields.from_transaction_check else _BY_PRODUCER,
             request.remark or "",
             row,
         )
@@ -229,3 +234,8 @@ class Sends:
         connection, request = context
         code, remark, ext = refusal(reply)
         self._gateway.answer(connection, request, code, remark, ext)
+
+
+def _decided_by(fields: Any) -> DecidedBy:
+    """Who stands behind the answer to a check. Believed, as the verdict itself is."""
+    return DecidedBy.MARKER if fields.decided_by == DECIDED_BY_MARKER else DecidedBy.CHECK

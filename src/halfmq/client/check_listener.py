@@ -102,6 +102,7 @@ class CheckListener:
             commit_or_rollback=outcome.value,
             message_id=fields.msg_id or message.message_id,
             from_check=True,
+            decided_by=transaction.decided_by if connection.is_halfmq else "",
             tx_id=transaction.id if connection.is_halfmq else "",
             oneway=oneway,
         )

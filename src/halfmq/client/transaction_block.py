@@ -39,6 +39,8 @@ class Transaction:
         #: In a check: how often it was asked, this time included, and when the broker stored the half (wall clock, ms).
         self.checks = 0
         self.prepared_at_ms: int | None = None
+        #: In a check: who answers, for the broker's records, where it is not the application's own code.
+        self.decided_by = ""
         #: After the block: the broker's receipt. None when nothing was sent, or nothing was said.
         self.receipt: TransactionReceipt | None = None
         self._topic = topic

@@ -7,6 +7,7 @@ What a decision needs from disk is read first and comes along in the command (``
 from enum import IntEnum
 from typing import NamedTuple
 
+from halfmq.model.records import DecidedBy
 from halfmq.model.stored_message import StoredMessage
 
 
@@ -77,7 +78,8 @@ class EndTransaction(NamedTuple):
     half_index: int
     log_offset: int
     wanted: Wanted
-    from_check: bool
+    #: PRODUCER by itself; CHECK, or MARKER where the client said so, in answer to a check.
+    decided_by: DecidedBy
     remark: str
     settled: SettledRow | None
 

@@ -16,6 +16,7 @@ from halfmq import limits
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
 from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, MarkerTable, wall_ms
+from halfmq.wire.remoting.codes import DECIDED_BY_MARKER
 
 #: Transactions that were asked about while young, remembered for the guard of ``min_age``.
 _YOUNG_MAX: Final = 65_536
@@ -23,6 +24,9 @@ _YOUNG_MAX: Final = 65_536
 
 class Asked(Protocol):
     """What a check needs to know about the transaction. ``halfmq.client``'s ``Transaction`` has it."""
+
+    #: Set by the check: who answered, for the broker's records.
+    decided_by: str
 
     @property
     def id(self) -> str: ...
@@ -117,11 +121,13 @@ class MarkerChecks:
 
     def _ask(self, engine: Engine, asked: Asked) -> Outcome:
         young = self._guard.is_young(asked)
+        asked.decided_by = DECIDED_BY_MARKER
         with engine.connect() as connection:
             return self._markers.decide(connection, asked.id, may_fence=not young, lock_wait_ms=self._lock_wait_ms)
 
     async def _ask_async(self, engine: AsyncEngine, asked: Asked) -> Outcome:
         young = self._guard.is_young(asked)
+        asked.decided_by = DECIDED_BY_MARKER
         async with engine.connect() as connection:
             return await connection.run_sync(
                 lambda sync: self._markers.decide(sync, asked.id, may_fence=not young, lock_wait_ms=self._lock_wait_ms)

@@ -7,6 +7,7 @@ from tests.support.in_process import serving
 from tests.support.raw_client import Answer, RawClient, end_ext
 
 from halfmq.model import properties as props
+from halfmq.model.records import DecidedBy
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import decode
 
@@ -50,6 +51,24 @@ async def test_check_names_the_half_and_counts_from_one(tmp_path: Path) -> None:
         client.tell(37, answered(await next_check(client), 8))
         assert (await client.end(half, ID, 8)).ext["HMQ_REPEATED"] == "true"
         assert (await client.pull("T")).code == 0
+
+
+async def test_record_says_whether_code_or_the_marker_answered(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        store = running.broker._store
+        assert store is not None
+        for number, more in enumerate(
+            ({}, {"fromTransactionCheck": "true"}, {"fromTransactionCheck": "true", "HMQ_DECIDED_BY": "marker"},
+             {"HMQ_DECIDED_BY": "marker"}, {"fromTransactionCheck": "true", "HMQ_DECIDED_BY": "somebody"})
+        ):  # fmt: skip
+            unique = f"{number:032d}"
+            half = await client.half("T", b"x", unique=unique)
+            assert (await client.ask(37, {**end_ext(half, unique, 8), **more})).code == 0
+        rows = [store.transaction_row(index) for index in range(5)]
+        assert [DecidedBy(row.decided_by).name for row in rows if row] == [
+            "PRODUCER", "CHECK", "MARKER", "PRODUCER", "CHECK",
+        ]  # fmt: skip
 
 
 async def test_half_that_was_carried_forward_is_asked_about_under_its_first_offsets(tmp_path: Path) -> None:

@@ -30,6 +30,25 @@ def answers(broker: ScriptedBroker) -> list[int]:
     return [end.ext.commit_or_rollback for end in broker.requests(END)]
 
 
+@pytest.mark.parametrize("halfmq", [True, False])
+def test_check_that_a_marker_answers_says_so_to_a_broker_that_keeps_it(halfmq: bool) -> None:
+    def by_marker(tx: Transaction) -> Outcome:
+        tx.decided_by = "marker"
+        return Outcome.COMMIT
+
+    async def test() -> None:
+        broker = ScriptedBroker(halfmq=halfmq)
+        async with client_of(broker.network()) as mq:
+            mq.add_check("order.create", by_marker)
+            await left_undecided(mq)
+            broker.check(0, "orders")
+            await asyncio.sleep(0.1)
+        (end,) = broker.requests(END)
+        assert end.ext.decided_by == ("marker" if halfmq else "")
+
+    run(test())
+
+
 def test_check_finds_its_function_by_name_and_its_answer_settles() -> None:
     async def test() -> None:
         asked: list[Transaction] = []
@@ -56,6 +75,7 @@ def test_check_finds_its_function_by_name_and_its_answer_settles() -> None:
         assert first.ext.from_transaction_check
         assert (first.ext.tx_id, first.ext.producer_group) == ("T-1", "orders")
         assert (first.ext.tran_state_table_offset, first.ext.commit_log_offset) == (0, 0)
+        assert first.ext.decided_by == "", "the application's own code"
         (tx,) = asked
         assert (tx.id, tx.name, tx.query_id, tx.key, tx.keys, tx.checks) == (
             "T-1",

@@ -6,7 +6,6 @@ It implements the Protocols of ``halfmq.client.transaction_log``; faults are ste
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from inspect import isawaitable
-from typing import NamedTuple
 
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
@@ -14,9 +13,11 @@ from halfmq.client.receipts import COMMITTED, ROLLED_BACK, Prepared, PreparedHal
 from halfmq.errors import TransactionRefused
 
 
-class Asked(NamedTuple):
+@dataclass
+class Asked:
     id: str
     prepared_at_ms: int | None = 0
+    decided_by: str = ""
 
 
 @dataclass

@@ -71,13 +71,17 @@ def test_young_transaction_is_not_fenced(shop: Shop) -> None:
 def test_sessionmaker_gives_a_function(shop: Shop) -> None:
     check: Any = shop.log.checker(shop.sessions())
     assert not iscoroutinefunction(check)
-    assert check(Asked("t1")) is Outcome.ROLLBACK
+    asked = Asked("t1")
+    assert check(asked) is Outcome.ROLLBACK
+    assert asked.decided_by == "marker"
 
 
 async def test_async_sessionmaker_gives_a_coroutine_function(async_shop: AsyncShop) -> None:
     check: Any = async_shop.shop.log.checker(async_shop.sessions)
     assert iscoroutinefunction(check)
-    assert await check(Asked("t1")) is Outcome.ROLLBACK
+    asked = Asked("t1")
+    assert await check(asked) is Outcome.ROLLBACK
+    assert asked.decided_by == "marker"
 
 
 def test_what_is_no_sessionmaker_is_refused(shop: Shop) -> None:

@@ -65,8 +65,6 @@ _HASH_MASK: Final = (1 << 64) - 1
 #: Bound once for the hot path: in CPython 3.11 ``Wanted.COMMIT`` costs 0.1 us, as much as a call, and ``==`` twice that.
 _COMMIT: Final = Wanted.COMMIT
 _ROLLBACK: Final = Wanted.ROLLBACK
-_BY_PRODUCER: Final = DecidedBy.PRODUCER
-_BY_CHECK: Final = DecidedBy.CHECK
 
 
 # --- prepare ---------------------------------------------------------------------------------------------------
@@ -255,7 +253,7 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decision:
         Refused VERDICT_CONFLICT: the other one stands. INCOMPLETE: stays undecided, send the missing halves.
             WRONG_GROUP, WRONG_OFFSETS: nothing changed. NOT_FOUND: never prepared here, or past retention.
     """
-    _, group_name, tx_id, half_index, log_offset, wanted, from_check, remark, _ = command
+    _, group_name, tx_id, half_index, log_offset, wanted, decided_by, remark, _ = command
     group = state.producer_groups.get(group_name)
     known = group.undecided.get(tx_id) if group is not None else None
     if group is None or known is None:
@@ -265,7 +263,6 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decision:
             break
     else:
         return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))
-    decided_by = _BY_CHECK if from_check else _BY_PRODUCER
     if wanted is _COMMIT:
         return _commit(state, known, decided_by, now_ms)
     if wanted is _ROLLBACK:

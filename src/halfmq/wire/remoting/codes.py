@@ -140,3 +140,6 @@ EXT_VERDICT: Final = "HMQ_VERDICT"
 EXT_POSITION: Final = "HMQ_POSITION"
 EXT_DURABILITY: Final = "HMQ_DURABILITY"
 EXT_REPEATED: Final = "HMQ_REPEATED"
+#: In an END that answers a check: "marker" when the marker table said it, and not the application's own code.
+EXT_DECIDED_BY: Final = "HMQ_DECIDED_BY"
+DECIDED_BY_MARKER: Final = "marker"

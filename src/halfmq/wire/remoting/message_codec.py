@@ -21,7 +21,7 @@ from halfmq.model.stored_message import (
     StoredMessage,
 )
 from halfmq.wire.remoting import frame as frames
-from halfmq.wire.remoting.codes import EXT_TX_ID, LANGUAGE_OURS, VERSION_OURS, RequestCode
+from halfmq.wire.remoting.codes import EXT_DECIDED_BY, EXT_TX_ID, LANGUAGE_OURS, VERSION_OURS, RequestCode
 from halfmq.wire.remoting.compression import decompress
 from halfmq.wire.remoting.header import encode_oneway_request, encode_request
 
@@ -247,6 +247,7 @@ def encode_end(
     commit_or_rollback: int,
     message_id: str,
     from_check: bool = False,
+    decided_by: str = "",
     tx_id: str = "",
     remark: str | None = None,
     oneway: bool = True,
@@ -262,5 +263,6 @@ def encode_end(
         "fromTransactionCheck": from_check,
         "topic": topic,
         EXT_TX_ID: tx_id or None,
+        EXT_DECIDED_BY: decided_by or None,
     }
     return encode_request(RequestCode.END_TRANSACTION, opaque, ext, oneway=oneway, remark=remark)
