@@ -53,6 +53,12 @@ def parse_offset_message_id(text: str) -> tuple[bytes, int]:
     return raw[:-8], int.from_bytes(raw[-8:], "big")
 
 
+def unsigned_hash64(text: bytes) -> int:
+    """The bits of ``hash64`` without a sign, for who packs them."""
+    low = crc32(text)
+    return crc32(text, low ^ 0xA5A5A5A5) << 32 | low
+
+
 def hash64(text: bytes) -> int:
     """A signed 64-bit hash for look-ups in derived files; equal hashes must be verified against the real key."""
     low = crc32(text)

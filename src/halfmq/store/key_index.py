@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from halfmq.model import properties as props
-from halfmq.model.ids import hash64
-from halfmq.model.placement import segment_start
+from halfmq.model.ids import unsigned_hash64
 from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk, File
 from halfmq.store.consume_queue import list_bases
@@ -27,14 +26,17 @@ _KEYS_NAME: Final = props.KEYS.encode() + props.NAME_VALUE_SEPARATOR
 
 
 def key_hashes(message: StoredMessage) -> list[int]:
-    """One hash for each token of KEYS: tokens are separated by blanks. Source: ``MessageConst.KEY_SEPARATOR``."""
-    keys = stored_property(message.properties, _KEYS_NAME)
+    """One ``unsigned_hash64`` for each token of KEYS: tokens are separated by blanks.
+
+    Source: ``MessageConst.KEY_SEPARATOR``.
+    """
+    keys = stored_property(message[13], _KEYS_NAME)
     if not keys:
         return []
-    topic = message.topic.encode() + b"#"
+    topic = message[0].encode() + b"#"
     if b" " not in keys:
-        return [hash64(topic + keys)]
-    return [hash64(topic + token) for token in dict.fromkeys(keys.split(b" ")) if token]
+        return [unsigned_hash64(topic + keys)]
+    return [unsigned_hash64(topic + token) for token in dict.fromkeys(keys.split(b" ")) if token]
 
 
 class KeyIndex:
@@ -54,7 +56,7 @@ class KeyIndex:
         """Stage the keys of a message whose record starts at ``offset``. For messages that have KEYS."""
         hashes = key_hashes(message)
         if hashes:
-            start = segment_start(offset, self._segment_bytes)
+            start = offset - offset % self._segment_bytes
             staged = self._staged.get(start)
             if staged is None:
                 staged = self._staged[start] = []
@@ -77,7 +79,7 @@ class KeyIndex:
 
     def find(self, topic: str, key: str) -> Iterator[int]:
         """Offsets of records whose message may have this key, the newest first; what is staged is not found."""
-        wanted = hash64(f"{topic}#{key}".encode()).to_bytes(8, "big", signed=True)
+        wanted = unsigned_hash64(f"{topic}#{key}".encode()).to_bytes(8, "big")
         for start in sorted(self._ends, reverse=True):
             data = self._files.get((-2, -2, start), self._path(start)).read(0, self._ends[start])
             at = data.rfind(wanted)

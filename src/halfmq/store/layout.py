@@ -69,7 +69,7 @@ CHECKPOINT_SLOT_BYTES: Final = 4_096
 
 #: hash of ``topic#key`` for one token of KEYS, log offset of the record that holds the message. A message is found by
 #: its UNIQ_KEY through the key hash of its queue entry, so the index holds KEYS only.
-KEY_ENTRY: Final = struct.Struct(">qq")
+KEY_ENTRY: Final = struct.Struct(">Qq")
 
 #: Snapshot: "HMQS"; version 4; store UUID; epoch 4; reserved 4; log offset. Then chunks, each with its length 4 and
 #: CRC-32 4 before it; then a length of 0 with the CRC-32 of all before it as the end.

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
-from zlib import crc32
 
+from halfmq.model.ids import unsigned_hash64
 from halfmq.model.records import MESSAGE_AT, CarriedHalf, HalfRecord
 from halfmq.runtime.disk import Disk
 from halfmq.store.consume_queue import list_bases
@@ -127,9 +127,7 @@ class UndecidedHalf(NamedTuple):
 
 def row_hash(text: str) -> int:
     """The hash of a group or id, unsigned as it is packed; ``model.ids.hash64`` gives the same bits signed."""
-    data = text.encode()
-    low = crc32(data)
-    return crc32(data, low ^ 0xA5A5A5A5) << 32 | low
+    return unsigned_hash64(text.encode())
 
 
 class TransactionTable:
@@ -162,8 +160,6 @@ class TransactionTable:
         if page is None:
             page = self._load(number)
         self._dirty.add(number)
-        data = tx_id.encode()
-        low = crc32(data)
         _PREPARED_ROW.pack_into(
             page,
             (half_index & 31) << 7,
@@ -176,7 +172,7 @@ class TransactionTable:
             index,
             count,
             self._group_hashes.get(group) or self._group_hash(group),
-            crc32(data, low ^ 0xA5A5A5A5) << 32 | low,
+            unsigned_hash64(tx_id.encode()),
             now_ms,
             ROW_UNDECIDED,
             -1,

@@ -3,7 +3,7 @@ from pathlib import Path
 from tests.support import log_records as make
 from tests.support.vectors import vectors
 
-from halfmq.model.ids import hash64
+from halfmq.model.ids import unsigned_hash64
 from halfmq.store.key_index import KeyIndex, key_hashes
 from halfmq.store.layout import KEY_ENTRY
 from halfmq.store.open_files import OpenFiles
@@ -22,12 +22,12 @@ def keyed(keys: str) -> bytes:
 
 
 def test_an_entry_has_these_bytes() -> None:
-    assert KEY_ENTRY.pack(hash64(b"orders#o-17"), 0x1040) == vectors("derived")["key_entry"]
+    assert KEY_ENTRY.pack(unsigned_hash64(b"orders#o-17"), 0x1040) == vectors("derived")["key_entry"]
 
 
 def test_each_blank_separated_token_is_a_key_once() -> None:
     message = make.message(properties=keyed("a b  a c"))
-    assert key_hashes(message) == [hash64(b"orders#" + token) for token in (b"a", b"b", b"c")]
+    assert key_hashes(message) == [unsigned_hash64(b"orders#" + token) for token in (b"a", b"b", b"c")]
     assert key_hashes(make.message()) == []
     assert key_hashes(make.message(properties=b"MYKEYS\x01a\x02")) == []
 
@@ -45,7 +45,7 @@ def test_keys_are_found_newest_first_across_segments() -> None:
 def test_a_hash_in_the_place_of_an_offset_is_no_hit() -> None:
     keys = index(FaultyDisk())
     file = keys._files.create((-2, -2, 0), ROOT / f"{0:020d}.key", 0)
-    raw = hash64(b"orders#a").to_bytes(8, "big", signed=True)
+    raw = unsigned_hash64(b"orders#a").to_bytes(8, "big")
     keys._files.write(file, 0, [b"\0" * 8 + raw + raw + (64).to_bytes(8, "big")])
     keys._ends[0] = 32
     assert list(keys.find("orders", "a")) == [64]
