@@ -2,11 +2,12 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfmq.model import properties as props
-from halfmq.spark.properties_arrow import PropertyTable
+from halfmq.spark.properties_arrow import PropertyTable, _Alike
 
 #: Every shape that a peer may send: separators anywhere, repeats, no separator at the end, empty.
 names = st.sampled_from(
@@ -68,6 +69,55 @@ def test_the_first_token_is_what_stands_before_the_first_space(strings: list[str
 
     found = table([string.encode() for string in strings]).first_token("KEYS").to_pylist()
     assert found == [first(string) for string in strings]
+
+
+@st.composite
+def alike_rows(draw: st.DrawFn) -> list[bytes]:
+    """Rows with the same names in the same order, as one producer sends them."""
+    keys = draw(st.lists(names.filter(bool), min_size=1, max_size=5))
+    end = draw(st.sampled_from(["", "\x02"]))
+    value = st.text(alphabet=st.sampled_from("ab é"), min_size=1, max_size=14)
+    row = st.lists(value, min_size=len(keys), max_size=len(keys)).map(
+        lambda values: "\x02".join(f"{key}\x01{value}" for key, value in zip(keys, values, strict=True)) + end
+    )
+    return [string.encode() for string in draw(st.lists(row, min_size=1, max_size=8))]
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(alike_rows(), st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "K"]))
+def test_rows_of_one_producer_are_known_by_their_shape_and_read_the_same(strings: list[bytes], name: str) -> None:
+    made = table(strings)
+    assert isinstance(made._pairs, _Alike)
+    wanted = [props.to_dict(string.decode()) for string in strings]
+    assert made.text(name).to_pylist() == [pairs.get(name) for pairs in wanted]
+    assert [dict(pairs) for pairs in made.maps().to_pylist()] == wanted
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        b"a-name-that-is-LONG-X\x011\x02K\x012\x02",  # one byte of a name, in its middle
+        b"a-name-that-is-long-Y\x011\x02K\x012\x02",
+        b"a-name-that-is-long-X\x011\x02L\x012\x02",
+        b"a-name-that-is-long-X\x011\x02K\x01\x02",  # an empty value
+        b"\x011\x02K\x012\x02",  # an empty name
+        b"a-name-that-is-long-X\x011\x02K\x012",  # no separator at the end
+        b"a-name-that-is-long-X\x011\x01K\x012\x02",
+        b"a-name-that-is-long-X\x011\x02K\x02\x012",
+        b"a-name-that-is-long-X\x011\x02K\x012\x02x",
+        b"a-name-that-is-long-X\x011\x02K\x012\x00\x02",
+        b"a-name-that-is-long-X\x011\x02",
+        b"",
+    ],
+)
+def test_one_row_that_differs_is_enough_to_look_at_each_by_itself(other: bytes) -> None:
+    usual = b"a-name-that-is-long-X\x011\x02K\x012\x02"
+    for strings in ([usual, other, usual], [other, usual]):
+        made = table(strings)
+        assert not isinstance(made._pairs, _Alike)
+        assert [dict(pairs) for pairs in made.maps().to_pylist()] == [
+            props.to_dict(string.decode()) for string in strings
+        ]
 
 
 def test_of_two_pairs_with_one_name_the_last_wins() -> None:
