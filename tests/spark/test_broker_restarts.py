@@ -23,6 +23,8 @@ from halfmq.client.outcome import Outcome
 from halfmq.client.sync import Client
 from halfmq.client.transaction_block import Transaction
 from halfmq.errors import ConnectError, HalfmqError
+from halfmq.runtime.disk import RealDisk
+from halfmq.store.topics_file import read_topics
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -158,6 +160,8 @@ def test_streams_go_on_through_kills_of_the_broker(spark: Any, broker: Served, t
         for query in queries.values():
             query.stop()
     assert broker.kills == KILLS
+    _, topics = read_topics(RealDisk(), broker.data / "shard-0" / "topics.json")
+    assert [topic.name for topic in topics] == ["orders", "loyalty"]  # reading made nothing
     assert len(service.committed) > 200
     wanted = Counter((topic, number) for topic in ("orders", "loyalty") for number in service.committed)
     for name in queries:

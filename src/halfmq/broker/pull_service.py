@@ -33,6 +33,9 @@ from halfmq.wire.remoting.message_codec import patch_committed, patch_released
 
 #: Topics that only the broker reads: halves and verdicts are not messages. RocketMQ's names.
 SYSTEM_TOPICS: Final = frozenset({"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
+#: RocketMQ's tools pull under this name without being members; every broker has it. A reader that commits nothing under
+#: it leaves nothing behind: no group, no ``%RETRY%`` topic.
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 _READ: Final = 4
 #: What RocketMQ sends at most from memory, for a client that asks for its 32 messages or fewer.
 _STOCK_MESSAGES: Final = 32
@@ -113,9 +116,10 @@ class PullService:
 
     def pull(self, connection: Connection, request: Request[Any]) -> None:
         fields = request.ext
-        if fields.consumer_group not in self._state.groups:
+        group = fields.consumer_group
+        if group not in self._state.groups and (group != TOOLS_GROUP or fields.sys_flag & _COMMIT):
             self._groups.ensure(
-                fields.consumer_group,
+                group,
                 lambda refused: (
                     self._refuse(connection, request, *refused) if refused else self.pull(connection, request)
                 ),
@@ -142,7 +146,8 @@ class PullService:
 
     def _refusal(self, fields: Any) -> tuple[int, str] | None:
         """Why this pull may not be served; RocketMQ's order and codes."""
-        if not self._state.groups[fields.consumer_group].consume_enabled:
+        settings = self._state.groups.get(fields.consumer_group)
+        if settings is not None and not settings.consume_enabled:
             return ResponseCode.NO_PERMISSION, f"group {fields.consumer_group} may not consume"
         if fields.topic in SYSTEM_TOPICS:
             return ResponseCode.NO_PERMISSION, f"{fields.topic} is the broker's own and may not be consumed"

@@ -205,6 +205,22 @@ async def test_offset_that_comes_with_a_pull_is_kept(tmp_path: Path) -> None:
         assert (found.code, found.ext["offset"]) == (0, "2")
 
 
+async def test_tools_that_only_read_leave_nothing_behind(tmp_path: Path) -> None:
+    """RocketMQ's tools and the Spark source pull as TOOLS_CONSUMER, which every broker knows."""
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 3)
+        before = running.state.log_end
+        assert (await client.pull("T", 0, group="TOOLS_CONSUMER")).code == 0
+        assert (await client.pull("T", 3, group="TOOLS_CONSUMER")).code == 19
+        assert "TOOLS_CONSUMER" not in running.state.groups
+        assert running.state.topics_by_name.keys() == {"T"}
+        assert running.state.log_end == before
+        await client.ask(11, {**pull_ext("T", "TOOLS_CONSUMER", 0, 2), "sysFlag": "5", "commitOffset": "2"})
+        found = await client.ask(14, {"consumerGroup": "TOOLS_CONSUMER", "topic": "T", "queueId": "0"})
+        assert (found.code, found.ext["offset"]) == (0, "2")
+
+
 async def test_ipv6_producer_is_pulled_whole(tmp_path: Path) -> None:
     async with serving(tmp_path, host="::1") as running:
         reader, writer = await asyncio.open_connection("::1", running.ports.broker)
