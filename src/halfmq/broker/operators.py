@@ -1,4 +1,4 @@
-"""What people who look after a broker ask of it: 29002 to 29004 (``wire.remoting.operators``).
+"""What those who look after a broker ask of it: 29002 to 29005 (``wire.remoting.operators``).
 
 A verdict by hand goes the way of every verdict: a command for the pump, the table of ``core.transaction.states``, one
 record that says ``operator``. Who it was and why stands in the broker's output, since the record has no place for names.
@@ -16,7 +16,7 @@ from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import ResolveTransaction, Wanted
 from halfmq.core.decision import Done, Reply, Settled
-from halfmq.core.transaction.listing import groups_of, oldest_undecided, standing
+from halfmq.core.transaction.listing import groups_of, oldest_undecided, standing, undecided_among
 from halfmq.core.transaction.story import story
 from halfmq.wire.remoting.codes import (
     EXT_DURABILITY,
@@ -39,9 +39,12 @@ from halfmq.wire.remoting.operators import (
     HMQ_RESOLVE,
     HMQ_STORY,
     HMQ_TRANSACTIONS,
+    HMQ_UNDECIDED,
     LISTED_MAX,
     OPERATOR_CHARS_MAX,
     REASON_CHARS_MAX,
+    decode_ids,
+    encode_ids,
     encode_pending,
     encode_story,
 )
@@ -61,6 +64,7 @@ class Operators:
             HMQ_TRANSACTIONS: self.transactions,
             HMQ_STORY: self.story,
             HMQ_RESOLVE: self.resolve,
+            HMQ_UNDECIDED: self.undecided,
         }
 
     def transactions(self, connection: Connection, request: Request[Any]) -> None:
@@ -124,6 +128,11 @@ class Operators:
             EXT_REPEATED: reply.repeated,
         }
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, told)
+
+    def undecided(self, connection: Connection, request: Request[Any]) -> None:
+        """Which of these are undecided. Their markers must stay; those of others may be forgotten."""
+        found = undecided_among(self._pump.state, decode_ids(request.body))
+        self._tell(connection, request, {}, encode_ids(found))
 
     # --- helpers
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -216,6 +216,19 @@ class AsyncClient:
     def check_functions(self) -> dict[str, CheckFunction]:
         """Who answers which checks, by name."""
         return dict(self._check_functions)
+
+    async def undecided(self, ids: Collection[str]) -> set[str]:
+        """Those of these transactions that the broker still asks about: their markers must stay.
+
+        For ``TransactionLog.prune_async(session, ..., undecided=mq.undecided)``.
+
+        Raises:
+            ConnectError: a broker did not answer. UnsupportedCombination: an Apache RocketMQ broker does not tell.
+        """
+        from halfmq.client.undecided import undecided_of
+
+        self._open()
+        return await undecided_of(self._plumbing, ids)
 
     @property
     def is_open(self) -> bool:

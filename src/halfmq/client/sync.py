@@ -6,7 +6,7 @@ call. Consumers and transaction blocks do not cross a fork.
 
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -255,6 +255,10 @@ class Client:
         else:
             register()
         self._checks = self._client.check_functions()
+
+    def undecided(self, ids: Collection[str]) -> set[str]:
+        """See ``AsyncClient.undecided``. For ``TransactionLog.prune(session, ..., undecided=mq.undecided)``."""
+        return self._run(self._live().undecided(ids))
 
     # --- consuming ------------------------------------------------------------------------------------------------
 

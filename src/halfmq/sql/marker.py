@@ -12,7 +12,20 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, Connection, MetaData, String, Table, delete, insert, select
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Connection,
+    MetaData,
+    String,
+    Table,
+    and_,
+    delete,
+    insert,
+    or_,
+    select,
+)
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from halfmq import limits
@@ -39,6 +52,12 @@ PRUNE_ROWS_MAX: Final = 1_000
 #: Isolation in which a row is seen as soon as it is committed, and not before. SQLite has only serializable, and
 #: with one writer at a time that sees the same.
 _READ_COMMITTED: Final = frozenset({"postgresql", "mysql", "mariadb", "mssql", "oracle"})
+
+
+#: (written at, ms; transaction id) of a row.
+OldRow = tuple[int, str]
+#: Says which of some transactions the broker still asks about.
+WhichUndecided = Callable[[list[str]], Collection[str]]
 
 
 def wall_ms() -> int:
@@ -142,35 +161,51 @@ class MarkerTable:
             return connection.execution_options(isolation_level="READ COMMITTED")
         return connection
 
-    def prune(self, connection: Connection, *, older_than_s: float, undecided: Collection[str]) -> int:
+    def prune(self, connection: Connection, *, older_than_s: float, undecided: Collection[str] | WhichUndecided) -> int:
         """Delete rows older than ``older_than_s`` seconds whose transactions have a verdict. The number deleted.
 
-        ``undecided``: ids of **all** transactions of this producer group that the broker still asks about. Their rows
-        stay whatever their age: without its row a committed transaction would be answered ROLLBACK. Against a broker
-        that gives up asking (Apache RocketMQ: 15 times, by default after about 15 minutes) this may be empty, if
+        ``undecided``: asked which of some ids the broker still asks about; or the ids of **all** such transactions.
+        Their rows stay whatever their age: without its row a committed transaction would be answered ROLLBACK. Against a
+        broker that gives up asking (Apache RocketMQ: 15 times, by default after about 15 minutes) this may be empty, if
         ``older_than_s`` is longer than that.
 
         Runs in the transaction that is open on ``connection``, at most ``PRUNE_ROWS_MAX`` rows: commit, and call
-        again while it returns that many.
+        again until it returns 0.
 
         Raises:
             UsageError: ``older_than_s`` is below ``PRUNE_AGE_MIN_S``; a tombstone must outlive every local
                 transaction that it may have to stop.
+        """
+        after: OldRow | None = None
+        while rows := self.old(connection, older_than_s=older_than_s, after=after):
+            ids = [tx_id for _, tx_id in rows]
+            if gone := self.forget(connection, ids, undecided(ids) if callable(undecided) else undecided):
+                return gone
+            after = rows[-1]
+        return 0
+
+    def old(self, connection: Connection, *, older_than_s: float, after: OldRow | None = None) -> list[OldRow]:
+        """The oldest rows that are older than ``older_than_s`` seconds, behind ``after``; at most ``PRUNE_ROWS_MAX``.
+
+        Raises:
+            UsageError: as ``prune``.
         """
         if older_than_s < PRUNE_AGE_MIN_S:
             raise UsageError(
                 f"older_than_s={older_than_s} is less than {PRUNE_AGE_MIN_S:.0f} seconds",
                 hint="a marker must outlive every local transaction and the broker's questions about it",
             )
-        before_ms = self._now_ms() - round(older_than_s * 1000)
+        written, tx_id = self.table.c.written_at_ms, self.table.c.tx_id
+        wanted = select(written, tx_id).where(written < self._now_ms() - round(older_than_s * 1000))
+        if after is not None:
+            wanted = wanted.where(or_(written > after[0], and_(written == after[0], tx_id > after[1])))
+        rows = connection.execute(wanted.order_by(written, tx_id).limit(PRUNE_ROWS_MAX))
+        return [(int(row[0]), str(row[1])) for row in rows]
+
+    def forget(self, connection: Connection, ids: Collection[str], undecided: Collection[str]) -> int:
+        """Delete the rows of ``ids`` without those of ``undecided``. The number deleted."""
         keep = set(undecided)
-        old = connection.scalars(
-            select(self.table.c.tx_id)
-            .where(self.table.c.written_at_ms < before_ms)
-            .order_by(self.table.c.written_at_ms)
-            .limit(PRUNE_ROWS_MAX + len(keep))
-        ).all()
-        gone = [tx_id for tx_id in old if tx_id not in keep][:PRUNE_ROWS_MAX]
+        gone = [tx_id for tx_id in ids if tx_id not in keep]
         if gone:
             connection.execute(delete(self.table).where(self.table.c.tx_id.in_(gone)))
         return len(gone)

@@ -14,7 +14,7 @@ from halfmq.client.transaction_log import BlockingTransactionCalls, TransactionC
 from halfmq.client.transaction_log import TransactionLog as TransactionLogPort
 from halfmq.errors import UsageError
 from halfmq.sql.checks import Asked, MarkerChecks
-from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, MarkerTable
+from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, MarkerTable, OldRow, WhichUndecided
 from halfmq.sql.transaction import AsyncBlock, Block, SqlTransaction
 
 
@@ -103,14 +103,50 @@ class TransactionLog:
             self._markers, sessions, min_age_ms=self._min_age_ms, lock_wait_ms=self._lock_wait_ms
         ).check_function()
 
-    def prune(self, session: Session, *, older_than_s: float, undecided: Collection[str]) -> int:
+    def prune(self, session: Session, *, older_than_s: float, undecided: Collection[str] | WhichUndecided) -> int:
         """Delete old markers that no check will ask for any more, in ``session``'s transaction. How many.
 
-        See ``MarkerTable.prune`` for ``undecided``, which protects committed transactions. With an ``AsyncSession``:
-        ``await session.run_sync(lambda s: txlog.prune(s, ...))``. Commit, and repeat while it returns the maximum.
+        >>> while txlog.prune(session, older_than_s=86_400, undecided=mq.undecided):
+        ...     session.commit()
+
+        ``undecided``: ``mq.undecided`` of a ``Client`` whose brokers have **all** transactions of this table, so that
+        the markers of those that a broker still asks about stay, whatever their age. Or the ids themselves; see
+        ``MarkerTable.prune``. At most 1,000 rows; commit, and repeat until it returns 0.
+
+        Raises:
+            UsageError: less than an hour. ConnectError: the broker could not be asked; nothing was deleted.
         """
         connection = session.connection(bind_arguments={"clause": self.table})
         return self._markers.prune(connection, older_than_s=older_than_s, undecided=undecided)
+
+    async def prune_async(
+        self,
+        session: AsyncSession,
+        *,
+        older_than_s: float,
+        undecided: Callable[[list[str]], Awaitable[Collection[str]]],
+    ) -> int:
+        """``prune`` with an ``AsyncSession`` and ``undecided=mq.undecided`` of an ``AsyncClient``."""
+        markers, bind = self._markers, {"clause": self.table}
+        after: OldRow | None = None
+        while True:
+            rows = await session.run_sync(
+                lambda sync, after=after: markers.old(  # type: ignore[misc]
+                    sync.connection(bind_arguments=bind), older_than_s=older_than_s, after=after
+                )
+            )
+            if not rows:
+                return 0
+            ids = [tx_id for _, tx_id in rows]
+            keep = await undecided(ids)
+            gone = await session.run_sync(
+                lambda sync, ids=ids, keep=keep: markers.forget(  # type: ignore[misc]
+                    sync.connection(bind_arguments=bind), ids, keep
+                )
+            )
+            if gone:
+                return int(gone)
+            after = rows[-1]
 
 
 if TYPE_CHECKING:

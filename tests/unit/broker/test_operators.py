@@ -9,6 +9,7 @@ import pytest
 from tests.support.in_process import serving
 from tests.support.raw_client import Answer, RawClient
 
+from halfmq import AsyncClient, compose
 from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability
 
@@ -74,6 +75,28 @@ async def test_operators_verdict_counts_is_logged_with_the_name_and_survives(
         client = await running.client()
         late = await client.end(half, ONE, 8 if verdict == "COMMIT" else 12)
         assert (late.ext["HMQ_REPEATED"], late.ext["HMQ_POSITION"]) == ("true", first.ext["HMQ_POSITION"])
+
+
+async def test_undecided_ones_among_some_are_told_whatever_their_group(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await client.half("orders", b"one", unique=ONE)
+        settled = await client.half("orders", b"two", unique=TWO, group="Q")
+        await client.end(settled, TWO, 12, group="Q")
+        asked = json.dumps([ONE, TWO, "never"]).encode()
+        answer = await client.ask(29_005, None, asked)
+        assert (answer.code, json.loads(answer.body)) == (0, [ONE])
+        assert json.loads((await client.ask(29_005, None, b"[]")).body) == []
+        assert (await client.ask(29_005, None, b"{")).code == 1
+        assert (await client.ask(29_005, None, json.dumps(["x"] * 1_001).encode())).code == 1
+
+
+async def test_client_learns_what_is_undecided_from_a_real_broker(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running, AsyncClient(f"127.0.0.1:{running.ports.names}", group="P") as mq:
+        await mq.prepare([compose("orders", b"one")], tx_id="T-open")
+        await mq.rollback(await mq.prepare([compose("orders", b"two")], tx_id="T-settled"))
+        ids = ["T-open", "T-settled", *(f"never-{number}" for number in range(1_500))]
+        assert await mq.undecided(ids) == {"T-open"}
 
 
 async def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) -> None:

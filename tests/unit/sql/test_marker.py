@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from tests.unit.sql.conftest import Place
 
 from halfmq.client.outcome import Outcome
-from halfmq.errors import UsageError
+from halfmq.errors import ConnectError, UsageError
 from halfmq.sql.marker import PRUNE_AGE_MIN_S, PRUNE_ROWS_MAX, MarkerTable
 
 HOUR_MS = 3_600_000
@@ -198,10 +198,40 @@ def test_prune_takes_old_rows_and_leaves_young_and_undecided_ones(engine: Engine
 def test_prune_goes_in_portions(engine: Engine) -> None:
     markers = aged(engine, 25 * HOUR_MS, [f"t{n:05}" for n in range(PRUNE_ROWS_MAX + 5)])
     with engine.begin() as connection:
-        assert markers.prune(connection, older_than_s=DAY_S, undecided={"t00000"}) == PRUNE_ROWS_MAX
-        assert markers.prune(connection, older_than_s=DAY_S, undecided={"t00000"}) == 4
+        assert markers.prune(connection, older_than_s=DAY_S, undecided={"t00000"}) == PRUNE_ROWS_MAX - 1
+        assert markers.prune(connection, older_than_s=DAY_S, undecided={"t00000"}) == 5
         assert markers.prune(connection, older_than_s=DAY_S, undecided={"t00000"}) == 0
     assert remaining(engine, markers) == ["t00000"]
+
+
+def test_prune_asks_about_what_it_would_delete_and_goes_past_what_stays(engine: Engine) -> None:
+    """Goal: many old undecided transactions do not hide what can go. Method: two whole portions of them come first."""
+    stay = [f"a{n:05}" for n in range(2 * PRUNE_ROWS_MAX)]
+    markers = aged(engine, 25 * HOUR_MS, [*stay, "gone-1", "gone-2"])
+    asked: list[str] = []
+
+    def which(ids: list[str]) -> set[str]:
+        assert len(ids) <= PRUNE_ROWS_MAX
+        asked.extend(ids)
+        return set(ids) & set(stay)
+
+    with engine.begin() as connection:
+        markers.write(connection, "young")
+        assert markers.prune(connection, older_than_s=DAY_S, undecided=which) == 2
+        assert asked == [*stay, "gone-1", "gone-2"], "each once, nothing young"
+        assert markers.prune(connection, older_than_s=DAY_S, undecided=which) == 0
+    assert remaining(engine, markers) == [*stay, "young"]
+
+
+def test_prune_deletes_nothing_when_the_broker_cannot_be_asked(engine: Engine) -> None:
+    markers = aged(engine, 25 * HOUR_MS, ["old"])
+
+    def away(ids: list[str]) -> set[str]:
+        raise ConnectError("nobody there")
+
+    with engine.begin() as connection, pytest.raises(ConnectError):
+        markers.prune(connection, older_than_s=DAY_S, undecided=away)
+    assert remaining(engine, markers) == ["old"]
 
 
 def test_prune_refuses_ages_that_a_local_transaction_may_have(engine: Engine, markers: MarkerTable) -> None:

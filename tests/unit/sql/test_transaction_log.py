@@ -1,6 +1,6 @@
 from sqlalchemy import MetaData, create_engine, insert, select
 from sqlalchemy.orm import scoped_session, sessionmaker
-from tests.unit.sql.conftest import Shop
+from tests.unit.sql.conftest import AsyncShop, Shop
 from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
 from halfmq.client.transaction_log import TransactionLog as TransactionLogPort
@@ -37,6 +37,25 @@ def test_prune_runs_in_the_sessions_transaction(shop: Shop) -> None:
         assert shop.log.prune(session, older_than_s=86_400, undecided=()) == 1
         session.commit()
         assert session.execute(select(shop.log.table)).all() == []
+
+
+async def test_prune_with_an_async_session_asks_and_keeps_what_is_undecided(async_shop: AsyncShop) -> None:
+    log = async_shop.shop.log
+    async with async_shop.engine.begin() as connection:
+        for tx_id in ("settled", "undecided"):
+            await connection.execute(insert(log.table).values(tx_id=tx_id, outcome="C", written_at_ms=1))
+    asked: list[list[str]] = []
+
+    async def which(ids: list[str]) -> set[str]:
+        asked.append(ids)
+        return {"undecided"}
+
+    async with async_shop.sessions() as session:
+        assert await log.prune_async(session, older_than_s=86_400, undecided=which) == 1
+        await session.commit()
+        assert await log.prune_async(session, older_than_s=86_400, undecided=which) == 0
+        assert [row.tx_id for row in await session.execute(select(log.table))] == ["undecided"]
+    assert asked == [["settled", "undecided"], ["undecided"]]
 
 
 def test_create_all_makes_the_table(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -9,8 +9,10 @@ from halfmq.wire.remoting.operators import (
     HMQ_RESOLVE,
     HMQ_TRANSACTIONS,
     Pending,
+    decode_ids,
     decode_pending,
     decode_story,
+    encode_ids,
     encode_pending,
     encode_story,
 )
@@ -41,6 +43,13 @@ def test_the_bytes_of_a_list() -> None:
 
 def test_stories_are_lists_of_sentences() -> None:
     assert decode_story(encode_story(("One.", "Two."))) == ["One.", "Two."]
+
+
+def test_ids_come_through_and_are_bounded() -> None:
+    assert decode_ids(encode_ids(("T-1", "T-2"))) == ["T-1", "T-2"]
+    for body in (b"{}", b"[1]", encode_ids(["x"] * 1_001)):
+        with pytest.raises(ProtocolError):
+            decode_ids(body)
 
 
 @pytest.mark.parametrize(

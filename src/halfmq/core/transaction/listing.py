@@ -83,3 +83,9 @@ def standing(state: State, group: str, tx_id: str) -> str:
         return UNDECIDED
     verdict = producers.settled.get(tx_id)
     return UNKNOWN if verdict is None else standing_state(verdict[2]).value
+
+
+def undecided_among(state: State, ids: Iterable[str]) -> list[str]:
+    """Those of ``ids`` that are undecided in any producer group."""
+    groups = [group.undecided for group in state.producer_groups.values() if group.undecided]
+    return [tx_id for tx_id in ids if any(tx_id in undecided for undecided in groups)]

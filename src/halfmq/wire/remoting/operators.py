@@ -1,4 +1,4 @@
-"""Commands of ours for the people who look after a broker: what is undecided, the story of one, and a verdict by hand.
+"""Commands of ours for those who look after a broker: what is undecided, the story of one, and a verdict by hand.
 
     HMQ_TRANSACTIONS  29002  ext ``group`` (empty: all), ``max``
         answer  code 0, ext ``total``; body JSON [{"group", "tx_id", "age_ms", "messages", "expected", "message_bytes",
@@ -8,6 +8,9 @@
     HMQ_RESOLVE       29004  ext ``group`` (as above), ``txId``, ``verdict`` COMMIT | ROLLBACK, ``operator``, ``reason``
         answer  as to END_TRANSACTION (37): code 0 with HMQ_VERDICT, HMQ_POSITION, HMQ_DURABILITY, HMQ_REPEATED, or the
                 same refusals: 604 with the standing verdict, 604 without one for an incomplete transaction, 1 not found
+
+    HMQ_UNDECIDED     29005  body JSON [id, ...], at most 1,000
+        answer  code 0; body JSON: those of them that are undecided, in whatever producer group
 
 29 for a field that cannot be. A stock broker answers 3. The codes fit the 16 bits of the binary header. Pure.
 """
@@ -22,6 +25,7 @@ from halfmq.errors import ProtocolError
 HMQ_TRANSACTIONS: Final = 29_002
 HMQ_STORY: Final = 29_003
 HMQ_RESOLVE: Final = 29_004
+HMQ_UNDECIDED: Final = 29_005
 
 EXT_GROUP: Final = "group"
 EXT_MAX: Final = "max"
@@ -34,6 +38,8 @@ EXT_REASON: Final = "reason"
 
 #: Most transactions in one answer, so that it stays far below a frame.
 LISTED_MAX: Final = 1_000
+#: Most ids in one question.
+UNDECIDED_IDS_MAX: Final = 1_000
 OPERATOR_CHARS_MAX: Final = 64
 REASON_CHARS_MAX: Final = 400
 
@@ -67,7 +73,7 @@ class _Row(msgspec.Struct):
 
 
 _ROWS: Final = msgspec.json.Decoder(list[_Row])
-_SENTENCES: Final = msgspec.json.Decoder(list[str])
+_TEXTS: Final = msgspec.json.Decoder(list[str])
 
 
 def encode_pending(rows: Iterable[Iterable[Any]]) -> bytes:
@@ -99,6 +105,24 @@ def decode_story(body: bytes | bytearray | memoryview) -> list[str]:
         ProtocolError: not such an answer.
     """
     try:
-        return _SENTENCES.decode(body)
+        return _TEXTS.decode(body)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"the answer to HMQ_STORY cannot be read: {error}") from error
+
+
+def encode_ids(ids: Iterable[str]) -> bytes:
+    return msgspec.json.encode(list(ids))
+
+
+def decode_ids(body: bytes | bytearray | memoryview) -> list[str]:
+    """
+    Raises:
+        ProtocolError: not a list of at most ``UNDECIDED_IDS_MAX`` ids.
+    """
+    try:
+        ids = _TEXTS.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"a list of transaction ids cannot be read: {error}") from error
+    if len(ids) > UNDECIDED_IDS_MAX:
+        raise ProtocolError(f"{len(ids)} transaction ids, {UNDECIDED_IDS_MAX} are allowed")
+    return ids

@@ -1,0 +1,60 @@
+"""Which transactions a broker still asks about: what must be known before their markers may be forgotten."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from halfmq.client.connection import NoAnswer, NotSent
+from halfmq.client.refusals import refusal
+from halfmq.errors import ConnectError, UnsupportedCombination
+from halfmq.wire.remoting.codes import ResponseCode
+from halfmq.wire.remoting.operators import HMQ_UNDECIDED, UNDECIDED_IDS_MAX, decode_ids, encode_ids
+
+if TYPE_CHECKING:
+    from halfmq.client.connector import Address
+    from halfmq.client.plumbing import Plumbing
+
+_WHAT = "asking what is undecided"
+
+
+async def undecided_of(plumbing: "Plumbing", ids: Iterable[str]) -> set[str]:
+    """Those of ``ids`` that are undecided at any broker, in any producer group.
+
+    Raises:
+        ConnectError: a broker did not answer; nothing is known.
+        UnsupportedCombination: a broker is Apache RocketMQ, which does not tell.
+        RequestFailed: a broker refused.
+    """
+    asked = list(ids)
+    router = plumbing.router
+    await router.learn_brokers()
+    brokers = router.brokers()
+    if not brokers:
+        raise ConnectError(f"{_WHAT}: no broker is known", hint="send or consume something first")
+    found: set[str] = set()
+    for name, address in brokers.items():
+        for start in range(0, len(asked), UNDECIDED_IDS_MAX):
+            found |= await _ask(plumbing, name, address, asked[start : start + UNDECIDED_IDS_MAX])
+    return found
+
+
+async def _ask(plumbing: "Plumbing", name: str, address: "Address", ids: list[str]) -> set[str]:
+    """A question repeated does no harm, so what got no answer is asked again."""
+    attempts = plumbing.attempts(f"{_WHAT} at {name}")
+    while True:
+        try:
+            connection = await plumbing.brokers.get(address)
+            if not connection.is_halfmq:
+                raise UnsupportedCombination(
+                    f"broker {name} is Apache RocketMQ, which does not tell what it still asks about",
+                    hint="it asks 15 times, by default for about 15 minutes: prune what is much older, with undecided=()",
+                )
+            answer = await connection.request(HMQ_UNDECIDED, None, encode_ids(ids), attempts.timeout_s())
+        except NoAnswer as error:
+            await attempts.lost(NotSent(str(error)))  # a question: whether it arrived does not matter
+            continue
+        except (ConnectError, NotSent) as error:
+            await attempts.lost(error)
+            continue
+        if answer.code == ResponseCode.SUCCESS:
+            return set(decode_ids(answer.body))
+        await attempts.refused(refusal(answer.code, answer.remark or "", _WHAT))
