@@ -9,26 +9,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from halfmq import limits
-from halfmq.client.check_listener import CheckListener, check_of
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.connector import Address, Connector, TcpConnector, parse_url
 from halfmq.client.links import CONNECT_TIMEOUT_S, Links
 from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
 from halfmq.client.membership import HEARTBEAT_S, Membership
-from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.plumbing import Plumbing
 from halfmq.client.producer import Producer, unique_key
 from halfmq.client.receipts import UNDECIDED, Prepared, Receipt, TransactionReceipt
 from halfmq.client.routing import NameServers, Router
-from halfmq.client.transaction import Transactions
-from halfmq.client.transaction_block import AsyncTransaction, checked_outcome
-from halfmq.client.transaction_log import CheckFunction, TransactionBlock, TransactionLog
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.client.user_code import RunBlocking, Threads, call
-from halfmq.client.verdicts import Verdicts
 from halfmq.errors import ConnectError, HalfmqError, UsageError
 from halfmq.model import properties as names
 from halfmq.model.ids import checked_name
@@ -39,10 +33,16 @@ from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
 
 if TYPE_CHECKING:
-    # Loaded with the first consumer: a service that only sends does not pay for them at its start.
+    # Loaded with the first consumer or transaction: a service that only sends does not pay for them at its start.
+    from halfmq.client.check_listener import CheckListener
     from halfmq.client.consumer import Consumer, ConsumerSpec
     from halfmq.client.group_member import GroupMember
+    from halfmq.client.message import Message
     from halfmq.client.queue_puller import Feed
+    from halfmq.client.transaction import Transactions
+    from halfmq.client.transaction_block import AsyncTransaction
+    from halfmq.client.transaction_log import CheckFunction, TransactionBlock, TransactionLog
+    from halfmq.client.verdicts import Verdicts
 
 #: A whole call with its retries, seconds: a broker that restarts is survived.
 TIMEOUT_S: Final = 10.0
@@ -156,10 +156,8 @@ class AsyncClient:
             brokers, router, membership, ids, self._clock, dice, self._timeout_s, self._attempt_timeout_s
         )
         self._producer = Producer(self._plumbing, self.group or NO_GROUP)
-        self._transactions = Transactions(self._plumbing, self.group)
-        self._check_listener = CheckListener(self.group, self._transactions.verdicts, self._run_blocking, self._checks)
-        for name, check in self._check_functions.items():
-            self._check_listener.register(name, check)
+        self._made_transactions: Transactions | None = None
+        self._made_check_listener: CheckListener | None = None
         if self._check_functions:
             membership.add_producer(self.group)
         self._members: dict[str, GroupMember] = {}
@@ -188,8 +186,10 @@ class AsyncClient:
         self._closing = True
         for member in list(self._members.values()):
             await member.close()
-        await self._transactions.close(grace)
-        await self._check_listener.close(grace)
+        if self._made_transactions is not None:
+            await self._made_transactions.close(grace)
+        if self._made_check_listener is not None:
+            await self._made_check_listener.close(grace)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -204,16 +204,35 @@ class AsyncClient:
         self._opened = False
 
     @property
+    def _transactions(self) -> "Transactions":
+        if self._made_transactions is None:
+            from halfmq.client.transaction import Transactions
+
+            self._made_transactions = Transactions(self._plumbing, self.group)
+        return self._made_transactions
+
+    @property
+    def _check_listener(self) -> "CheckListener":
+        if self._made_check_listener is None:
+            from halfmq.client.check_listener import CheckListener
+
+            verdicts = self._transactions.verdicts
+            self._made_check_listener = CheckListener(self.group, verdicts, self._run_blocking, self._checks)
+            for name, check in self._check_functions.items():
+                self._made_check_listener.register(name, check)
+        return self._made_check_listener
+
+    @property
     def clock(self) -> Clock:
         return self._clock
 
     @property
-    def verdicts(self) -> Verdicts:
+    def verdicts(self) -> "Verdicts":
         """What this process knows of its own transactions."""
         self._open()
         return self._transactions.verdicts
 
-    def check_functions(self) -> dict[str, CheckFunction]:
+    def check_functions(self) -> "dict[str, CheckFunction]":
         """Who answers which checks, by name."""
         return dict(self._check_functions)
 
@@ -337,7 +356,7 @@ class AsyncClient:
         self._open()
         return await self._transactions.rollback(prepared)
 
-    def begin(self, name: str = "", *, topic: str | None = None, query_id: str = "") -> AsyncTransaction:
+    def begin(self, name: str = "", *, topic: str | None = None, query_id: str = "") -> "AsyncTransaction":
         """Several messages, one outcome: ``async with mq.begin() as tx: tx.send(...)``. See ``transaction_block``.
 
         ``name`` routes the check to the function given to ``add_check`` (or ``@app.transaction``). ``topic``: the
@@ -346,11 +365,13 @@ class AsyncClient:
         self._open()
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
+        from halfmq.client.transaction_block import AsyncTransaction
+
         return AsyncTransaction(self, self._transactions.verdicts, name, topic=topic, query_id=query_id)
 
     def transaction(
-        self, session: Any, *, log: TransactionLog, **options: Any
-    ) -> AbstractAsyncContextManager[TransactionBlock]:
+        self, session: Any, *, log: "TransactionLog", **options: Any
+    ) -> "AbstractAsyncContextManager[TransactionBlock]":
         """One outcome for a database session and its messages; see ``halfmq.sql.TransactionLog``."""
         self._open()
         if not self.group:
@@ -379,6 +400,8 @@ class AsyncClient:
             TypeError: ``execute`` returned no Outcome; undecided, the check is asked.
             Exception: of ``execute``, after ROLLBACK was sent.
         """
+        from halfmq.client.transaction_block import checked_outcome
+
         self.add_listener(listener)
         outgoing = compose(topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, properties=properties)
         tx_id = self.new_transaction_id()
@@ -418,9 +441,11 @@ class AsyncClient:
 
     def add_listener(self, listener: TransactionListener) -> None:
         """Answer the checks of ``listener``'s transactions. Do this at start, so that it is known after a crash."""
+        from halfmq.client.check_listener import check_of
+
         self.add_check(listener_name(listener), check_of(listener.check))
 
-    def add_check(self, name: str, check: CheckFunction) -> None:
+    def add_check(self, name: str, check: "CheckFunction") -> None:
         """Answer the checks of transactions begun with ``name`` by ``check(transaction) -> Outcome``.
 
         May be called before the client is entered. The empty name is for transactions without one, such as those of
@@ -434,7 +459,7 @@ class AsyncClient:
             self._check_listener.register(name, check)
             self._spawn(self._can_answer_checks())
 
-    def answer_checks(self, log: TransactionLog, sessions: Any) -> None:
+    def answer_checks(self, log: "TransactionLog", sessions: Any) -> None:
         """Answer the checks of ``log``'s transactions from its table. ``sessions``: what opens a session."""
         self.add_check(log.name, log.checker(sessions))
 
@@ -568,8 +593,10 @@ def environment(options: dict[str, Any]) -> tuple[str]:
     return (url,)
 
 
-def message_of(outgoing: OutgoingMessage, prepared: Prepared, now_ms: int) -> Message:
+def message_of(outgoing: OutgoingMessage, prepared: Prepared, now_ms: int) -> "Message":
     """The half message as a listener sees it in ``execute``: the same names as later in ``check``."""
+    from halfmq.client.message import Message
+
     half = prepared.halves[0]
     own = names.encode([(names.PGROUP, prepared.group), (names.HMQ_TX_ID, prepared.tx_id), (names.TRAN_MSG, "true")])
     properties = names.append(outgoing.properties, unique_key(half.message_id) + own)

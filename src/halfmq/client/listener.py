@@ -2,10 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
+
+if TYPE_CHECKING:
+    from halfmq.client.message import Message
 
 
 class TransactionListener(ABC):
@@ -19,7 +21,7 @@ class TransactionListener(ABC):
     name: ClassVar[str] = ""
 
     @abstractmethod
-    def execute(self, message: Message, arg: Any) -> Outcome | Awaitable[Outcome]:
+    def execute(self, message: "Message", arg: Any) -> Outcome | Awaitable[Outcome]:
         """The local transaction. The half message is stored already; nobody sees it yet.
 
         UNKNOWN leaves it to ``check``. An exception sends ROLLBACK and goes on to the caller of
@@ -27,7 +29,7 @@ class TransactionListener(ABC):
         """
 
     @abstractmethod
-    def check(self, message: Message) -> Outcome | Awaitable[Outcome]:
+    def check(self, message: "Message") -> Outcome | Awaitable[Outcome]:
         """Did the local transaction of ``message`` happen? ``message.transaction_id`` and ``message.key`` find it.
 
         Asked in any process of the producer group, at any time, perhaps several times. UNKNOWN when in doubt.

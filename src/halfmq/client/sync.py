@@ -20,12 +20,13 @@ from halfmq.client.loop_thread import loop_thread
 from halfmq.client.message import Message
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.receipts import Prepared, Receipt, TransactionReceipt
-from halfmq.client.transaction_block import BlockingTransaction, checked_outcome
-from halfmq.client.transaction_log import CheckFunction, TransactionBlock, TransactionLog
 from halfmq.errors import HalfmqError, UsageError
 
 if TYPE_CHECKING:
+    # Loaded when they are needed, as in ``async_client``.
     from halfmq.client.consumer import Batch, Consumer
+    from halfmq.client.transaction_block import BlockingTransaction
+    from halfmq.client.transaction_log import CheckFunction, TransactionBlock, TransactionLog
 
 _T = TypeVar("_T")
 
@@ -176,16 +177,18 @@ class Client:
         client = self._live()
         return self._run(client.rollback(prepared))
 
-    def begin(self, name: str = "", *, topic: str | None = None, query_id: str = "") -> BlockingTransaction:
+    def begin(self, name: str = "", *, topic: str | None = None, query_id: str = "") -> "BlockingTransaction":
         """``with mq.begin() as tx: tx.send(...)``. See ``AsyncClient.begin``."""
         client = self._live()
         if not self.group:
             raise UsageError("transactions need a group", hint='Client(url, group="orders")')
+        from halfmq.client.transaction_block import BlockingTransaction
+
         return BlockingTransaction(self, client.verdicts, name, topic=topic, query_id=query_id)
 
     def transaction(
-        self, session: Any, *, log: TransactionLog, **options: Any
-    ) -> AbstractContextManager[TransactionBlock]:
+        self, session: Any, *, log: "TransactionLog", **options: Any
+    ) -> "AbstractContextManager[TransactionBlock]":
         """One outcome for a database session and its messages; see ``halfmq.sql.TransactionLog``."""
         self._live()
         if not self.group:
@@ -206,6 +209,8 @@ class Client:
         properties: Mapping[str, str] | None = None,
     ) -> TransactionReceipt:
         """See ``AsyncClient.send_in_transaction``. ``listener.execute`` runs in the calling thread."""
+        from halfmq.client.transaction_block import checked_outcome
+
         client = self._live()
         self.add_listener(listener)
         outgoing = compose(topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, properties=properties)
@@ -237,11 +242,11 @@ class Client:
         """See ``AsyncClient.add_listener``."""
         self._on_loop(lambda: self._client.add_listener(listener))
 
-    def add_check(self, name: str, check: CheckFunction) -> None:
+    def add_check(self, name: str, check: "CheckFunction") -> None:
         """See ``AsyncClient.add_check``."""
         self._on_loop(lambda: self._client.add_check(name, check))
 
-    def answer_checks(self, log: TransactionLog, sessions: Any) -> None:
+    def answer_checks(self, log: "TransactionLog", sessions: Any) -> None:
         """See ``AsyncClient.answer_checks``."""
         self.add_check(log.name, log.checker(sessions))
 

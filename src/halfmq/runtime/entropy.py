@@ -1,7 +1,7 @@
 """Dice from outside, one stream per purpose, so that a simulation repeats exactly."""
 
+import os
 import random
-import secrets
 from typing import Protocol
 
 
@@ -17,7 +17,7 @@ class Entropy(Protocol):
 
 class SystemEntropy:
     def token(self, nbytes: int) -> bytes:
-        return secrets.token_bytes(nbytes)
+        return os.urandom(nbytes)
 
     def stream(self, purpose: str) -> random.Random:
-        return random.Random(secrets.randbits(64))
+        return random.Random(int.from_bytes(os.urandom(8)))

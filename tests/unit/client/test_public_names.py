@@ -42,3 +42,19 @@ def test_import_of_the_client_loads_no_heavy_package() -> None:
     loaded = {name.partition(".")[0] for name in loaded_by("from halfmq import App, AsyncClient, Client")}
     assert not loaded & set(HEAVY)
     assert "msgspec" in loaded
+
+
+def test_a_service_that_only_sends_loads_neither_transactions_nor_consumers() -> None:
+    loaded = loaded_by("from halfmq import AsyncClient, compose")
+    for later in (
+        "transaction",
+        "transaction_block",
+        "prepare",
+        "check_listener",
+        "message",
+        "consumer",
+        "queue_puller",
+        "sync",
+    ):
+        assert f"halfmq.client.{later}" not in loaded, later
+    assert "halfmq.client.producer" in loaded
