@@ -55,7 +55,7 @@ test-fast: $(READY)
 	$(BIN)/python -m pytest -q -m "not slow" -n 2
 
 test: lint types layers
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadscope
 
 bench: $(READY)
 	@mkdir -p build/bench

@@ -1,10 +1,11 @@
-"""In which order and in which company tests run when several workers share them (``-n 2 --dist loadgroup``).
+"""In which order and in which company tests run when several workers share them: ``-n 2 --dist loadscope``.
 
-Tests of one file stay with one worker: they share a broker, a JVM, a database. ``spread`` says that they share nothing:
-any free worker takes the next one.
+Tests of one file stay with one worker: they share a broker, a JVM, a database. What shares nothing is spread: any free
+worker takes the next one.
 """
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 #: What takes longest begins first, so that no worker is left with it at the end. The crash test wants as much of the
 #: machine as it can get: what stands next to it mostly waits. Power losses and all the rest fill the gaps.
@@ -20,20 +21,37 @@ FIRST = (
     "tests/properties/",
     "tests/simulation/",
 )
+#: One Spark session for all of these.
+TOGETHER = ("tests/spark/",)
+SPREAD = (
+    "tests/compat/test_java_client.py::test_a_thousand_transactions_have_one_outcome_each",
+    "tests/compat/test_stock_broker.py",
+    "tests/demo/",
+    "tests/simulation/test_power_loss.py",
+)
 
 
-def _place(item: pytest.Item) -> int:
-    return next((place for place, prefix in enumerate(FIRST) if item.nodeid.startswith(prefix)), len(FIRST))
+class Company(LoadScopeScheduling):
+    """Whoever has the same scope runs in one worker, in the order of collection.
+
+    The scope is made from the node id alone: what ``--dist loadgroup`` appends to it, pytest 9.2 drops.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(SPREAD):
+            return nodeid
+        return next((prefix for prefix in TOGETHER if nodeid.startswith(prefix)), nodeid.partition("::")[0])
 
 
-def _group(item: pytest.Item) -> str:
-    # All of Spark's tests share one session.
-    return "spark" if item.nodeid.startswith("tests/spark/") else item.nodeid.partition("::")[0]
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling | None:
+    if config.getoption("dist") != "loadscope":
+        return None
+    config.option.loadscopereorder = False
+    return Company(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("spread") is None:
-            item.add_marker(pytest.mark.xdist_group(_group(item)))
-    items.sort(key=_place)
+    last = len(FIRST)
+    items.sort(key=lambda item: next((n for n, prefix in enumerate(FIRST) if item.nodeid.startswith(prefix)), last))

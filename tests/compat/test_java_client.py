@@ -35,7 +35,6 @@ def test_the_stock_client_finds_what_it_finds_at_a_stock_broker(program: str, fe
     expectations.feature(program, features[program], ours=True)
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize(("version", "header"), CLIENTS, ids=NAMES)
 def test_a_thousand_transactions_have_one_outcome_each(
     version: str, header: str, serve: Callable[..., Served], java_home: Path

@@ -37,7 +37,6 @@ class Orders(TransactionListener):
 
 @pytest.mark.java
 @pytest.mark.slow
-@pytest.mark.spread
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_client_works_against_a_stock_broker(version: str, tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ def test_all_seeds_are_run() -> None:
     assert sum(len(seeds) for seeds in RANGES) == SEEDS > 0
 
 
-@pytest.mark.spread
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seeds", RANGES, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
 def test_the_promises_hold_on_every_seed(seeds: range) -> None:
