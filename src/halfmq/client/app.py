@@ -47,8 +47,9 @@ _Class = TypeVar("_Class", bound=type)
 class TransactionFunction:
     """A decorated function: ``await create_order(order)`` runs it as one transaction.
 
-    A normal return commits, an exception rolls back and is raised. The messages that it collects are prepared when it
-    returns, or at ``await tx.prepare()``: do that before a local commit inside the function.
+    A normal return commits. The messages that it collects are prepared when it returns, or at ``await tx.prepare()``:
+    do that before a local commit inside the function. An exception before that sends nothing; after it, the check
+    decides, since the local commit may have happened. It is raised in any case. Without a check it rolls back.
     """
 
     def __init__(self, app: "App", name: str, topic: str | None, function: Callable[..., Any]) -> None:
@@ -63,7 +64,7 @@ class TransactionFunction:
         """Run it; its return value. ``tx.receipt`` is kept on the transaction.
 
         Raises:
-            Exception: of the function, after ROLLBACK. HalfmqError: as ``AsyncClient.begin``.
+            Exception: of the function, unchanged. HalfmqError: as ``AsyncClient.begin``.
         """
         transaction = self._app.client().begin(self.name, topic=self.topic, query_id=query_id)
         async with transaction:

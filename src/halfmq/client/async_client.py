@@ -23,7 +23,7 @@ from halfmq.client.receipts import UNDECIDED, Prepared, Receipt, TransactionRece
 from halfmq.client.routing import NameServers, Router
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.client.user_code import RunBlocking, Threads, call
-from halfmq.errors import ConnectError, HalfmqError, UsageError
+from halfmq.errors import ConnectError, UsageError
 from halfmq.model import properties as names
 from halfmq.model.ids import checked_name
 from halfmq.model.stored_message import SYS_PREPARED, StoredMessage, body_crc_of
@@ -361,6 +361,9 @@ class AsyncClient:
 
         ``name`` routes the check to the function given to ``add_check`` (or ``@app.transaction``). ``topic``: the
         topic of ``tx.send(body)``.
+
+        An exception in the block after ``tx.prepare()`` is left to that check, if this client has one; without one it
+        is ROLLBACK.
         """
         self._open()
         if not self.group:
@@ -398,9 +401,10 @@ class AsyncClient:
         Raises:
             TransactionRefused, SendTimeout, ConnectError, RequestFailed: ``execute`` did not run.
             TypeError: ``execute`` returned no Outcome; undecided, the check is asked.
-            Exception: of ``execute``, after ROLLBACK was sent.
+            BaseException: of ``execute``, unchanged. Undecided: whether the local transaction happened is not known,
+                since the answer to its COMMIT may be what was lost. The check is asked.
         """
-        from halfmq.client.transaction_block import checked_outcome
+        from halfmq.client.transaction_block import checked_outcome, raised
 
         self.add_listener(listener)
         outgoing = compose(topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, properties=properties)
@@ -412,30 +416,28 @@ class AsyncClient:
             message = message_of(outgoing, prepared, self._clock.wall_ms())
             try:
                 said = await call(self._run_blocking, listener.execute, message, arg)
-            except Exception:
-                await self._roll_back_quietly(prepared)
+            except BaseException as error:
+                self._transactions.tell_unknown(prepared, raised("execute", error))
                 raise
             return await self.finish(prepared, checked_outcome(said, f"{type(listener).__name__}.execute"))
         finally:
             verdicts.left_open(tx_id)
 
-    async def finish(self, prepared: Prepared, outcome: Outcome) -> TransactionReceipt:
-        """What a listener said, told to the broker; a receipt with UNDECIDED for UNKNOWN. Raises as ``commit``."""
+    async def finish(self, prepared: Prepared, outcome: Outcome, remark: str = "") -> TransactionReceipt:
+        """What a listener said, told to the broker; a receipt with UNDECIDED for UNKNOWN. Raises as ``commit``.
+
+        ``remark``: why it is UNKNOWN; ``halfmq tx show`` says it.
+        """
+        self._open()
         match outcome:
             case Outcome.COMMIT:
                 return await self.commit(prepared)
             case Outcome.ROLLBACK:
                 return await self.rollback(prepared)
             case Outcome.UNKNOWN:
-                self._transactions.tell_unknown(prepared)
+                self._transactions.tell_unknown(prepared, remark)
                 ids = tuple(half.message_id for half in prepared.halves)
                 return TransactionReceipt(prepared.tx_id, UNDECIDED, ids, acknowledged=False, atomic=prepared.atomic)
-
-    async def _roll_back_quietly(self, prepared: Prepared) -> None:
-        try:
-            await self.rollback(prepared)
-        except HalfmqError as error:
-            log.warning("%s; the check settles it", error)
 
     # --- checks ---------------------------------------------------------------------------------------------------
 

@@ -24,8 +24,9 @@ class TransactionListener(ABC):
     def execute(self, message: "Message", arg: Any) -> Outcome | Awaitable[Outcome]:
         """The local transaction. The half message is stored already; nobody sees it yet.
 
-        UNKNOWN leaves it to ``check``. An exception sends ROLLBACK and goes on to the caller of
-        ``send_in_transaction``: raise only when the local transaction did not happen.
+        UNKNOWN leaves it to ``check``, and so does an exception, which goes on to the caller of
+        ``send_in_transaction``: it may be the answer to the local COMMIT that was lost. Return ROLLBACK where it is
+        certain that the local transaction did not happen and will not.
         """
 
     @abstractmethod

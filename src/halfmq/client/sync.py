@@ -18,6 +18,7 @@ from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
 from halfmq.client.loop_thread import loop_thread
 from halfmq.client.message import Message
+from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.receipts import Prepared, Receipt, TransactionReceipt
 from halfmq.errors import HalfmqError, UsageError
@@ -209,7 +210,7 @@ class Client:
         properties: Mapping[str, str] | None = None,
     ) -> TransactionReceipt:
         """See ``AsyncClient.send_in_transaction``. ``listener.execute`` runs in the calling thread."""
-        from halfmq.client.transaction_block import checked_outcome
+        from halfmq.client.transaction_block import checked_outcome, raised
 
         client = self._live()
         self.add_listener(listener)
@@ -222,19 +223,24 @@ class Client:
             message = message_of(outgoing, prepared, client.clock.wall_ms())
             try:
                 said = listener.execute(message, arg)
-            except Exception:
-                self._roll_back_quietly(prepared)
+            except BaseException as error:
+                self._leave_undecided(prepared, raised("execute", error))
                 raise
             outcome = checked_outcome(said, f"{type(listener).__name__}.execute")
-            return self._run(client.finish(prepared, outcome))
+            return self.finish(prepared, outcome)
         finally:
             verdicts.left_open(tx_id)
 
-    def _roll_back_quietly(self, prepared: Prepared) -> None:
+    def _leave_undecided(self, prepared: Prepared, remark: str) -> None:
         try:
-            self.rollback(prepared)
+            self.finish(prepared, Outcome.UNKNOWN, remark)
         except HalfmqError as error:
-            log.warning("%s; the check settles it", error)
+            log.warning("%s: %s; the check settles it", prepared.tx_id, error)
+
+    def finish(self, prepared: Prepared, outcome: Outcome, remark: str = "") -> TransactionReceipt:
+        """See ``AsyncClient.finish``."""
+        client = self._live()
+        return self._run(client.finish(prepared, outcome, remark))
 
     # --- checks ---------------------------------------------------------------------------------------------------
 
@@ -245,6 +251,10 @@ class Client:
     def add_check(self, name: str, check: "CheckFunction") -> None:
         """See ``AsyncClient.add_check``."""
         self._on_loop(lambda: self._client.add_check(name, check))
+
+    def check_functions(self) -> "dict[str, CheckFunction]":
+        """See ``AsyncClient.check_functions``."""
+        return dict(self._checks)
 
     def answer_checks(self, log: "TransactionLog", sessions: Any) -> None:
         """See ``AsyncClient.answer_checks``."""

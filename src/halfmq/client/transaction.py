@@ -42,6 +42,9 @@ from halfmq.wire.remoting.replies import EndReply, read_reply
 #: settles what is left.
 _BACKGROUND_S: Final = 600.0
 
+#: Characters of the reason that goes with UNKNOWN.
+_REMARK_CHARS_MAX: Final = 500
+
 _VERDICT_OF: Final[dict[Outcome, Verdict]] = {Outcome.COMMIT: COMMITTED, Outcome.ROLLBACK: ROLLED_BACK}
 
 
@@ -57,7 +60,9 @@ class Settlement:
         self.heard: set[str] = set()
         self.reply: EndReply | None = None
 
-    def frame(self, opaque: int, half: PreparedHalf, *, tx_id: str = "", oneway: bool = False) -> bytes:
+    def frame(
+        self, opaque: int, half: PreparedHalf, *, tx_id: str = "", remark: str = "", oneway: bool = False
+    ) -> bytes:
         return encode_end(
             opaque,
             group=self.prepared.group,
@@ -67,6 +72,7 @@ class Settlement:
             commit_or_rollback=self.outcome.value,
             message_id=half.message_id,
             tx_id=tx_id,
+            remark=remark or None,
             oneway=oneway,
         )
 
@@ -246,13 +252,20 @@ class Transactions:
         if settlement.outcome is Outcome.COMMIT:
             self.verdicts.committed(half.message_id, connection)
 
-    def tell_unknown(self, prepared: Prepared) -> None:
-        """Say UNKNOWN, as a stock producer does after its listener could not tell. Best effort; it settles nothing."""
+    def tell_unknown(self, prepared: Prepared, remark: str = "") -> None:
+        """Say UNKNOWN, as a stock producer does after its listener could not tell. Best effort; it settles nothing.
+
+        ``remark``: why, for those who look at the broker; cut to what a log line bears.
+        """
         settlement = Settlement(prepared, Outcome.UNKNOWN)
         for half in prepared.halves[:1] if prepared.atomic else prepared.halves:
             connection = self._existing(half)
             if connection is not None and not connection.closed:
-                connection.tell_frame(settlement.frame(connection.next_opaque(), half, oneway=True))
+                tx_id = prepared.tx_id if connection.is_halfmq else ""
+                remark = remark[:_REMARK_CHARS_MAX]
+                connection.tell_frame(
+                    settlement.frame(connection.next_opaque(), half, tx_id=tx_id, remark=remark, oneway=True)
+                )
 
     def _existing(self, half: PreparedHalf) -> Connection | None:
         address = self._plumbing.router.address_of(half.broker)

@@ -1,28 +1,51 @@
 """``async with mq.begin(...) as tx``: several messages, one outcome, without a database of ours.
 
 Messages are collected, and sent as half messages at the end of the block, directly before COMMIT. An exception in the
-block costs the broker nothing. **What the block commits locally before that is lost to the messages if the process dies
+block before that costs the broker nothing. **What the block commits locally before that is lost to the messages if the process dies
 in between**; call ``await tx.prepare()`` before the local commit (then the check is asked), or use
 ``mq.transaction(session, log=...)``, where the marker table takes care of it.
+
+An exception after ``prepare`` says nothing about the local commit, whose answer may be what was lost. So where this client
+has a check for the transaction (``add_check``, ``add_listener``, ``@app.transaction``'s ``check``), it is UNKNOWN and the
+check decides. Where there is none, nobody could ever answer, and an ``Exception`` is ROLLBACK: raise then only before the
+local commit. A cancelled or interrupted block without a check stays undecided, for an operator. ``tx.rollback()`` always
+rolls back.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from halfmq.client.log import log
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.receipts import Prepared, TransactionReceipt
+from halfmq.client.transaction_log import BlockingTransactionCalls, TransactionCalls
 from halfmq.errors import HalfmqError, UsageError
 
 if TYPE_CHECKING:
     from halfmq.client.message import Message
-    from halfmq.client.transaction_log import BlockingTransactionCalls, TransactionCalls
+    from halfmq.client.transaction_log import CheckFunction
     from halfmq.client.verdicts import Verdicts
 
 _MISSING: Final[Any] = object()
+
+
+class BlockCalls(TransactionCalls, Protocol):
+    """What a block asks of ``AsyncClient``."""
+
+    def check_functions(self) -> "dict[str, CheckFunction]": ...
+
+    async def finish(self, prepared: Prepared, outcome: Outcome, remark: str = "") -> TransactionReceipt: ...
+
+
+class BlockingBlockCalls(BlockingTransactionCalls, Protocol):
+    """What a block asks of ``Client``."""
+
+    def check_functions(self) -> "dict[str, CheckFunction]": ...
+
+    def finish(self, prepared: Prepared, outcome: Outcome, remark: str = "") -> TransactionReceipt: ...
 
 
 class Transaction:
@@ -90,13 +113,18 @@ class Transaction:
         )
         self._messages.append(message)
 
+    def _close(self) -> Prepared | None:
+        """No more messages. What was prepared, once: whoever gets it says what becomes of it."""
+        self._closed = True
+        self._messages.clear()
+        prepared, self._prepared = self._prepared, None
+        return prepared
+
 
 class AsyncTransaction(Transaction):
     """The block of ``AsyncClient.begin``."""
 
-    def __init__(
-        self, calls: "TransactionCalls", verdicts: "Verdicts", name: str, *, topic: str | None, query_id: str
-    ) -> None:
+    def __init__(self, calls: BlockCalls, verdicts: "Verdicts", name: str, *, topic: str | None, query_id: str) -> None:
         super().__init__(calls.new_transaction_id(), name, topic=topic, query_id=query_id)
         self._calls = calls
         self._verdicts = verdicts
@@ -122,15 +150,33 @@ class AsyncTransaction(Transaction):
         try:
             if error is None:
                 await self.prepare()
-                if self._prepared is not None:
-                    self.receipt = await self._calls.commit(self._prepared)
-            elif self._prepared is not None and isinstance(error, Exception):
-                await self._roll_back(self._prepared)
+            prepared = self._close()
+            if prepared is None:
+                return
+            if error is None:
+                self.receipt = await self._calls.commit(prepared)
+            else:
+                await self._after(error, prepared)
         finally:
-            # Cancelled or interrupted after prepare: perhaps in the middle of the local commit. The check will tell.
             self._verdicts.left_open(self.id)
 
-    async def _roll_back(self, prepared: Prepared) -> None:
+    async def _after(self, error: BaseException, prepared: Prepared) -> None:
+        try:
+            if self.name in self._calls.check_functions():
+                self.receipt = await self._calls.finish(prepared, Outcome.UNKNOWN, raised("the block", error))
+            elif isinstance(error, Exception):
+                self.receipt = await self._calls.rollback(prepared)
+        except HalfmqError as lost:
+            log.warning("%s; the check settles it", lost)
+
+    async def rollback(self) -> None:
+        """The local transaction did not happen, and will not: throw the messages away. The block may go on without them.
+
+        Without an answer ROLLBACK is repeated in the background, and the check gets it; ``receipt`` is then None.
+        """
+        prepared = self._close()
+        if prepared is None:
+            return
         try:
             self.receipt = await self._calls.rollback(prepared)
         except HalfmqError as lost:
@@ -141,7 +187,7 @@ class BlockingTransaction(Transaction):
     """The block of ``Client.begin``: the same, blocking."""
 
     def __init__(
-        self, calls: "BlockingTransactionCalls", verdicts: "Verdicts", name: str, *, topic: str | None, query_id: str
+        self, calls: BlockingBlockCalls, verdicts: "Verdicts", name: str, *, topic: str | None, query_id: str
     ) -> None:
         super().__init__(calls.new_transaction_id(), name, topic=topic, query_id=query_id)
         self._calls = calls
@@ -163,15 +209,39 @@ class BlockingTransaction(Transaction):
         try:
             if error is None:
                 self.prepare()
-                if self._prepared is not None:
-                    self.receipt = self._calls.commit(self._prepared)
-            elif self._prepared is not None and isinstance(error, Exception):
-                try:
-                    self.receipt = self._calls.rollback(self._prepared)
-                except HalfmqError as lost:
-                    log.warning("%s; the check settles it", lost)
+            prepared = self._close()
+            if prepared is None:
+                return
+            if error is None:
+                self.receipt = self._calls.commit(prepared)
+            else:
+                self._after(error, prepared)
         finally:
             self._verdicts.left_open(self.id)
+
+    def _after(self, error: BaseException, prepared: Prepared) -> None:
+        try:
+            if self.name in self._calls.check_functions():
+                self.receipt = self._calls.finish(prepared, Outcome.UNKNOWN, raised("the block", error))
+            elif isinstance(error, Exception):
+                self.receipt = self._calls.rollback(prepared)
+        except HalfmqError as lost:
+            log.warning("%s; the check settles it", lost)
+
+    def rollback(self) -> None:
+        """See ``AsyncTransaction.rollback``."""
+        prepared = self._close()
+        if prepared is None:
+            return
+        try:
+            self.receipt = self._calls.rollback(prepared)
+        except HalfmqError as lost:
+            log.warning("%s; the check settles it", lost)
+
+
+def raised(where: str, error: BaseException) -> str:
+    """The remark that tells the broker's operator why a transaction is UNKNOWN."""
+    return f"{where} raised {type(error).__name__}: {error}"
 
 
 def checked_outcome(value: object, what: str) -> Outcome:

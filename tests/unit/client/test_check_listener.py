@@ -314,7 +314,7 @@ class Orders(TransactionListener):
 
     def execute(self, message: Message, arg: Any) -> Outcome:
         self.executed.append((message, arg))
-        if isinstance(self.says, Exception):
+        if isinstance(self.says, BaseException):
             raise self.says
         return self.says  # type: ignore[no-any-return]
 
@@ -358,13 +358,22 @@ def test_unknown_is_undecided_and_the_check_finds_the_listener_by_its_class() ->
     run(test())
 
 
-def test_exception_of_execute_rolls_back_and_is_raised() -> None:
+@pytest.mark.parametrize("halfmq", [True, False])
+@pytest.mark.parametrize("error", [ConnectionError("COMMIT's answer was lost"), asyncio.CancelledError("gone")])
+def test_exception_of_execute_is_raised_and_left_to_the_check(error: BaseException, halfmq: bool) -> None:
     async def test() -> None:
-        broker = ScriptedBroker()
+        broker = ScriptedBroker(halfmq=halfmq)
         async with client_of(broker.network()) as mq:
-            with pytest.raises(ValueError, match="no money"):
-                await send(mq, Orders(ValueError("no money")))
-        assert answers(broker) == [12]
+            with pytest.raises(type(error)):
+                await send(mq, Orders(error))
+            await asyncio.sleep(0.1)
+            (end,) = broker.requests(END)
+            assert (end.ext.commit_or_rollback, end.is_oneway) == (0, True)
+            assert end.remark == f"execute raised {type(error).__name__}: {error}"
+            broker.check(0, "orders")
+            await asyncio.sleep(0.1)
+        assert answers(broker) == [0, 8]
+        assert broker.visible("orders") == [b'{"id":7}']
 
     run(test())
 

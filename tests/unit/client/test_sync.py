@@ -14,6 +14,7 @@ from halfmq.client.outcome import Outcome
 from halfmq.client.sync import Client
 from halfmq.client.transaction_block import Transaction
 from halfmq.errors import ConnectError, UsageError
+from halfmq.wire.remoting.codes import RequestCode
 
 
 def client(broker: ScriptedBroker | None, **options: Any) -> Client:
@@ -26,7 +27,7 @@ def test_names_are_those_of_the_async_client() -> None:
 
     ours = {name for name in dir(Client) if not name.startswith("_")}
     theirs = {name for name in dir(AsyncClient) if not name.startswith("_")}
-    assert theirs - ours == {"clock", "verdicts", "check_functions", "finish", "is_open"}
+    assert theirs - ours == {"clock", "verdicts", "is_open"}
     assert ours <= theirs
 
 
@@ -72,6 +73,28 @@ def test_block_commits_and_rolls_back() -> None:
             tx.prepare()
             raise KeyError("order")
     assert (broker.visible("t"), broker.visible("u")) == ([b"x"], [b"y"])
+
+
+def test_exception_of_a_block_and_of_execute_is_left_to_the_check() -> None:
+    class Lost(Listener):
+        def execute(self, message: Message, arg: Any) -> Outcome:
+            raise arg
+
+    broker = ScriptedBroker()
+    with client(broker) as mq:
+        mq.add_check("order", lambda _: Outcome.COMMIT)
+        with pytest.raises(ConnectionError), mq.begin("order") as tx:
+            tx.send("t", b"x")
+            tx.prepare()
+            raise ConnectionError("COMMIT's answer was lost")
+        with pytest.raises(KeyboardInterrupt):
+            mq.send_in_transaction("t", b"y", KeyboardInterrupt(), listener=Lost())
+        with mq.begin("order") as tx:
+            tx.send("t", b"z")
+            tx.prepare()
+            tx.rollback()
+    ends = [end.ext.commit_or_rollback for end in broker.requests(RequestCode.END_TRANSACTION)]
+    assert ends == [0, 0, 12]
 
 
 class Listener(TransactionListener):

@@ -45,7 +45,7 @@ def test_exception_leaves_nothing_and_goes_on() -> None:
     run(test())
 
 
-def test_exception_after_prepare_rolls_back() -> None:
+def test_exception_after_prepare_rolls_back_where_nobody_else_could_answer() -> None:
     async def test() -> None:
         broker = ScriptedBroker()
         async with client_of(broker.network()) as mq:
@@ -64,7 +64,71 @@ def test_exception_after_prepare_rolls_back() -> None:
     run(test())
 
 
-def test_cancellation_after_prepare_decides_nothing() -> None:
+@pytest.mark.parametrize("error", [ConnectionError("COMMIT's answer was lost"), asyncio.CancelledError("gone")])
+def test_exception_after_prepare_is_left_to_the_check_where_there_is_one(error: BaseException) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            mq.add_check("order.create", lambda _: Outcome.COMMIT)
+            with pytest.raises(type(error)):
+                async with mq.begin("order.create") as tx:
+                    tx.send("orders", b"x")
+                    tx.send("stock", b"y")
+                    await tx.prepare()
+                    raise error
+            assert tx.receipt is not None
+            assert tx.receipt.verdict == "UNDECIDED"
+            await asyncio.sleep(0.1)
+            (end,) = broker.requests(END)
+            assert (end.ext.commit_or_rollback, end.ext.tx_id) == (0, tx.id)
+            assert end.remark == f"the block raised {type(error).__name__}: {error}"
+            broker.check(0, "orders")
+            await asyncio.sleep(0.1)
+        assert broker.visible("orders") == [b"x"]
+
+    run(test())
+
+
+def test_check_of_another_name_answers_nothing_for_this_block() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            mq.add_check("order.cancel", lambda _: Outcome.COMMIT)
+            with pytest.raises(KeyError):
+                async with mq.begin("order.create") as tx:
+                    tx.send("orders", b"x")
+                    await tx.prepare()
+                    raise KeyError("order")
+        assert [end.ext.commit_or_rollback for end in broker.requests(END)] == [12]
+
+    run(test())
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_explicit_rollback_rolls_back_whoever_could_be_asked(prepared: bool) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            mq.add_check("order.create", lambda _: Outcome.COMMIT)
+            with pytest.raises(KeyError):
+                async with mq.begin("order.create") as tx:
+                    tx.send("orders", b"x")
+                    if prepared:
+                        await tx.prepare()
+                    await tx.rollback()
+                    with pytest.raises(UsageError, match="no more messages"):
+                        tx.send("orders", b"late")
+                    raise KeyError("order")
+            async with mq.begin("order.create") as tx:
+                tx.send("orders", b"x")
+                await tx.rollback()
+        assert [end.ext.commit_or_rollback for end in broker.requests(END)] == [12] * prepared
+        assert broker.visible("orders") == []
+
+    run(test())
+
+
+def test_cancellation_after_prepare_without_a_check_decides_nothing() -> None:
     async def test() -> None:
         broker = ScriptedBroker()
         async with client_of(broker.network()) as mq:
