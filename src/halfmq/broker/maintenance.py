@@ -18,6 +18,7 @@ from typing import Any, Final
 from halfmq.broker.config import BrokerConfig
 from halfmq.broker.offload import Offload
 from halfmq.broker.pump import Failed, Pump
+from halfmq.broker.seldom import Seldom
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import CarryForward, TrimLog
 from halfmq.core.decision import Done, Reply
@@ -57,6 +58,7 @@ class Maintenance:
         self._checkpoint_at = store.redo_from
         #: Where the log is to start, while what lives below is carried forward.
         self._trimming: int | None = None
+        self._not_trimmed = Seldom(loop.time)
 
     def start(self) -> None:
         self._again("checkpoint", self._config.checkpoint_interval_ms, self.checkpoint)
@@ -144,8 +146,10 @@ class Maintenance:
     def _carried(self, context: None, reply: Reply | Failed) -> None:
         assert self._trimming is not None
         if not isinstance(reply, Done):
-            log.warning("the log is not trimmed now: %s", getattr(reply, "text", reply))
             self._trimming = None
+            text = getattr(reply, "text", reply)
+            if self._not_trimmed.is_due(text):
+                log.warning("the log is not trimmed now, and takes more and more room: %s", text)
         elif reply.again:
             self._carry()
         else:

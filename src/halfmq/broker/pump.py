@@ -17,6 +17,9 @@ A full disk is no failed disk. Where there is no room for another segment, comma
 for derived files, these fall behind: answers leave, since the log has what they say, but nothing newer is published, so
 consumers wait. In both cases core refuses new messages from that moment on.
 
+A body that is damaged on the disk is no failed disk either. What a decision wants copied is looked at before it is
+applied: a commit that cannot copy its half is refused and changes nothing, and everything else goes on.
+
 It knows no connections: a reply goes to ``deliver(context, reply)``, given with its command.
 """
 
@@ -27,17 +30,26 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from halfmq import limits
+from halfmq.broker.seldom import Seldom
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.apply import apply, apply_all, close_batch, open_batch
 from halfmq.core.base import make_base
-from halfmq.core.commands import Command, EndTransaction, SendBatch, SendMessage
+from halfmq.core.commands import CarryForward, Command, EndTransaction, SendBatch, SendMessage, Tick
 from halfmq.core.decide import decide, next_deadline_ms, size_bound
 from halfmq.core.decision import Decision, Effect, Refused, Reply, WakeQueue, Why
+from halfmq.core.queues.delay import put_aside
 from halfmq.core.session import DiskSpace, Published, apply_session
 from halfmq.core.state import State, next_offset
 from halfmq.errors import HalfmqError, InvariantViolated, StoreFull
 from halfmq.model.placement import fits, next_segment_start
-from halfmq.model.records import EpochStarted, Record, payload_of, payload_record_size
+from halfmq.model.records import (
+    CarriedDelayed,
+    CarriedHalf,
+    EpochStarted,
+    Record,
+    payload_of,
+    payload_record_size,
+)
 
 log = logging.getLogger("halfmq.pump")
 
@@ -51,11 +63,15 @@ BACKLOG_MAX: Final = 65_536
 _SMALL: Final = frozenset({SendMessage, EndTransaction})
 _SMALL_BYTES_MAX: Final = limits.TRANSACTION_BYTES_MAX + 2 * limits.FRAME_BYTES_MAX
 
+#: Records that hold a copy. A decision that has any begins with one.
+_CARRIED: Final = frozenset({CarriedHalf, CarriedDelayed})
+
 Deliver = Callable[[Any, "Reply | Failed"], None]
 
 
 class Failed(NamedTuple):
-    """A reply that ``core`` never gives: the decision itself broke. Nothing was changed; the log says where."""
+    """A reply that ``core`` never gives: the decision broke, or what it needs copied is damaged. Nothing was changed; the
+    log says where."""
 
     text: str
 
@@ -66,6 +82,10 @@ class _Broken(NamedTuple):
     records: tuple[Record, ...]
     reply: Failed
     effects: tuple[Effect, ...] = ()
+
+
+#: Records, reply and effects, of a ``Decision`` or of what stands for it.
+_Parts = tuple[tuple[Record, ...], Reply | Failed, tuple[Effect, ...]]
 
 
 class WrittenBatch(NamedTuple):
@@ -83,6 +103,8 @@ class Log(Protocol):
     def durable_position(self) -> int: ...
 
     def append(self, records: Sequence[Record], broker_time_ms: int) -> int: ...
+
+    def why_not_copied(self, source: int, message_bytes: int) -> str | None: ...
 
     def reserve_roll(self) -> None: ...
 
@@ -138,6 +160,7 @@ class Pump:
         self._written: list[WrittenBatch] = []
         #: Whether derived files have not followed to what was released, for want of room on the disk.
         self.behind = False
+        self._damage_said = Seldom(loop.time)
         #: Queues whose new messages are not published yet.
         self._late_wakes: dict[WakeQueue, None] = {}
 
@@ -252,6 +275,8 @@ class Pump:
                     decided, reply, more = decide(state, command, now_ms)
                 except Exception as error:  # noqa: BLE001 - judged in ``_broken``
                     decided, reply, more = self._broken(command, error)
+                if decided and type(decided[0]) in _CARRIED:
+                    decided, reply, more = self._copied(command, (decided, reply, more), now_ms)
                 if decided:
                     if not state.batch_open:
                         self._open(state.log_end, now_ms)
@@ -272,6 +297,43 @@ class Pump:
             raise error
         log.error("decision failed on %s; nothing was changed", type(command).__name__, exc_info=error)
         return _Broken((), Failed(f"{type(error).__name__}: {error}"))
+
+    # --- what a decision wants copied ------------------------------------------------------------------------
+
+    def _copied(self, command: Command, decision: _Parts, now_ms: int) -> _Parts:
+        """``decision``, if all that it copies is whole; else what stands for it. Nothing of it was applied yet.
+
+        A tick goes on without the delayed messages that cannot be copied: they wait for a start that finds them whole.
+        """
+        damaged = self._damaged(decision[0])
+        while damaged and type(command) is Tick:
+            for record, problem in damaged:
+                log.error("a delayed message is not shown before the next start: %s", problem)
+                put_aside(self.state, record.first_offset)
+            decision = decide(self.state, command, now_ms)
+            damaged = self._damaged(decision[0])
+        if not damaged:
+            return decision
+        record, problem = damaged[0]
+        if type(command) is CarryForward:
+            self.state.carrying = None  # some of it was taken for carried: the next step collects anew
+            text = f"what is alive in the segments to go must be copied, and cannot be: {problem}"
+        else:
+            what = f"transaction {record.tx_id!r} of group {record.group!r}" if type(record) is CarriedHalf else "it"
+            text = f"{what} stays undecided: {problem}; or roll the transaction back, which needs no copy"
+        if self._damage_said.is_due((type(command), record.source)):
+            log.error("%s", text)
+        return _Broken((), Failed(text))
+
+    def _damaged(self, records: Sequence[Record]) -> list[tuple[CarriedHalf | CarriedDelayed, str]]:
+        """(record, what is wrong and what to do) of each record whose source cannot be copied."""
+        found = []
+        for record in records:
+            if isinstance(record, CarriedHalf | CarriedDelayed):
+                problem = self._store.why_not_copied(record.source, record.message_bytes)
+                if problem is not None:
+                    found.append((record, problem))
+        return found
 
     # --- batches and segments --------------------------------------------------------------------------------
 

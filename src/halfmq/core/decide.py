@@ -66,10 +66,16 @@ def next_deadline_ms(state: State) -> int | None:
 
 
 def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
-    """Checks, releases and offsets whose time has come, a bounded number of each. ``again``: more is due now."""
+    """Checks, releases and offsets whose time has come, a bounded number of each. ``again``: more is due now.
+
+    Releases that copy older messages come alone: the caller may find that one cannot be copied and decide anew, and
+    what checks and offsets note in session state must not be noted twice.
+    """
     offset = next_offset(state)
     bytes_max = _tick_bytes(state)
     released, wakes, more_due = release_due(state, offset, bytes_max, now_ms)
+    if len(released) > 1:
+        return Decision(tuple(released), Done(again=True), tuple(wakes))
     records: list[Record] = released
     offset += sum([record.size for record in released])
     checks, asked, more_checks = send_checks(state, offset, bytes_max, now_ms)

@@ -14,8 +14,11 @@ nothing is tried again, since after a failed fsync the kernel may have dropped t
 Threads: ``append`` and ``roll`` on the writer's; ``sync`` and ``prepare_next`` on any, one at a time by their locks.
 """
 
+import struct
 import threading
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned
 from halfmq.model.records import BATCH_HEADER_BYTES, RECORD_HEAD_BYTES, Base, Kind, Record
@@ -28,6 +31,9 @@ from halfmq.store.segment import Segment, SegmentFiles, create_segment
 
 #: Records that hold a copy; where the message first came in stands directly behind their heads.
 _CARRIED = frozenset({Kind.CARRIED_HALF, Kind.CARRIED_DELAYED})
+_RESTORE: Final = (
+    "stop the broker, restore that file from a backup, and start it; `halfmq store verify` looks at all files"
+)
 
 
 class CommitLog:
@@ -244,10 +250,33 @@ class CommitLog:
         pieces = split_message(view, 0, len(view))
         if body_crc_of(pieces[1]) != int.from_bytes(pieces[0][8:12], "big"):
             raise StoreDamaged(
-                f"the body of the record at log offset {source} in {self._directory} does not have the CRC that it states",
-                hint="run `halfmq store verify` and restore the segment from a backup",
+                f"the body of the record at log offset {source} in {self._path(source)} does not have the CRC that it "
+                "states",
+                hint=_RESTORE,
             )
         return pieces
+
+    def why_not_copied(self, source: int, message_bytes: int) -> str | None:
+        """What is wrong with the stored message of ``message_bytes`` at ``source``, and what to do; None: it can be copied.
+
+        Ask before a record that copies it is applied: afterwards it is too late to refuse.
+        """
+        try:
+            pieces = self.copy_of(source)
+            length = sum(map(len, pieces))
+        except StoreDamaged as error:
+            return str(error)
+        except (LookupError, ValueError, struct.error) as error:
+            return f"the record at log offset {source} in {self._path(source)} is damaged: {error} ({_RESTORE})"
+        if length != message_bytes:
+            return (
+                f"the record at log offset {source} in {self._path(source)} is damaged: its message has {length} bytes "
+                f"instead of {message_bytes} ({_RESTORE})"
+            )
+        return None
+
+    def _path(self, offset: int) -> Path:
+        return self._files.path(offset // self.segment_bytes)
 
     @property
     def start(self) -> int:

@@ -375,6 +375,10 @@ class Store:
         """
         return self.log.append(records, broker_time_ms)
 
+    def why_not_copied(self, source: int, message_bytes: int) -> str | None:
+        """What is wrong with the stored message at ``source``, and what to do; None: a carried record may copy it."""
+        return self.log.why_not_copied(source, message_bytes)
+
     def reserve_roll(self) -> None:
         """See to it that a batch may begin the next segment. Call it before records are decided that need it.
 

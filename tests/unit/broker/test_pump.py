@@ -16,7 +16,8 @@ from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability, Store
 from halfmq.testing.faulty_disk import FaultyDisk
 
-COMMIT = 8
+COMMIT, ROLLBACK = 8, 12
+SMALL = 1 << 16
 ID = "AC10000100002A9F0000000000000001"
 
 
@@ -322,3 +323,102 @@ async def test_decision_that_breaks_is_answered_and_changes_nothing(
         monkeypatch.undo()
         assert running.log_bytes() == before
         assert (await client.send("T", b"z", unique="3" * 32)).code == 0
+
+
+# --- a body that is damaged on the disk -------------------------------------------------------------------------
+
+
+async def filled(client: RawClient, count: int = 20) -> None:
+    for number in range(count):
+        assert (await client.send("Fill", bytes(8_000), unique=f"FILL{number:028d}")).code == 0
+
+
+def damage(directory: Path, body: bytes) -> None:
+    """Flip a bit of ``body``, wherever the log has it."""
+    for path in (directory / "shard-0" / "log").iterdir():
+        data = bytearray(path.read_bytes())
+        at = data.find(body)
+        if at >= 0:
+            data[at + 3] ^= 1
+            path.write_bytes(data)
+            return
+    raise AssertionError(f"{body!r} is nowhere in the log")
+
+
+async def test_commit_that_cannot_copy_its_half_is_refused_and_all_else_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: one damaged body costs one transaction its commit, and nothing else. Method: a half in an older segment, a
+    flipped bit; then a commit, other traffic, the commit again, a restart, a rollback."""
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        client = await running.client()
+        half = await client.half("T", b"undecided body", unique=ID)
+        await filled(client)
+        await running.broker.drain()
+    damage(tmp_path, b"undecided body")
+    for _ in range(2):
+        async with serving(tmp_path, segment_bytes=SMALL) as running:
+            client = await running.client()
+            for _ in range(2):
+                refused = await client.end(half, ID, COMMIT)
+                assert refused.code == 1
+                for said in (ID, "stays undecided", "00000000000000000000.seg", "restore", "roll"):
+                    assert said in refused.remark
+            assert (await client.send("T", b"x", unique="F" * 32)).code == 0
+            assert (await client.pull("T")).code == 0
+            assert not running.broker.failed.done()
+    assert sum("stays undecided" in line for line in caplog.messages) == 2, "once for each start"
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        client = await running.client()
+        assert (await client.end(half, ID, ROLLBACK)).ext["HMQ_VERDICT"] == "ROLLED_BACK"
+
+
+async def test_trim_that_cannot_copy_what_is_alive_stops_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once the transaction is rolled back, the log is trimmed again."""
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        client = await running.client()
+        half = await client.half("T", b"undecided body", unique=ID)
+        await filled(client)
+        await running.broker.drain()
+    damage(tmp_path, b"undecided body")
+    keeping = {"segment_bytes": SMALL, "retention_bytes": 1 << 16, "retention_check_ms": 20, "retention_ms": 0}
+    async with serving(tmp_path, **keeping) as running:
+        client = await running.client()
+        await filled(client, 3)
+        await asyncio.sleep(0.4)
+        assert running.state.log_start == 0
+        assert not running.broker.failed.done()
+        assert sum("the log is not trimmed now" in line for line in caplog.messages) == 1
+        assert (await client.end(half, ID, ROLLBACK)).code == 0
+        for _ in range(100):
+            await asyncio.sleep(0.02)
+            if running.state.log_start:
+                break
+        assert running.state.log_start > 0
+
+
+async def test_delayed_message_that_cannot_be_copied_does_not_hold_up_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        client = await running.client()
+        for number in range(3):
+            sent = await client.send("T", b"delayed body %d" % number, unique=f"{number:032d}", TIMER_DELAY_MS="1500")
+            assert sent.code == 0
+        await filled(client)
+        await running.broker.drain()
+    damage(tmp_path, b"delayed body 1")
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        client = await running.client()
+        for _ in range(150):
+            await asyncio.sleep(0.02)
+            if running.state.topics_by_name["T"].ends[0] == 2:
+                break
+        pulled = await client.pull("T")
+        assert (pulled.code, b"delayed body 0" in pulled.body, b"delayed body 2" in pulled.body) == (0, True, True)
+        assert len(running.state.delayed) == 1
+        assert not running.broker.failed.done()
+        assert (await client.half("T", b"one", unique=ID)).code == 0
+    assert sum("not shown before the next start" in line for line in caplog.messages) == 1

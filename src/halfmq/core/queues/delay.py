@@ -5,7 +5,7 @@ queue offset: only then, so that a queue's offsets are in the order of showing. 
 bytes of its own segment, and carries older ones first.
 """
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from halfmq import limits
@@ -40,6 +40,12 @@ def next_due_ms(state: State) -> int | None:
     while heap and not _current(state, heap[0]):
         heappop(heap)
     return heap[0][0] if heap else None
+
+
+def put_aside(state: State, first_offset: int) -> None:
+    """Do not show this message in this run: its bytes cannot be copied. It stays delayed, and is due at the next start."""
+    state.delayed_heap = [entry for entry in state.delayed_heap if entry[1] != first_offset]
+    heapify(state.delayed_heap)
 
 
 def _current(state: State, entry: tuple[int, int]) -> bool:

@@ -1,0 +1,23 @@
+"""The first time at once, then not before the rest is over."""
+
+from halfmq.broker.seldom import REMEMBERED_MAX, REST_S, Seldom
+
+
+def test_each_thing_is_said_at_once_and_again_after_the_rest() -> None:
+    now = [0.0]
+    seldom = Seldom(lambda: now[0])
+    assert seldom.is_due("a")
+    assert not seldom.is_due("a")
+    assert seldom.is_due("b")
+    now[0] = REST_S - 1
+    assert not seldom.is_due("a")
+    now[0] = REST_S
+    assert seldom.is_due("a")
+    assert not seldom.is_due("a")
+
+
+def test_memory_has_a_bound() -> None:
+    seldom = Seldom(lambda: 0.0)
+    for number in range(5 * REMEMBERED_MAX):
+        assert seldom.is_due(number)
+    assert len(seldom._said) <= REMEMBERED_MAX
