@@ -57,6 +57,8 @@ TIMER_DELAY_MAX_MS: Final = 3 * 86_400_000
 RETRY_TIMES_MAX: Final = 16
 #: A connection that is silent this long is closed. Precedent: RocketMQ ``serverChannelMaxIdleTimeSeconds``.
 CONNECTION_IDLE_MS: Final = 120_000
+#: Connections at once; fewer where the limit of open files leaves no room for them beside the store's. More are closed.
+CONNECTIONS_MAX: Final = 16_384
 QUEUE_LOCK_MS: Final = 60_000
 
 # --- store -----------------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ import random
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from halfmq.broker.broker import Broker
 from halfmq.broker.config import BrokerConfig
+from halfmq.broker.remoting_gateway import Gateway
 from halfmq.store.group_flush import HandFlush, Job
 from halfmq.testing.faulty_disk import FaultyDisk
 from tests.support.raw_client import Answer, command
@@ -53,7 +54,7 @@ class HandLoop(asyncio.AbstractEventLoop):
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._count = itertools.count()
-        self.factories: list[Callable[[], Any]] = []
+        self.gateway: Gateway
 
     def time(self) -> float:
         return self._clock.now_ms / 1000
@@ -89,9 +90,9 @@ class HandLoop(asyncio.AbstractEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Cancelled timers are skipped when they come up."""
 
-    async def create_server(self, factory: Callable[[], Any], *_: Any, **__: Any) -> Any:  # type: ignore[override]
-        self.factories.append(factory)
-        return _HandServer(10_911 if len(self.factories) == 1 else 9_876)
+    async def bind(self, gateway: Gateway, what: str, host: str, port: int) -> "_HandDoor":
+        self.gateway = gateway
+        return _HandDoor(10_911 if what == "broker" else 9_876)
 
     def run_ready(self) -> None:
         """Everything that is due now, in order. What a callback raises comes out here, ``PowerLost`` too."""
@@ -115,19 +116,15 @@ class HandLoop(asyncio.AbstractEventLoop):
             return stop.value
 
 
-class _HandServer:
-    def __init__(self, port: int) -> None:
-        self.sockets = [self]
-        self._port = port
+class _HandDoor(NamedTuple):
+    """A port that nobody comes through: ``Life.connect`` brings who does."""
 
-    def getsockname(self) -> tuple[str, int]:
-        return ("127.0.0.1", self._port)
+    port: int
 
-    async def start_serving(self) -> None:
+    def listen(self) -> None:
         return
 
-    def close(self) -> None:
-        return
+    accept = close = listen
 
 
 class HandOffload:
@@ -228,7 +225,14 @@ class Life:
             return self.flush
 
         self.broker = Broker(
-            config, disk, clock, SeededEntropy(seed), self.loop, make_syncer=make_syncer, offload=self.offload
+            config,
+            disk,
+            clock,
+            SeededEntropy(seed),
+            self.loop,
+            make_syncer=make_syncer,
+            offload=self.offload,
+            bind=self.loop.bind,
         )
 
     def start(self) -> None:
@@ -236,7 +240,7 @@ class Life:
         self.loop.run_ready()
 
     def connect(self) -> Peer:
-        return Peer(self.loop.factories[0](), next(self._numbers))
+        return Peer(self.loop.gateway.expect(), next(self._numbers))
 
     def sync(self) -> None:
         """What the sync thread would do now."""

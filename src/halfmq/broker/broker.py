@@ -7,9 +7,7 @@ process and inside a simulation.
 """
 
 import asyncio
-import errno
 import logging
-import socket
 import time as stopwatch
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,6 +17,7 @@ from halfmq.broker.back_check import BackCheck
 from halfmq.broker.clients import Clients
 from halfmq.broker.config import BrokerConfig, packed_host
 from halfmq.broker.groups import GroupsOnUse
+from halfmq.broker.listener import Bind, Door, bind
 from halfmq.broker.lookups import Lookups
 from halfmq.broker.maintenance import Maintenance
 from halfmq.broker.name_service import NameService
@@ -36,7 +35,7 @@ from halfmq.core.decision import Done, Effect, Reply, SendCheck, WakeQueue
 from halfmq.core.session import LogOffsetsNow, Published, apply_session
 from halfmq.core.snapshot import load_rows
 from halfmq.core.state import State
-from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreDamaged, StorePoisoned
+from halfmq.errors import HalfmqError, StoreDamaged, StorePoisoned
 from halfmq.model.records import Trim
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import Clock
@@ -71,8 +70,11 @@ class Broker:
         *,
         make_syncer: Callable[[Job], Syncer] | None = None,
         offload: Offload | None = None,
+        bind: Bind = bind,
     ) -> None:
-        """``make_syncer`` and ``offload``: who syncs and who does slow work; threads of their own by default."""
+        """``make_syncer`` and ``offload``: who syncs and who does slow work; threads of their own by default. ``bind``: makes
+        a port; the machine's by default.
+        """
         self.config = config
         #: Done, with the reason, when the broker had to stop by itself: the disk failed, or we have a bug.
         self.failed: asyncio.Future[BaseException] = loop.create_future()
@@ -82,7 +84,8 @@ class Broker:
         self._loop = loop
         self._make_syncer = make_syncer
         self._offload: Offload = offload if offload is not None else ThreadOffload(loop)
-        self._servers: list[asyncio.AbstractServer] = []
+        self._bind = bind
+        self._doors: list[Door] = []
         self._store: Store | None = None
         self._gateway: Gateway
         self._pump: Pump
@@ -94,15 +97,15 @@ class Broker:
     # --- start -----------------------------------------------------------------------------------------------
 
     async def start(self) -> Ports:
-        """Bind, recover, serve. Returns the ports.
+        """Bind, recover, listen, serve. Returns the ports.
 
         Raises:
             PortTaken, EnvironmentFailed, StoreInUse, StoreDamaged, StoreFull, WrongVersion, OSError: nothing serves;
                 ``close``.
         """
         began = stopwatch.perf_counter()
-        self._gateway = Gateway(self._loop, lambda: self._pump.backlog)
-        ports = await self._bind()
+        self._gateway = Gateway(self._loop, lambda: self._pump.backlog, connections_max=self.config.connections_max)
+        ports = await self._bind_both()
         settings = replace(
             self.config.settings,
             store_host=packed_host(self.config.advertised(), ports.broker),
@@ -121,9 +124,11 @@ class Broker:
         settings = replace(settings, segment_bytes=self._store.segment_bytes)
         state, redone = recover(self._store, settings)
         self._compose(state, self._store, f"{self.config.advertised()}:{ports.broker}")
+        for door in self._doors:
+            door.listen()
         self._pump.begin_epoch(self._store.epoch, self._clock.wall_ms())
-        for server in self._servers:
-            await server.start_serving()
+        for door in self._doors:
+            door.accept()
         self._gateway.start()
         assert self._maintenance is not None
         self._maintenance.start()
@@ -138,18 +143,10 @@ class Broker:
         log.info("name service listens on %s:%d", self.config.host, ports.names)
         return ports
 
-    async def _bind(self) -> Ports:
-        found = []
+    async def _bind_both(self) -> Ports:
         for what, port in (("broker", self.config.port), ("name service", self.config.name_port)):
-            try:
-                server = await self._loop.create_server(
-                    self._gateway.protocol, self.config.host, port, start_serving=False, backlog=1024
-                )
-            except OSError as error:
-                raise cannot_listen(f"the {what} cannot listen on {self.config.host}:{port}", error) from error
-            self._servers.append(server)
-            found.append(server.sockets[0].getsockname()[1])
-        return Ports(*found)
+            self._doors.append(await self._bind(self._gateway, what, self.config.host, port))
+        return Ports(*[door.port for door in self._doors])
 
     def _compose(self, state: State, store: Store, address: str) -> None:
         time = BrokerTime(self._clock, state.batch_time_ms)
@@ -220,8 +217,8 @@ class Broker:
         if self.failed.done():
             return
         log.critical("stopping: %s", error)
-        for server in self._servers:
-            server.close()
+        for door in self._doors:
+            door.close()
         self._gateway.close(abort=True)
         if not isinstance(error, HalfmqError):
             error = StorePoisoned(f"the broker had to stop: {type(error).__name__}: {error}", hint="restart to recover")
@@ -232,8 +229,8 @@ class Broker:
     async def drain(self) -> None:
         """Take no more connections, send away who knows how to go, finish what was accepted, write a checkpoint, stop."""
         self._gateway.draining = True
-        for server in self._servers:
-            server.close()
+        for door in self._doors:
+            door.close()
         self._pulls.release_all()
         await self._sleep(self.config.drain_ms / 1000)
         await self._settle()
@@ -262,8 +259,8 @@ class Broker:
 
     def close(self) -> None:
         """Let go of ports, threads and the store's lock. What was written stays written."""
-        for server in self._servers:
-            server.close()
+        for door in self._doors:
+            door.close()
         if self._maintenance is not None:
             self._maintenance.stop()
             self._timer.stop()
@@ -272,21 +269,6 @@ class Broker:
         if self._store is not None:
             self._store.close()
             self._store = None
-
-
-def cannot_listen(what: str, error: OSError) -> PortTaken | EnvironmentFailed:
-    """The error for a port that could not be bound, with the hint for its reason."""
-    text = f"{what}: {error.strerror or error}"
-    if error.errno == errno.EADDRINUSE:
-        return PortTaken(text, hint="stop the other process, or choose --port and --name-port (0: any free one)")
-    if isinstance(error, socket.gaierror) or error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL):
-        return EnvironmentFailed(
-            text,
-            hint="--host is no address of this machine; to listen everywhere: --host 0.0.0.0 with --advertise-host",
-        )
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return EnvironmentFailed(text, hint="ports below 1024 are for root: choose --port and --name-port above")
-    return EnvironmentFailed(text, hint="look at --host, --port and --name-port, and at the limits of this machine")
 
 
 def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:

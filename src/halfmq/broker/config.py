@@ -41,6 +41,8 @@ class BrokerConfig:
     retention_check_ms: int = RETENTION_CHECK_MS
     #: Below this much free space new messages are refused.
     disk_reserve_bytes: int = limits.DISK_RESERVE_BYTES
+    #: Connections at once; more are closed.
+    connections_max: int = limits.CONNECTIONS_MAX
     drain_ms: int = DRAIN_MS
     #: Everything that decisions depend on; ``store_host`` and ``segment_bytes`` in it are set by the broker.
     settings: BrokerSettings = field(default_factory=BrokerSettings)
@@ -63,6 +65,12 @@ class BrokerConfig:
         for name, port in (("port", self.port), ("name port", self.name_port)):
             if not 0 <= port <= 65_535:
                 raise UsageError(f"{name} {port} not possible", hint="0 (any free port) to 65535")
+        if self.port and self.port == self.name_port:
+            raise UsageError(
+                f"port and name port are both {self.port}", hint="two ports; both take every command, so either will do"
+            )
+        if self.connections_max < 1:
+            raise UsageError(f"{self.connections_max} connections at most: nobody could connect", hint="1 or more")
         for name, value in (
             ("checkpoint interval", self.checkpoint_interval_ms),
             ("retention check interval", self.retention_check_ms),

@@ -11,10 +11,12 @@ import logging
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from halfmq.broker.broker import Broker
 from halfmq.broker.config import BrokerConfig
+from halfmq.broker.descriptors import room_for_connections
 from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreFull
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
@@ -35,7 +37,9 @@ def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool =
     )
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_serve(config.checked(), ports_file))
+            config = config.checked()
+            config = replace(config, connections_max=room_for_connections(config.connections_max))
+            return runner.run(_serve(config, ports_file))
     except (HalfmqError, OSError) as error:
         log.debug("stopped by", exc_info=error)
         print(f"halfmq: {_explained(error, config)}", file=sys.stderr)  # noqa: T201 - the one line for people

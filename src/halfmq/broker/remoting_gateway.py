@@ -40,13 +40,22 @@ _NEVER_SENT_AWAY: Final = frozenset({RequestCode.END_TRANSACTION, RequestCode.UN
 class Gateway:
     """Owns the connections. ``handlers`` is filled by the composition root before the first connection."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, backlog: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        backlog: Callable[[], int],
+        *,
+        connections_max: int = limits.CONNECTIONS_MAX,
+    ) -> None:
+        self.connections_max = connections_max
         self.generation = 0
         self.draining = False
         self.handlers: dict[int, Handler] = {}
         #: Told the number of each connection that ended, and only once it is gone from ``connections``.
         self.on_closed: Callable[[int], None] = lambda number: None
         self.connections: dict[int, Connection] = {}
+        #: Numbers of connections that were accepted and have not begun. They count.
+        self.expected: set[int] = set()
         self._loop = loop
         self._backlog = backlog
         self._numbers = itertools.count(1)
@@ -58,9 +67,16 @@ class Gateway:
     def start(self) -> None:
         self._idle_handle = self._loop.call_later(IDLE_LOOK_MS / 1000, self._look_for_idle)
 
-    def protocol(self) -> Connection:
-        """What ``create_server`` calls for each connection."""
-        return Connection(self, next(self._numbers))
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody else may be let in."""
+        return len(self.connections) + len(self.expected) >= self.connections_max
+
+    def expect(self) -> Connection:
+        """The protocol for a socket that was accepted. Take its number out of ``expected`` if it comes to nothing."""
+        connection = Connection(self, next(self._numbers))
+        self.expected.add(connection.number)
+        return connection
 
     # --- frames ----------------------------------------------------------------------------------------------
 
@@ -137,6 +153,7 @@ class Gateway:
     # --- connections -----------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
+        self.expected.discard(connection.number)
         self.connections[connection.number] = connection
 
     def closed(self, connection: Connection, error: BaseException | None) -> None:

@@ -41,6 +41,10 @@ def serve(
     disk_reserve_bytes: Annotated[
         int, typer.Option(help="Refuse new messages when less is free; verdicts go on.")
     ] = limits.DISK_RESERVE_BYTES,
+    connections_max: Annotated[
+        int,
+        typer.Option(help="Close connections beyond this many; fewer where the limit of open files leaves less room."),
+    ] = limits.CONNECTIONS_MAX,
     check_immunity_ms: Annotated[
         int, typer.Option(help="How long a half message rests before its producer is asked.")
     ] = limits.CHECK_IMMUNITY_MS,
@@ -75,6 +79,7 @@ def serve(
         retention_bytes=retention_bytes,
         retention_check_ms=retention_check_ms,
         disk_reserve_bytes=disk_reserve_bytes,
+        connections_max=connections_max,
         settings=BrokerSettings(
             auto_create_topics=auto_create_topics,
             check_immunity_ms=check_immunity_ms,

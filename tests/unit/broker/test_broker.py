@@ -1,15 +1,13 @@
 """The composition root: a start recovers what was there, a failed start leaves nothing behind, a drain ends well."""
 
 import asyncio
-import errno
 import json
-import socket
 from pathlib import Path
 
 import pytest
 from tests.support.in_process import config, serving
 
-from halfmq.broker.broker import Broker, cannot_listen
+from halfmq.broker.broker import Broker
 from halfmq.errors import EnvironmentFailed, PortTaken, StoreFull, StoreInUse
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
@@ -73,23 +71,6 @@ async def test_host_that_is_none_of_ours_is_said_and_nobody_is_told_to_stop_a_pr
     assert host in str(caught.value)
     assert not caught.value.retriable
     assert not (tmp_path / "two").exists()
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "hint"),
-    [
-        (OSError(errno.EADDRINUSE, "in use"), PortTaken, "stop the other process"),
-        (OSError(errno.EADDRNOTAVAIL, "cannot assign"), EnvironmentFailed, "--host"),
-        (socket.gaierror(socket.EAI_NONAME, "not known"), EnvironmentFailed, "--host"),
-        (OSError(errno.EACCES, "denied"), EnvironmentFailed, "1024"),
-        (OSError(errno.EMFILE, "too many files"), EnvironmentFailed, "limits"),
-    ],
-)
-def test_each_reason_not_to_listen_has_its_hint(error: OSError, kind: type[Exception], hint: str) -> None:
-    found = cannot_listen("the broker cannot listen on h:1", error)
-    assert type(found) is kind
-    assert hint in found.hint
-    assert ("other process" in found.hint) == (kind is PortTaken)
 
 
 async def test_segment_size_of_a_store_wins_over_the_setting(tmp_path: Path) -> None:

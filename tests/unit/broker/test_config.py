@@ -17,6 +17,8 @@ from halfmq.model.settings import BrokerSettings
         {"segment_bytes": (1 << 20) + 4_096},
         {"port": -1},
         {"name_port": 65_536},
+        {"port": 10_911, "name_port": 10_911},
+        {"connections_max": 0},
         {"checkpoint_interval_ms": 0},
         {"retention_check_ms": 0},
         {"retention_ms": -1},

@@ -1,0 +1,43 @@
+"""How many connections the process's limit of open files leaves room for, when the store has what it needs."""
+
+import logging
+import resource
+from typing import Final
+
+from halfmq.errors import EnvironmentFailed
+from halfmq.store.open_files import OPEN_FILES_MAX
+from halfmq.store.segment import OPEN_SEGMENTS_MAX
+
+log = logging.getLogger("halfmq.serve")
+
+#: What the store may hold (a mapped file takes two), and 64 for ports, pipes, the lock, snapshots and directories.
+RESERVED: Final = 2 * (OPEN_FILES_MAX + OPEN_SEGMENTS_MAX) + 64
+#: With room for fewer connections than this it is better not to start.
+CONNECTIONS_MIN: Final = 16
+
+
+def room_for_connections(wanted: int) -> int:
+    """Raise the soft limit of open files as far as ``wanted`` connections need, and say how many fit.
+
+    Raises:
+        EnvironmentFailed: hardly any would.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = RESERVED + wanted
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        except (OSError, ValueError) as error:  # a system may have a bound of its own below the hard limit
+            soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            log.warning("the limit of open files stays at %d: %s", soft, error)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    room = soft - RESERVED
+    if room < min(CONNECTIONS_MIN, wanted):
+        raise EnvironmentFailed(
+            f"the limit of open files is {soft}; the store alone may need {RESERVED}",
+            hint=f"raise it: ulimit -n {RESERVED + 1_024}, or LimitNOFILE= of the service",
+        )
+    log.info("at most %d connections, since the limit of open files is %d", room, soft)
+    return room

@@ -1,0 +1,202 @@
+"""One port: bound before the store is opened, listening once it is recovered, and accepting last.
+
+    bind -> the store opens and recovers -> listen -> the first batch is written -> accept
+
+Each step says when it fails. ``create_server`` of an event loop does not: a port that somebody else began to listen on
+between bind and listen goes unseen there, and the broker would say that it listens and hear nothing.
+
+Who connects beyond ``Gateway.connections_max`` is closed at once: a connection takes a descriptor, and those that the
+store needs must be free when it needs them. Every accepted socket is counted before the next one is taken.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+from halfmq.broker.connection import Connection
+from halfmq.broker.remoting_gateway import Gateway
+from halfmq.errors import EnvironmentFailed, PortTaken
+
+log = logging.getLogger("halfmq.listener")
+
+BACKLOG: Final = 1_024
+#: Connections taken in one turn of the loop; the rest wait in the backlog, so that nobody else does.
+_ACCEPTS_MAX: Final = 64
+#: After the machine refused to accept (no descriptors), the next try waits this long, s.
+_REST_S: Final = 1.0
+#: Refused connections are counted, and said this often at most, s.
+_SAY_EACH_S: Final = 10.0
+#: Reasons why one of several addresses of a name may be left out: this machine does not have that kind.
+_NO_SUCH_FAMILY: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+class Door(Protocol):
+    """A bound port."""
+
+    @property
+    def port(self) -> int: ...
+
+    def listen(self) -> None: ...
+
+    def accept(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Bind = Callable[[Gateway, str, str, int], Awaitable[Door]]
+
+
+class Listener:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, gateway: Gateway, sockets: Sequence[socket.socket], what: str
+    ) -> None:
+        """``what``: how errors begin, as in "the broker cannot listen on 127.0.0.1:10911"."""
+        self._loop = loop
+        self._gateway = gateway
+        self._sockets = list(sockets)
+        self._what = what
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refused = 0
+        self._said_at = -_SAY_EACH_S
+        self._rest: asyncio.TimerHandle | None = None
+
+    @property
+    def port(self) -> int:
+        return int(self._sockets[0].getsockname()[1])
+
+    def listen(self) -> None:
+        """Listen, without accepting yet.
+
+        Raises:
+            PortTaken: somebody else began to, since it was bound.
+            EnvironmentFailed: another reason.
+        """
+        for listening in self._sockets:
+            try:
+                listening.listen(BACKLOG)
+            except OSError as error:
+                raise cannot_listen(self._what, error) from error
+
+    def accept(self) -> None:
+        """Take connections from now on."""
+        self._rest = None
+        for listening in self._sockets:
+            self._loop.add_reader(listening, self._arrived, listening)
+
+    def close(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+        for listening in self._sockets:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(listening)
+            listening.close()
+        self._sockets.clear()
+
+    def _arrived(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPTS_MAX):
+            try:
+                peer, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._machine_refuses(error)
+                return
+            if self._gateway.is_full:
+                peer.close()
+                self._refuse()
+            else:
+                task = self._loop.create_task(self._welcome(peer, self._gateway.expect()))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _welcome(self, peer: socket.socket, connection: Connection) -> None:
+        try:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(lambda: connection, peer)
+        except OSError as error:
+            log.info("a connection was lost while it began: %s", error)
+            peer.close()
+        finally:
+            self._gateway.expected.discard(connection.number)
+
+    def _refuse(self) -> None:
+        self._refused += 1
+        now = self._loop.time()
+        if now - self._said_at >= _SAY_EACH_S:
+            log.warning(
+                "%d connections are open, as many as may be (--connections-max, or the limit of open files): %d refused",
+                self._gateway.connections_max, self._refused,
+            )  # fmt: skip
+            self._said_at = now
+            self._refused = 0
+
+    def _machine_refuses(self, error: OSError) -> None:
+        """The machine has no descriptors or memory left: leave the rest in the backlog for a while."""
+        log.error("cannot accept connections, trying again in %.0f s: %s", _REST_S, error)
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
+        self._rest = self._loop.call_later(_REST_S, self.accept)
+
+
+async def bind(gateway: Gateway, what: str, host: str, port: int) -> Listener:
+    """Bind ``what`` to each address of ``host``, on one port; 0: any free one. On the running loop.
+
+    Raises:
+        PortTaken, EnvironmentFailed: nothing is bound.
+    """
+    loop = asyncio.get_running_loop()
+    text = f"the {what} cannot listen on {host}:{port}"
+    sockets: list[socket.socket] = []
+    left_out: OSError | None = None
+    try:
+        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in dict.fromkeys(found):
+            try:
+                _bind_one(sockets, family, address)
+            except OSError as error:
+                if error.errno not in _NO_SUCH_FAMILY:
+                    raise
+                left_out = error
+        if not sockets:
+            raise left_out or OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
+    except OSError as error:
+        for bound in sockets:
+            bound.close()
+        raise cannot_listen(text, error) from error
+    return Listener(loop, gateway, sockets, text)
+
+
+def _bind_one(sockets: list[socket.socket], family: int, address: tuple[object, ...]) -> None:
+    """Bind one more address, on the port of the first."""
+    if sockets:
+        address = (address[0], sockets[0].getsockname()[1], *address[2:])
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setblocking(False)
+        # Or a restart would wait until the connections of the last run are forgotten. Who listens still excludes others.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+    except OSError:
+        made.close()
+        raise
+    sockets.append(made)
+
+
+def cannot_listen(what: str, error: OSError) -> PortTaken | EnvironmentFailed:
+    """The error for a port that could not be bound, with the hint for its reason."""
+    text = f"{what}: {error.strerror or error}"
+    if error.errno == errno.EADDRINUSE:
+        return PortTaken(text, hint="stop the other process, or choose --port and --name-port (0: any free one)")
+    if isinstance(error, socket.gaierror) or error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL):
+        return EnvironmentFailed(
+            text,
+            hint="--host is no address of this machine; to listen everywhere: --host 0.0.0.0 with --advertise-host",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return EnvironmentFailed(text, hint="ports below 1024 are for root: choose --port and --name-port above")
+    return EnvironmentFailed(text, hint="look at --host, --port and --name-port, and at the limits of this machine")

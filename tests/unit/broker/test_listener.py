@@ -1,0 +1,137 @@
+"""Ports: an error to listen is an error of the start, and connections beyond the limit take nothing from the store."""
+
+import asyncio
+import errno
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+from tests.support.in_process import config, serving
+
+from halfmq.broker.broker import Broker
+from halfmq.broker.listener import bind, cannot_listen
+from halfmq.broker.remoting_gateway import Gateway
+from halfmq.errors import EnvironmentFailed, PortTaken
+from halfmq.runtime.clock import SystemClock
+from halfmq.runtime.disk import RealDisk
+from halfmq.runtime.entropy import SystemEntropy
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "hint"),
+    [
+        (OSError(errno.EADDRINUSE, "in use"), PortTaken, "stop the other process"),
+        (OSError(errno.EADDRNOTAVAIL, "cannot assign"), EnvironmentFailed, "--host"),
+        (socket.gaierror(socket.EAI_NONAME, "not known"), EnvironmentFailed, "--host"),
+        (OSError(errno.EACCES, "denied"), EnvironmentFailed, "1024"),
+        (OSError(errno.EMFILE, "too many files"), EnvironmentFailed, "limits"),
+    ],
+)
+def test_each_reason_not_to_listen_has_its_hint(error: OSError, kind: type[Exception], hint: str) -> None:
+    found = cannot_listen("the broker cannot listen on h:1", error)
+    assert type(found) is kind
+    assert hint in found.hint
+    assert ("other process" in found.hint) == (kind is PortTaken)
+
+
+def other_process(port: int) -> socket.socket:
+    """Bound as another broker binds: beside us, while nobody listens."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind(("127.0.0.1", port))
+    return made
+
+
+async def test_port_that_somebody_else_listens_on_since_it_was_bound_is_said() -> None:
+    door = await bind(Gateway(asyncio.get_running_loop(), lambda: 0), "broker", "127.0.0.1", 0)
+    with other_process(door.port) as other:
+        other.listen()
+        with pytest.raises(PortTaken) as caught:
+            door.listen()
+    door.close()
+    assert "the broker cannot listen on 127.0.0.1" in str(caught.value)
+
+
+async def test_broker_does_not_start_when_its_port_is_taken_while_it_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others: list[socket.socket] = []
+
+    async def bind_and_lose(gateway: Gateway, what: str, host: str, port: int) -> object:
+        door = await bind(gateway, what, host, port)
+        others.append(other_process(door.port))
+        others[-1].listen()
+        return door
+
+    broker = Broker(
+        config(tmp_path), RealDisk(), SystemClock(), SystemEntropy(), asyncio.get_running_loop(),
+        bind=bind_and_lose,  # type: ignore[arg-type]
+    )  # fmt: skip
+    with pytest.raises(PortTaken):
+        await broker.start()
+    broker.close()
+    for other in others:
+        other.close()
+
+
+async def test_every_address_of_a_name_gets_the_same_port() -> None:
+    door = await bind(Gateway(asyncio.get_running_loop(), lambda: 0), "broker", "", 0)
+    try:
+        assert {listening.getsockname()[1] for listening in door._sockets} == {door.port}
+    finally:
+        door.close()
+
+
+async def test_connections_beyond_the_limit_are_closed_and_the_others_are_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: a burst takes no more descriptors than the limit says, and one line tells of it."""
+    caplog.set_level(logging.WARNING, "halfmq.listener")
+    async with serving(tmp_path, connections_max=3) as running:
+        first = await running.client()
+        assert (await first.ask(106)).code == 0
+        burst = await asyncio.gather(*[running.client(names=bool(number % 2)) for number in range(20)])
+        async with asyncio.timeout(5):
+            while sum(client.closed.is_set() for client in burst) < 18:
+                await asyncio.sleep(0.01)
+        assert (await first.ask(106)).code == 0
+        assert len(running.broker._gateway.connections) == 3
+        assert not running.broker._gateway.expected
+        told = [record.getMessage() for record in caplog.records if record.name == "halfmq.listener"]
+        assert 1 <= len(told) <= 2, "one line for each port"
+        assert "3 connections are open" in told[0]
+        for client in burst:
+            await client.close()
+        async with asyncio.timeout(5):
+            while len(running.broker._gateway.connections) > 1:
+                await asyncio.sleep(0.01)
+        assert (await (await running.client()).ask(106)).code == 0, "there is room again"
+
+
+async def test_machine_without_descriptors_is_asked_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("halfmq.broker.listener._REST_S", 0.05)
+    async with serving(tmp_path) as running:
+        door = running.broker._doors[0]
+        real = door._sockets[0]
+
+        class Poor:
+            tries = 0
+
+            def fileno(self) -> int:
+                return real.fileno()
+
+            def accept(self) -> object:
+                self.tries += 1
+                if self.tries == 1:
+                    raise OSError(errno.EMFILE, "Too many open files")
+                return real.accept()
+
+        poor = Poor()
+        asyncio.get_running_loop().remove_reader(real)
+        asyncio.get_running_loop().add_reader(real, door._arrived, poor)
+        assert (await (await running.client()).ask(106)).code == 0
+        assert poor.tries == 1
+        assert "Too many open files" in caplog.text
