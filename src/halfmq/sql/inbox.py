@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from halfmq import limits
 from halfmq.errors import UsageError
 from halfmq.sql.exact_text import exact_text
+from halfmq.sql.open_block import refuse_nested
 
 #: Characters of a key: RocketMQ's unique ids have 32 to 56; keys of an application may be longer.
 KEY_CHARS_MAX: Final = 255
@@ -73,7 +74,7 @@ class Inbox:
         comes again and is then the first one.
 
         Raises:
-            UsageError: inside a savepoint, or the key is empty or too long.
+            UsageError: inside a savepoint or an ``mq.transaction`` block, or the key is empty or too long.
         """
         if isinstance(session, AsyncSession):
             return _once_async(self, session, message, group)
@@ -120,7 +121,8 @@ class Inbox:
         return connection.execute(delete(self.table).where(self.table.c.handled_at_ms < before_ms)).rowcount
 
 
-def _refuse_savepoint(session: Session) -> None:
+def _refuse_what_is_not_ours_to_commit(session: Session) -> None:
+    refuse_nested(session, "Inbox.once outside and mq.transaction inside works, or Inbox.claim inside mq.transaction")
     if session.in_nested_transaction():
         raise UsageError(
             "the session is inside a savepoint",
@@ -130,7 +132,7 @@ def _refuse_savepoint(session: Session) -> None:
 
 @contextmanager
 def _once(inbox: Inbox, session: Session, message: HasMessageId, group: str) -> Iterator[bool]:
-    _refuse_savepoint(session)
+    _refuse_what_is_not_ours_to_commit(session)
     try:
         yield inbox.claim(session, message, group=group)
         session.commit()
@@ -141,7 +143,7 @@ def _once(inbox: Inbox, session: Session, message: HasMessageId, group: str) -> 
 
 @asynccontextmanager
 async def _once_async(inbox: Inbox, session: AsyncSession, message: HasMessageId, group: str) -> AsyncIterator[bool]:
-    _refuse_savepoint(session.sync_session)
+    _refuse_what_is_not_ours_to_commit(session.sync_session)
     try:
         yield await session.run_sync(lambda sync: inbox.claim(sync, message, group=group))
         await session.commit()

@@ -19,6 +19,7 @@ from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.errors import UnsupportedCombination, UsageError
 from halfmq.sql.commit_failure import CommitFailure, classify_commit_failure
 from halfmq.sql.marker import MarkerTable
+from halfmq.sql.open_block import enter, leave, refuse_nested
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class LocalWork:
             SQLAlchemyError: the database refused; rolled back, nothing was sent.
         """
         self._refuse_what_cannot_be_atomic()
+        enter(self._session, self)
         try:
             # Not session.execute: the connection is asked for by the table, since a routing session may send plain
             # statements to a replica; and nothing that is pending in the session is flushed before the marker.
@@ -76,6 +78,7 @@ class LocalWork:
 
     def _refuse_what_cannot_be_atomic(self) -> None:
         session = self._session
+        refuse_nested(session, "send with the outer block's tx.send: one transaction has one outcome")
         if session.in_nested_transaction():
             raise UsageError(
                 "the session is inside a savepoint",
@@ -193,6 +196,7 @@ class LocalWork:
     def abandon(self) -> None:
         """Roll back what is open, and let go of the session. After a commit it only lets go."""
         self._open = False
+        leave(self._session, self)
         if self._hears_savepoints:
             event.remove(self._session, "after_soft_rollback", self._on_soft_rollback)
             self._hears_savepoints = False
