@@ -77,6 +77,7 @@ class Sends:
                 fields.max_reconsume_times,
                 request.body,
                 connection.born_host,
+                fields.sent_again,
             ),
         )
         self._pump.submit(command, self._sent, (connection, request))
@@ -111,6 +112,7 @@ class Sends:
             fields.born_time_ms,
             connection.born_host,
             entries,
+            fields.sent_again,
         )
         self._pump.submit(command, self._sent_batch, (connection, request))
 

@@ -129,6 +129,7 @@ class Producer:
                     property_string=text,
                     body=body,
                     batch=batch,
+                    sent_again=attempts.outcome_unknown,
                 )
                 answer = await connection.call(opaque, frame, attempts.timeout_s())
             except (ConnectError, NotSent, NoAnswer) as error:

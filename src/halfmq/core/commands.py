@@ -39,6 +39,8 @@ class SendMessage(NamedTuple):
     body: bytes
     #: 4 or 16 bytes of IP and an int32 port: the peer of the connection.
     born_host: bytes
+    #: The client says that an earlier attempt got no answer.
+    sent_again: bool = False
 
 
 class SendBatch(NamedTuple):
@@ -54,6 +56,8 @@ class SendBatch(NamedTuple):
     born_host: bytes
     #: (flag, body, properties) each.
     entries: tuple[tuple[int, bytes, bytes], ...]
+    #: As in ``SendMessage``.
+    sent_again: bool = False
 
 
 class SettledRow(NamedTuple):

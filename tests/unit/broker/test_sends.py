@@ -8,6 +8,8 @@ from tests.support.raw_client import Answer, RawClient, send_ext
 
 from halfmq.model import properties as props
 from halfmq.model.stored_message import StoredMessage, decode
+from halfmq.wire.remoting.codes import EXT_SENT_AGAIN
+from halfmq.wire.remoting.message_codec import BatchEntry, join_batch
 
 ID = "AC10000100002A9F0000000000000001"
 
@@ -81,6 +83,21 @@ async def test_plain_message_sent_again_on_another_connection_is_one_and_on_the_
         one = await client.send("T", b"x", unique=ID)
         assert (await again.send("T", b"x", unique=ID)).ext["msgId"] == one.ext["msgId"]
         assert (await client.send("T", b"x", unique=ID)).ext["msgId"] != one.ext["msgId"]
+
+
+async def test_plain_message_and_batch_marked_as_sent_again_are_one_on_any_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        ext = send_ext("T", "P", 0, {"UNIQ_KEY": ID})
+        again = {**ext, EXT_SENT_AGAIN: "true"}
+        one = await client.ask(310, ext, b"x")
+        assert (await client.ask(310, again, b"x")).ext["msgId"] == one.ext["msgId"]
+        batch = join_batch(BatchEntry(0, b"b", b"UNIQ_KEY\x01B%d\x02" % number) for number in range(3))
+        plain = send_ext("T", "P", 0, {})
+        three = await client.ask(320, plain, batch)
+        assert (await client.ask(320, {**plain, EXT_SENT_AGAIN: "true"}, batch)).ext["msgId"] == three.ext["msgId"]
+        assert (await client.ask(30, {"topic": "T", "queueId": "0"})).ext == {"offset": "4"}
+        assert (await client.ask(310, ext, b"x")).ext["msgId"] != one.ext["msgId"], "without the mark it is another one"
 
 
 async def back(client: RawClient, offset: int, level: int = 1, **more: str) -> Answer:

@@ -64,6 +64,24 @@ def test_lost_answer_is_sent_again_under_the_same_id_on_another_queue() -> None:
     run(test())
 
 
+@pytest.mark.parametrize("code", [SEND, RequestCode.SEND_BATCH_MESSAGE])
+def test_repetition_says_that_it_is_one_also_on_the_same_connection(code: RequestCode) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        silent = [False, False, True]
+
+        def seldom(peer: Peer, request: Request[Any]) -> bytes | None:
+            return None if silent.pop() else broker.usual(peer, request)
+
+        broker.on[code] = seldom
+        async with client_of(broker.network()) as mq:
+            for _ in range(2):
+                await (mq.send("t", b"x") if code == SEND else mq.send_many("t", [b"x", b"y"]))
+        assert [request.ext.sent_again for request in broker.requests(code)] == [False, True, False]
+
+    run(test())
+
+
 def test_queue_that_did_not_answer_is_avoided_also_when_others_send_meanwhile() -> None:
     async def test() -> None:
         broker = ScriptedBroker(queues=2)

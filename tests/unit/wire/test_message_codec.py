@@ -265,6 +265,8 @@ def test_a_batch_and_a_retry_of_ours_say_so():
     assert (batch.code, batch.ext.properties) == (320, 'q"\\')
     retry = decode(encode_send(1, **common, reconsume_times=2, max_reconsume_times=16)[4:])
     assert (retry.ext.reconsume_times, retry.ext.max_reconsume_times) == (2, 16)
+    again = decode(encode_send(1, **common, sent_again=True)[4:])
+    assert (again.ext.sent_again, batch.ext.sent_again, retry.ext.sent_again) == (True, False, False)
 
 
 def test_an_end_of_ours_is_what_java_sends():

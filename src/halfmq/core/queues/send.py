@@ -103,7 +103,7 @@ def _send_plain(state: State, command: SendMessage, pairs: dict[bytes, bytes], p
             unique_id = raw_id.decode()
         except UnicodeDecodeError:
             return Decision(NOTHING, _not_text())
-        sent = sent_before(state, place[0], unique_id, crc, command[0])
+        sent = sent_before(state, place[0], unique_id, crc, command[0], again=command[13])
         if sent is not None:
             return Decision(NOTHING, Sent(sent[3], sent[4], sent[5], unique_id))
     else:
@@ -317,7 +317,9 @@ def _batch_sent_before(state: State, topic: Topic, command: SendBatch) -> SentBa
         raw_id = find(properties, UNIQ_KEY)
         if raw_id is None:
             return None
-        sent = sent_before(state, topic, raw_id.decode(), body_crc_of(body), command.connection)
+        sent = sent_before(
+            state, topic, raw_id.decode(), body_crc_of(body), command.connection, again=command.sent_again
+        )
         if sent is None:
             return None
         before.append(sent)

@@ -5,9 +5,10 @@ Two windows, both rebuilt from the log by redo and both bounded by age (``sent_a
 every batch, by the batch's own time, and at a trim, by the log's new start, so that redo of what is left of the log
 remembers exactly what live state does.
 
-A plain message is the same one if topic, unique id and body CRC are the same **and** it comes on another connection than
-the first, or before the first's answer was released. Sending one message object twice after an answer is legal and makes
-two messages. A late retry on the same connection is what cannot be told from that.
+A plain message is the same one if topic, unique id and body CRC are the same **and** the client says that it got no answer
+(``SendMessage.sent_again``, which ours does), or it comes on another connection than the first, or before the first's
+answer was released. Sending one message object twice after an answer is legal and makes two messages. A stock client's
+late retry on the same connection is what cannot be told from that.
 """
 
 from typing import Final
@@ -61,14 +62,18 @@ def forget_verdict(state: State) -> None:
         del group.settled[verdict[1]]
 
 
-def sent_before(state: State, topic: Topic, unique_id: str, body_crc: int, connection: int) -> SentOnce | None:
+def sent_before(
+    state: State, topic: Topic, unique_id: str, body_crc: int, connection: int, *, again: bool
+) -> SentOnce | None:
     """The stored message that this one is, or None: then it is another one and shall be stored.
+
+    ``again``: its client says that it sends it again. Otherwise ``connection`` tells.
 
     Held answers count as not released, which is why ``answered`` is session state that the pump reports.
     """
     sent = topic.sent.get(unique_id)
     if sent is None or sent[2] != body_crc:
         return None
-    if sent[7] == connection and sent[3] < state.answered:
+    if sent[7] == connection and not again and sent[3] < state.answered:
         return None
     return sent

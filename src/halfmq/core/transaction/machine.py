@@ -112,7 +112,7 @@ def prepare(state: State, command: SendMessage, pairs: dict[bytes, bytes], place
 
     Source: docs/promises.md, "Once in the log".
     """
-    _, sender_group, _, _, _, sys_flag, born_time_ms, flag, properties, reconsume_times, _, body, born_host = command
+    _, sender_group, _, _, _, sys_flag, born_time_ms, flag, properties, reconsume_times, _, body, born_host, _ = command
     topic, queue_id, made, effects, offset = place
     raw_group = pairs.get(_PGROUP)
     raw_id = pairs.get(_UNIQ_KEY)

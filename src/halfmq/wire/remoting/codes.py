@@ -143,3 +143,5 @@ EXT_REPEATED: Final = "HMQ_REPEATED"
 #: In an END that answers a check: "marker" when the marker table said it, and not the application's own code.
 EXT_DECIDED_BY: Final = "HMQ_DECIDED_BY"
 DECIDED_BY_MARKER: Final = "marker"
+#: In a send: "true" when an earlier attempt got no answer, so that this one may be stored already.
+EXT_SENT_AGAIN: Final = "HMQ_SENT_AGAIN"

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
 
-from halfmq.wire.remoting.codes import EXT_DECIDED_BY, EXT_TX_ID, RequestCode
+from halfmq.wire.remoting.codes import EXT_DECIDED_BY, EXT_SENT_AGAIN, EXT_TX_ID, RequestCode
 
 Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -41,6 +41,8 @@ class SendFields(Fields, gc=False, kw_only=True):
     reconsume_times: Int32 = field(name="j", default=0)
     #: -1: not said.
     max_reconsume_times: Int32 = field(name="l", default=-1)
+    #: Ours: an earlier attempt got no answer.
+    sent_again: bool = field(name=EXT_SENT_AGAIN, default=False)
 
 
 #: Names of code 10 (``SendMessageRequestHeader``) to the letters of code 310.

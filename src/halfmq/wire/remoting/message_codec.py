@@ -21,7 +21,14 @@ from halfmq.model.stored_message import (
     StoredMessage,
 )
 from halfmq.wire.remoting import frame as frames
-from halfmq.wire.remoting.codes import EXT_DECIDED_BY, EXT_TX_ID, LANGUAGE_OURS, VERSION_OURS, RequestCode
+from halfmq.wire.remoting.codes import (
+    EXT_DECIDED_BY,
+    EXT_SENT_AGAIN,
+    EXT_TX_ID,
+    LANGUAGE_OURS,
+    VERSION_OURS,
+    RequestCode,
+)
 from halfmq.wire.remoting.compression import decompress
 from halfmq.wire.remoting.header import encode_oneway_request, encode_request
 
@@ -223,9 +230,15 @@ def encode_send(
     max_reconsume_times: int | None = None,
     batch: bool = False,
     default_queues: int = 4,
+    sent_again: bool = False,
 ) -> bytes:
-    """310, or 320 with ``batch``, whole frame. Group and topic must be valid names; they are not escaped."""
+    """310, or 320 with ``batch``, whole frame. Group and topic must be valid names; they are not escaped.
+
+    ``sent_again``: an earlier attempt got no answer; a halfmq broker then stores it only if it does not have it.
+    """
     last = "" if max_reconsume_times is None else f',"l":"{max_reconsume_times}"'
+    if sent_again:
+        last += f',"{EXT_SENT_AGAIN}":"true"'
     text = msgspec.json.encode(property_string.decode("utf-8", "replace"))
     header = (
         f'{{"code":{320 if batch else 310},"extFields":{{"a":"{group}","b":"{topic}","c":"TBW102","d":"{default_queues}"'

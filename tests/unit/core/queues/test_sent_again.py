@@ -39,6 +39,24 @@ def test_one_message_object_sent_twice_after_an_answer_is_two_messages() -> None
     assert log.do(message("M1", connection=2)) == second, "a retry of the second is the second"
 
 
+def test_a_message_that_is_marked_as_sent_again_is_the_same_on_any_connection_however_late() -> None:
+    log = CoreLog()
+    first = sent(log.do(message("M1", connection=1)))
+    released(log)
+    log.later(60_000)
+    for connection in (1, 1, 2):
+        assert log.do(message("M1", connection=connection)._replace(sent_again=True)) == first
+    assert len(log.of(MessageRecord)) == 1
+
+
+def test_a_marked_message_that_was_never_stored_is_stored_once() -> None:
+    log = CoreLog()
+    first = sent(log.do(message("M1")._replace(sent_again=True)))
+    released(log)
+    assert log.do(message("M1")._replace(sent_again=True)) == first
+    assert len(log.of(MessageRecord)) == 1
+
+
 def test_the_queue_may_differ_when_a_client_tries_another_one() -> None:
     log = CoreLog()
     first = sent(log.do(message("M1", queue=0)))
@@ -132,6 +150,14 @@ def test_a_batch_sent_again_is_the_same() -> None:
     log.restart()
     assert log.do(batch(0, connection=2)) == first
     assert len(log.of(MessageRecord)) == 4
+
+
+def test_a_batch_that_is_marked_as_sent_again_is_the_same_on_its_connection() -> None:
+    log = CoreLog()
+    first = log.do(batch(0))
+    released(log)
+    assert log.do(batch(0)._replace(sent_again=True)) == first
+    assert len(log.of(MessageRecord)) == 3
 
 
 def test_a_batch_that_is_sent_twice_or_differs_is_another_one() -> None:
