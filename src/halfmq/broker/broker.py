@@ -277,11 +277,11 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:
     Raises:
         StoreDamaged: segments at the log's beginning are gone that no Trim record gave up; nothing was changed.
     """
-    chunks = store.snapshot_chunks()
-    state = State(settings) if chunks is None else load_rows(settings, chunks)
+    state = _snapshot(store, settings)
     # A base cannot tell a log that begins with it from one whose beginning is lost; the last Trim record can, and it
     # always lies behind the start that it names.
-    given_up = 0 if chunks is None else state.log_start
+    given_up = 0 if state is None else state.log_start
+    state = state or State(settings)
     redone = 0
     for batch in store.redo():
         open_batch(state, batch.offset, batch.broker_time_ms)
@@ -315,6 +315,32 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:
     store.trim(state.log_start)
     apply_session(state, Published(store.published_position, store.published_position))
     return state, redone
+
+
+def _snapshot(store: Store, settings: BrokerSettings) -> State | None:
+    """The state at ``store.redo_from``; None: the whole log is redone."""
+    chunks = store.snapshot_chunks()
+    if chunks is None:
+        return None
+    state = load_rows(settings, chunks)
+    log_start = max(state.log_start, store.log_start)
+    difference = store.why_made_again(_queues(state, log_start), log_start)
+    if difference is None:
+        return state
+    log.warning("queue files do not fit the checkpoint and are made again from the log: %s", difference)
+    return None
+
+
+def _queues(state: State, log_start: int) -> Iterator[tuple[int, int, int, int]]:
+    """(topic id, queue id, first, one past the last) queue offset of each queue, as of a log that starts there.
+
+    A trim may have come behind the snapshot; where queues stood at the new start, its base says.
+    """
+    later = dict(state.bases.get(log_start, ())) if log_start > state.log_start else {}
+    for topic in state.topics_by_id.values():
+        firsts = (*later.get(topic.topic_id, ()), *topic.mins[len(later.get(topic.topic_id, ())) :])
+        for queue_id, (first, end) in enumerate(zip(firsts, topic.ends, strict=True)):
+            yield topic.topic_id, queue_id, first, end
 
 
 def _undecided_rows(state: State) -> Iterator[UndecidedHalf]:

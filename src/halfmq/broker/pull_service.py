@@ -12,6 +12,7 @@ connection.
 """
 
 import asyncio
+import logging
 import struct
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -20,6 +21,7 @@ from halfmq.broker.connection import Connection
 from halfmq.broker.groups import GroupsOnUse
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.seldom import Seldom
 from halfmq.core.commands import CommitOffset
 from halfmq.core.decision import Reply, WakeQueue
 from halfmq.core.queues.filter import TagFilter, parse_filter
@@ -30,6 +32,8 @@ from halfmq.store.consume_queue import QueueEntry
 from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_pull_response_head
 from halfmq.wire.remoting.message_codec import patch_committed, patch_released
+
+log = logging.getLogger("halfmq.pulls")
 
 #: Topics that only the broker reads: halves and verdicts are not messages. RocketMQ's names.
 SYSTEM_TOPICS: Final = frozenset({"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
@@ -64,7 +68,7 @@ class QueueReads(Protocol):
 
 
 class Found(NamedTuple):
-    """What one look came to. ``code`` 0 found, 19 nothing new, 20 nothing that matches, 21 another offset."""
+    """What one look came to. ``code`` 0 found, 19 nothing new, 20 nothing that matches, 21 another offset, 1 damage."""
 
     code: int
     remark: str
@@ -102,6 +106,7 @@ class PullService:
         #: Connection number -> where its parked pulls are. Same pulls as in ``_parked``.
         self._of_connection: dict[int, dict[int, tuple[int, int]]] = {}
         self._next_key = 0
+        self._damage_said = Seldom(loop.time)
         gateway.handlers |= {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     @property
@@ -210,6 +215,8 @@ class PullService:
         body, next_offset = self._collect(entries, start, tags, count, bytes_max)
         if body:
             return Found(0, "FOUND", next_offset, low, high, body)
+        if not entries or next_offset < start + len(entries):
+            return self._damaged(topic, fields.queue_id, next_offset, low, high)
         if next_offset > start:
             return Found(20, "NO_MATCHED_MESSAGE", next_offset, low, high, body)
         return Found(19, "PULL_NOT_FOUND", start, low, high, body)
@@ -217,28 +224,48 @@ class PullService:
     def _collect(
         self, entries: list[QueueEntry], start: int, tags: Tags, count: int, bytes_max: int
     ) -> tuple[bytearray, int]:
-        """(messages as they leave, the offset behind the last entry that was looked at). The first always fits."""
+        """(messages as they leave, the offset behind the last entry that was looked at). The first always fits.
+
+        It ends before an entry that names no message of its size, and is not trimmed: that is damage.
+        """
         body = bytearray()
         at = 0
         queue_offset = start
-        for offset, message_bytes, tag_hash, _, store_time_ms, half_index, _ in entries:
+        log_start = self._state.log_start
+        for offset, message_bytes, tag_hash, visible_at, store_time_ms, half_index, _ in entries:
             if tags is None or tag_hash in tags:
-                if at and at + message_bytes > bytes_max:
+                end = at + message_bytes
+                if end > bytes_max and at:
                     break
                 try:
                     body += self._store.stored_view(offset)
-                except LookupError:  # trimmed since: gone, as in RocketMQ's MESSAGE_WAS_REMOVING
-                    queue_offset += 1
+                except LookupError:
+                    if visible_at >= log_start:
+                        break
+                    queue_offset += 1  # trimmed since: gone, as in RocketMQ's MESSAGE_WAS_REMOVING
                     continue
+                if len(body) != end:
+                    del body[at:]
+                    break
                 if half_index != -1:
                     first_offset = self._store.first_offset(offset) if half_index >= 0 else offset
                     _patch(body, at, offset, queue_offset, store_time_ms, half_index, first_offset)
-                at = len(body)
+                at = end
                 count -= 1
             queue_offset += 1
             if not count:
                 break
         return body, queue_offset
+
+    def _damaged(self, topic: Topic, queue_id: int, queue_offset: int, low: int, high: int) -> Found:
+        """The answer where an entry, or what it names, is damaged: the consumer stays there, nothing is skipped."""
+        text = (
+            f"topic {topic.name} queue {queue_id}: the message at offset {queue_offset} cannot be read: its queue entry, or "
+            "the log where it points, is damaged (nothing is skipped; `halfmq store verify` says what to do)"
+        )
+        if self._damage_said.is_due((topic.topic_id, queue_id, queue_offset)):
+            log.error("%s", text)
+        return Found(ResponseCode.SYSTEM_ERROR, text, queue_offset, low, high, bytearray())
 
     def _answer(self, connection: Connection, request: Request[Any], found: Found) -> None:
         if not request.flag & 2:

@@ -13,7 +13,7 @@ What one writer does: ``add`` entries of a batch, then ``flush`` writes each que
 fails, what was not written stays staged, unseen by readers, and the next ``flush`` writes it: same bytes, same places.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -253,6 +253,36 @@ class ConsumeQueues:
                 queue.end = self._first_visible_at(queue, position)
                 queue.known = queue.end > queue.bases[0]
                 queue.min = min(queue.min, queue.end)
+
+    def difference(self, bounds: Iterable[tuple[int, int, int, int]], log_start: int) -> str | None:
+        """Where what ``load`` found is not what the log once said; None: nowhere. Call it before the redo.
+
+        ``bounds``: (topic id, queue id, first, one past the last) queue offset of every queue at the loaded position, as
+        of a log that starts at ``log_start``. Looks at where files begin and end, not at each entry.
+        """
+        for topic_id, queue_id, first, end in bounds:
+            queue = self._queues.get((topic_id, queue_id))
+            if queue is None or not queue.bases:
+                if first < end:  # an empty queue may have lost its files to a trim
+                    return f"topic {topic_id} queue {queue_id}: its files are gone, it had {first} to {end}"
+            elif queue.end != end or (first < end and self._first_visible_at(queue, log_start) != first):
+                found = f"{self._first_visible_at(queue, log_start)} to {queue.end}"
+                return f"topic {topic_id} queue {queue_id} has {found} instead of {first} to {end}"
+            elif first < end and (gap := self._gap(queue, first, end)) is not None:
+                return f"topic {topic_id} queue {queue_id}: {gap} is missing or too short"
+        return None
+
+    def _gap(self, queue: Queue, first: int, end: int) -> Path | None:
+        """The first file of the queue that is not there, or not whole, between ``first`` and ``end``."""
+        while first < end:
+            base = queue.base_of(first)
+            if base is None:
+                return queue.path(first)
+            file = self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base))
+            first = file_end(base)
+            if first <= end and file.size() < file_bytes(base):
+                return queue.path(base)
+        return None
 
     def cut(self, log_start: int) -> None:
         """Make zero whatever lies behind the end of each queue: entries of a log end that did not survive."""

@@ -290,6 +290,24 @@ class Store:
         """State at ``redo_from``; None when the redo starts at the log's beginning, with its base record."""
         return None if self._snapshot is None else iter(self._snapshot.chunks)
 
+    def why_made_again(self, queues: Iterable[tuple[int, int, int, int]], log_start: int) -> str | None:
+        """Hold queue files against the snapshot's state; where they differ, forget the snapshot, and say where.
+
+        ``queues``: (topic id, queue id, first, one past the last) queue offset that the state has of each queue, as of a
+        log that starts at ``log_start``. Not None: ``redo`` goes through the whole log and makes derived files again, so
+        begin with an empty state.
+
+        Raises:
+            StoreDamaged: the log before the snapshot, from which they would have to be made, is damaged.
+        """
+        difference = self.derived.queues.difference(queues, log_start)
+        if difference is not None:
+            self._snapshot = None
+            self.recovery = find_out(
+                self._files, [CheckpointFound(slot.position, slot.epoch, False) for slot in self._slots]
+            )
+        return difference
+
     def redo(self) -> Iterator[ScannedBatch]:
         """Every batch from ``redo_from`` to the log's end, in order. Go through all of it, then ``finish_recovery``.
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,52 @@ async def test_release_that_has_no_room_is_tried_again_at_leisure(
         assert tried - before <= 2
         monkeypatch.undo()
         assert (await client.pull("T", wait_ms=5_000)).code == 0
+
+
+@pytest.mark.parametrize("damage", ["gone", "half", "first entry", "last entry"])
+async def test_queue_files_that_do_not_fit_the_checkpoint_are_made_again(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A consumer must not take a queue file that somebody removed for messages that were trimmed."""
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        for number in range(100):
+            assert (await client.send("T", b"%d" % number, unique=f"{number:032d}")).code == 0
+        await running.broker.drain()
+    (path,) = (tmp_path / "shard-0" / "queues").glob("*/0/*.q")
+    if damage == "gone":
+        path.unlink()
+    elif damage == "half":
+        os.truncate(path, 50 * 48)
+    else:
+        with path.open("r+b") as file:
+            file.seek(48 * (0 if damage == "first entry" else 99) + 16)
+            file.write(b"\x7f")
+    for again in range(2):
+        async with serving(tmp_path) as running:
+            client = await running.client()
+            assert (await client.send("T", b"new", unique=f"{again:031d}x")).code == 0
+            pulled = await client.pull("T", 0, count=1_000)
+            assert (pulled.code, pulled.ext["minOffset"], pulled.ext["maxOffset"]) == (0, "0", str(101 + again))
+            assert pulled.ext["nextBeginOffset"] == str(101 + again)
+            await running.broker.drain()
+    assert sum("are made again from the log" in line for line in caplog.messages) == 1
+
+
+async def test_queues_fit_the_checkpoint_after_trims_deletions_and_kills(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is no damage must not cost a redo of the whole log: queues without messages any more, topics that are gone,
+    a trim behind the checkpoint."""
+    keeping = {"segment_bytes": 1 << 16, "retention_ms": 0, "retention_bytes": 1 << 17, "retention_check_ms": 20}
+    for run in range(6):
+        async with serving(tmp_path, checkpoint_interval_ms=50, **keeping) as running:
+            client = await running.client()
+            await client.send(f"Once{run}", b"x", unique=f"{run:031d}o")
+            for number in range(30):
+                sent = await client.send("T", bytes(8_000), unique=f"{run}{number:031d}", queue=number % 3, queues=4)
+                assert sent.code == 0
+            await asyncio.sleep(0.3)
+            if run % 2:
+                await running.broker.drain()
+    assert not [line for line in caplog.messages if "are made again from the log" in line]

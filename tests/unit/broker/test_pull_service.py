@@ -3,10 +3,12 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, pull_ext
 
 from halfmq.model.stored_message import SYS_COMMITTED, SYS_TRANSACTION_MASK, StoredMessage, decode
+from halfmq.store.layout import QUEUE_ENTRY_BYTES
 
 COMMIT = 8
 ID = "AC10000100002A9F0000000000000001"
@@ -242,3 +244,55 @@ async def test_lite_pull_is_a_pull(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         await sent(await running.client(), 1)
         assert (await lite(running)).code == 0
+
+
+# --- damage -----------------------------------------------------------------------------------------------------
+
+
+async def five_on_disk(tmp_path: Path) -> Path:
+    """The file of a queue with five messages, behind a checkpoint."""
+    async with serving(tmp_path) as running:
+        await sent(await running.client(), 5, body=b"body", TAGS="A")
+        await running.broker.drain()
+    (path,) = (tmp_path / "shard-0" / "queues").glob("*/0/*.q")
+    return path
+
+
+def changed(path: Path, at: int, new: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(new)
+
+
+@pytest.mark.parametrize(
+    ("field_at", "new"),
+    [(0, b"\x7f" + bytes(7)), (8, bytes(4)), (0, bytes(48)), (0, (400).to_bytes(8, "big"))],
+    ids=["offset beyond the log", "another size", "zeros", "another place"],
+)
+async def test_damaged_entry_is_said_by_name_and_never_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, field_at: int, new: bytes
+) -> None:
+    path = await five_on_disk(tmp_path)
+    changed(path, 2 * QUEUE_ENTRY_BYTES + field_at, new)
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        whole = await client.pull("T", 0)
+        assert (whole.code, len(messages(whole)), whole.ext["nextBeginOffset"]) == (0, 2, "2")
+        for _ in range(3):
+            damaged = await client.pull("T", 2, wait_ms=3_000)
+            assert damaged.code == 1
+            assert "topic T queue 0" in damaged.remark
+            assert "offset 2 cannot be read" in damaged.remark
+            assert "store verify" in damaged.remark
+        behind = await client.pull("T", 3)
+        assert (behind.code, len(messages(behind))) == (0, 2)
+    assert sum("offset 2 cannot be read" in line for line in caplog.messages) == 1
+
+
+async def test_entry_whose_position_is_damaged_does_not_stall_the_consumer_in_silence(tmp_path: Path) -> None:
+    """A read ends before what is not visible yet: one that ends there at once, inside the queue, is damage."""
+    path = await five_on_disk(tmp_path)
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        changed(path, 2 * QUEUE_ENTRY_BYTES + 16, b"\x7f")
+        assert (await client.pull("T", 2, count=1, wait_ms=3_000)).code == 1
