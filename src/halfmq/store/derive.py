@@ -20,11 +20,12 @@ log from there and writes the same bytes in the same places, ``cut`` makes zero 
 removes them all, and the redo makes new files: whoever has the old ones mapped keeps them.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from halfmq.errors import InvariantViolated
+from halfmq.errors import InvariantViolated, StoreDamaged, WrongVersion
 from halfmq.model import properties as props
 from halfmq.model.ids import hash64
 from halfmq.model.message_facts import tag_hash
@@ -54,6 +55,8 @@ from halfmq.store.layout import QUEUE_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.topics_file import TopicInfo, read_topics, write_topics
 from halfmq.store.transaction_table import TransactionRow, TransactionTable, UndecidedHalf
+
+log = logging.getLogger("halfmq.store")
 
 #: Reads the message whose record starts at a log offset: (kind, message).
 ReadMessage = Callable[[int], tuple[int, StoredMessage]]
@@ -135,7 +138,7 @@ class Derived:
         derived.queues.load(redo_from, log_start)
         derived.table.load()
         derived.keys.load(redo_from)
-        derived._topics = {topic.topic_id: topic for topic in derived._read_topics()}
+        derived._read_topics()
         derived._distrust_names()
         return derived
 
@@ -438,8 +441,15 @@ class Derived:
         self._files.directory_changed(self._directory)
         self._topics_changed = False
 
-    def _read_topics(self) -> list[TopicInfo]:
-        return read_topics(self._disk, self._directory / "topics.json")[1]
+    def _read_topics(self) -> None:
+        """What the file says. Nobody needs it to start: one that cannot be read is written anew."""
+        try:
+            _, topics = read_topics(self._disk, self._directory / "topics.json")
+        except (StoreDamaged, WrongVersion) as error:
+            log.warning("topics.json is written anew: %s", error)
+            self._topics_changed = True
+        else:
+            self._topics = {topic.topic_id: topic for topic in topics}
 
 
 def _released_entry(ref: Ref, position: int, now_ms: int) -> bytes:

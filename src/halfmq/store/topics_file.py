@@ -15,6 +15,7 @@ from halfmq.errors import StoreDamaged, WrongVersion
 from halfmq.runtime.disk import Disk
 
 TOPICS_VERSION: Final = 1
+_REMEDY: Final = "start the broker, or stop and start it: each start writes a damaged file anew"
 
 
 class TopicInfo(NamedTuple):
@@ -65,13 +66,11 @@ def read_topics(disk: Disk, path: Path) -> tuple[str, list[TopicInfo]]:
     try:
         content = msgspec.json.decode(data, type=_TopicsFile)
     except msgspec.DecodeError as error:
-        raise StoreDamaged(
-            f"{path} is not readable: {error}", hint="start the broker: it writes the file anew"
-        ) from error
+        raise StoreDamaged(f"{path} is not readable: {error}", hint=_REMEDY) from error
     if content.version != TOPICS_VERSION:
         raise WrongVersion(f"{path} has version {content.version}, this program reads {TOPICS_VERSION}")
     if content.checksum != _checksum(content.topics):
-        raise StoreDamaged(f"{path}: the checksum is wrong", hint="start the broker: it writes the file anew")
+        raise StoreDamaged(f"{path}: the checksum is wrong", hint=_REMEDY)
     return content.store, [TopicInfo(*topic) for topic in content.topics]
 
 

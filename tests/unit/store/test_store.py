@@ -484,6 +484,21 @@ def test_a_checkpoint_ahead_of_what_is_published_is_our_bug(broker: SmallBroker)
         broker.store.checkpoint(broker.store.log_end, [b"x"])
 
 
+@pytest.mark.parametrize("content", [b"{", b"", b"\xff" * 80, b'{"version":9}'])
+def test_a_start_writes_a_damaged_topics_file_anew(
+    disk: FaultyDisk, broker: SmallBroker, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    some_traffic(broker)
+    broker.checkpoint()
+    broker.store.close()
+    whole = disk.content(SHARD / "topics.json")
+    disk.put(SHARD / "topics.json", content)
+    broker.start()
+    assert broker.problems() == []
+    assert disk.content(SHARD / "topics.json") == whole
+    assert [line for line in caplog.messages if "topics.json is written anew" in line]
+
+
 def test_damage_is_refused_and_nothing_is_changed(disk: FaultyDisk, broker: SmallBroker) -> None:
     some_traffic(broker)
     broker.store.close()
