@@ -1,5 +1,5 @@
 """``python -m halfmq``: the same as ``halfmq``."""
 
-from halfmq.cli.main import app
+from halfmq.cli.entry import run
 
-app()
+run()

@@ -1,5 +1,5 @@
 """Makes ``format("halfmq")`` known to Spark without a call: Spark looks for packages named ``pyspark_*`` with a ``DefaultSource``."""
 
-from halfmq.spark.source import HalfmqDataSource as DefaultSource
+from halfmq.spark import HalfmqDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]
