@@ -46,6 +46,7 @@ BROKER_TIMEOUT_MS: Final = 120_000
 GROUP_DEFAULT: Final = "TOOLS_CONSUMER"
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", re.ASCII)
+_QUEUE: Final = re.compile(r"(?:.+:)?(?:0|[1-9]\d*)", re.ASCII)
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
@@ -53,11 +54,13 @@ _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 class Bounds:
     """Where to begin or end. ``everywhere`` (EARLIEST or LATEST) holds for queues that ``queues`` does not name.
 
-    ``queues``: topic -> queue name -> offset, or EARLIEST or LATEST.
+    ``queues``: topic -> queue name -> offset, or EARLIEST or LATEST. ``of_stream``: they are a stream's offset and not
+    written by hand, so a queue that is not there has gone since, and was not misspelt.
     """
 
     everywhere: int
     queues: dict[str, dict[str, int]]
+    of_stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,17 +214,19 @@ def _bounds(name: str, values: Mapping[str, str], otherwise: int, topics: tuple[
         return Bounds(EARLIEST, {})
     if text.lower() == "latest":
         return Bounds(LATEST, {})
+    of_stream = False
     try:
         decoded = json.loads(text)
         if isinstance(decoded, dict) and decoded.get("v") == 1 and isinstance(decoded.get("queues"), dict):
             decoded = decoded["queues"]  # a whole stream offset, as a checkpoint or a progress report shows it
+            of_stream = True
         queues = _offsets_of(decoded)
     except ValueError as error:
         raise UsageError(f"{name} is {text!r}: {error}", hint=OPTIONS["startingOffsets"]) from error
     strangers = sorted(queues.keys() - set(topics))
     if strangers:
         raise UsageError(f"{name} names topics that are not subscribed: {', '.join(strangers)}")
-    return Bounds(otherwise, queues)
+    return Bounds(otherwise, queues, of_stream)
 
 
 def _offsets_of(decoded: Any) -> dict[str, dict[str, int]]:
@@ -229,6 +234,8 @@ def _offsets_of(decoded: Any) -> dict[str, dict[str, int]]:
         raise ValueError("not of the form {topic: {queue: offset}}")
     for topic, queues in decoded.items():
         for queue, offset in queues.items():
+            if not _QUEUE.fullmatch(queue):
+                raise ValueError(f"{queue!r} is no queue of {topic}: queues are numbers, in a cluster BROKER:NUMBER")
             if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST:
                 raise ValueError(f"offset of {topic}/{queue} is {offset!r}")
     return {topic: dict(queues) for topic, queues in decoded.items()}

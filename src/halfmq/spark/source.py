@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from halfmq.errors import ConnectError, TopicNotFound, UsageError
 from halfmq.spark import data_loss
-from halfmq.spark.offsets import Cut, QueueName, StreamOffset, ends_of, from_json, to_json
+from halfmq.spark.offsets import Cut, QueueName, StreamOffset, ends_of, from_json, queue_order, to_json
 from halfmq.spark.options import EARLIEST, LATEST, Bounds, Options, parse_options
 from halfmq.spark.partitions import Ranges, pack, ranges_between, task_count
 from halfmq.spark.patience import Away, Patience
@@ -90,11 +90,22 @@ def resolved(bounds: Bounds | None, otherwise: int, cut: Cut, lost: Callable[[st
     """The offset of each queue of ``cut`` that ``bounds`` mean (``otherwise``: EARLIEST or LATEST, where they are not set).
 
     ``lost`` hears of offsets that are not there; where it returns, the nearest one that is there stands.
+
+    Raises:
+        UsageError: a topic that is there has no such queue, though somebody wrote its name.
     """
     bounds = bounds or Bounds(otherwise, {})
     for topic, named in bounds.queues.items():
         for name, at in named.items():
-            if (topic, name) not in cut.queues and at > 0:
+            if (topic, name) in cut.queues:
+                continue
+            if topic in cut.topics and not bounds.of_stream:
+                there = sorted((queue for queue in cut.queues if queue[0] == topic), key=queue_order)
+                raise UsageError(
+                    f"offset {at} of queue {name} of topic {topic} was asked for; there is no such queue",
+                    hint=f"its queues are {', '.join(queue for _, queue in there)}",
+                )
+            if at > 0:
                 lost(f"offset {at} of queue {name} of topic {topic} was asked for; there is no such queue")
     found = {}
     for (topic, name), (first, end) in cut.queues.items():

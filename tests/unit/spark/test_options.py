@@ -48,6 +48,9 @@ def test_an_unknown_option_is_refused_with_the_list_of_those_that_exist() -> Non
         ({"startingOffsets": '{"orders":{"0":-3}}'}, "-3"),
         ({"startingOffsets": '{"orders":{"0":true}}'}, "True"),
         ({"startingOffsets": '{"orders":7}'}, "form"),
+        ({"startingOffsets": '{"orders":{"x":0}}'}, "'x' is no queue of orders"),
+        ({"startingOffsets": '{"orders":{"-1":0}}'}, "'-1' is no queue"),
+        ({"endingOffsets": '{"orders":{"01":0}}'}, "'01' is no queue"),
         ({"startingOffsets": '{"other":{"0":1}}'}, "other"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
         ({"minPartitions": "two"}, "minPartitions"),
@@ -80,7 +83,7 @@ def test_offsets_as_json_and_as_a_whole_stream_offset() -> None:
     plain = parse_options({**LEAST, "startingOffsets": '{"orders":{"0":3,"1":-1}}'})
     whole = '{"v":1,"store":"ab","epoch":1,"position":9,"queues":{"orders":{"0":3,"1":4}},"topics":{"orders":1}}'
     assert plain.starting == Bounds(EARLIEST, {"orders": {"0": 3, "1": LATEST}})
-    assert parse_options({**LEAST, "endingOffsets": whole}).ending == Bounds(LATEST, {"orders": {"0": 3, "1": 4}})
+    assert parse_options({**LEAST, "endingOffsets": whole}).ending == Bounds(LATEST, {"orders": {"0": 3, "1": 4}}, True)
 
 
 def test_what_only_a_batch_or_only_a_stream_can_have() -> None:

@@ -101,11 +101,30 @@ def test_offsets_that_are_not_there_are_a_loss(cuts: Cuts, caplog: pytest.LogCap
         batch(startingOffsets='{"orders":{"0":2}}').partitions()
     with pytest.raises(DataLost, match="offset 11 of queue 0"):
         batch(endingOffsets='{"orders":{"0":11}}').partitions()
+    gone = '{"v":1,"queues":{"orders":{"9":11}}}'  # a stream stood there
     with pytest.raises(DataLost, match="no such queue"):
-        batch(endingOffsets='{"orders":{"9":11}}').partitions()
+        batch(endingOffsets=gone).partitions()
     with caplog.at_level(logging.WARNING):
         assert planned(batch(startingOffsets='{"orders":{"0":2}}', failOnDataLoss="false").partitions())[0] == (4, 10)
     assert "offset 2 of queue 0" in caplog.text
+
+
+@pytest.mark.parametrize("at", [-2, -1, 0, 11])
+def test_a_queue_that_does_not_exist_is_refused_with_those_that_do(cuts: Cuts, at: int) -> None:
+    for lenient in ("true", "false"):
+        asked = {"startingOffsets": json.dumps({"orders": {"99": at}}), "failOnDataLoss": lenient}
+        with pytest.raises(UsageError, match=r"queue 99 of topic orders .*its queues are 0, 1"):
+            stream(**asked).initialOffset()
+        if at >= 0:
+            with pytest.raises(UsageError, match="its queues are 0, 1"):
+                batch(**asked).partitions()
+            with pytest.raises(UsageError, match="its queues are 0, 1"):
+                batch(endingOffsets=asked["startingOffsets"]).partitions()
+
+
+def test_a_topic_that_does_not_exist_yet_may_have_any_queue(cuts: Cuts) -> None:
+    cuts.topics, cuts.queues = {}, {}
+    assert stream(startingOffsets='{"orders":{"7":0}}').initialOffset()["queues"] == {}
 
 
 def test_min_partitions_splits(cuts: Cuts) -> None:
