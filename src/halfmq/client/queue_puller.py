@@ -36,6 +36,10 @@ _PULL_TIMEOUT_S: Final = SUSPEND_MS / 1000 + 10.0
 _PULL_MESSAGES: Final = 256
 #: Open messages of one queue, after which nothing more is pulled from it.
 _OPEN_MAX: Final = 10_000
+#: Bytes of bodies that wait for the application, after which nothing more is pulled. The pull that passes it may add its
+#: own answer for each queue (``limits.PULL_BYTES_MAX``, or one message). Precedent: RocketMQ ``pullThresholdSizeForQueue``
+#: = 100 MiB for each queue; this is for all of them.
+PREFETCH_BYTES: Final = 64 * 1024 * 1024
 #: After a refusal. Precedent: RocketMQ ``pullTimeDelayMillsWhenException``.
 _REFUSED_PAUSE_S: Final = 3.0
 #: A message that could not be handed back is delivered again here after this.
@@ -52,8 +56,10 @@ class Start(NamedTuple):
 class Feed:
     """Messages that wait for the application, of all queues of one consumer, in the order in which they came."""
 
-    def __init__(self, prefetch: int) -> None:
+    def __init__(self, prefetch: int, prefetch_bytes: int = PREFETCH_BYTES) -> None:
         self._prefetch = prefetch
+        self._prefetch_bytes = prefetch_bytes
+        self._bytes = 0
         self._waiting: deque[tuple[QueuePuller, Message]] = deque()
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
@@ -62,17 +68,24 @@ class Feed:
 
     def put(self, puller: "QueuePuller", message: Message) -> None:
         self._waiting.append((puller, message))
+        self._bytes += len(message.body)
         self._arrived.set()
-        if len(self._waiting) >= self._prefetch:
+        if not self._has_room:
             self._room.clear()
+
+    @property
+    def _has_room(self) -> bool:
+        """An empty feed has, so that one message always fits."""
+        return len(self._waiting) < self._prefetch and self._bytes < self._prefetch_bytes
 
     def take(self) -> Message | None:
         """The next message that is still ours; None when there is none now."""
         message = None
         while self._waiting and message is None:
             puller, candidate = self._waiting.popleft()
+            self._bytes -= len(candidate.body)
             message = None if puller.released else candidate
-        if len(self._waiting) < self._prefetch:
+        if self._has_room:
             self._room.set()
         if not self._waiting and not self.closed:
             self._arrived.clear()
@@ -88,6 +101,7 @@ class Feed:
     def close(self) -> None:
         self.closed = True
         self._waiting.clear()
+        self._bytes = 0
         self._arrived.set()
         self._room.set()
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.support.scripted_broker import ScriptedBroker, client_of
@@ -344,7 +344,41 @@ def test_prefetch_bounds_what_is_pulled_ahead() -> None:
     run(test())
 
 
+def test_prefetch_is_bounded_in_bytes_too_and_a_message_larger_than_that_still_comes() -> None:
+    async def test() -> None:
+        broker = one_queue()
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            feed = messages._feed
+            assert feed is not None
+            feed._prefetch_bytes = 100_000
+            broker.append("t", 0, b"%d" % 0 + b"." * 1_000)
+            await asyncio.sleep(1)
+            for number in range(1, 1_000):
+                broker.append("t", 0, b"%d" % number + b"." * 1_000)
+            await asyncio.sleep(30)
+            assert feed._bytes <= 100_000 + 256 * 1_003
+            numbers: list[int] = []
+            while len(numbers) < 1_000:
+                message = await messages.get(5)
+                assert message is not None
+                numbers.append(int(message.body.rstrip(b".")))
+                message.ack()
+                assert feed._bytes <= 100_000 + 256 * 1_003
+            assert numbers == list(range(1_000))
+            for _ in range(3):
+                broker.append("t", 0, b"x" * 200_000)
+                message = await messages.get(5)
+                assert message is not None
+                assert len(message.body) == 200_000
+            assert feed._bytes == 0
+
+    run(test())
+
+
 def test_feed_skips_what_belongs_to_another_member_by_now() -> None:
+    class Some(NamedTuple):
+        body: bytes
+
     class Gone:
         released = True
 
@@ -352,9 +386,9 @@ def test_feed_skips_what_belongs_to_another_member_by_now() -> None:
         released = False
 
     feed = Feed(2)
-    feed.put(Gone(), "lost")  # type: ignore[arg-type]
-    feed.put(Here(), "kept")  # type: ignore[arg-type]
-    assert feed.take() == "kept"  # type: ignore[comparison-overlap]
+    feed.put(Gone(), Some(b"lost"))  # type: ignore[arg-type]
+    feed.put(Here(), Some(b"kept"))  # type: ignore[arg-type]
+    assert feed.take() == Some(b"kept")  # type: ignore[comparison-overlap]
     assert feed.take() is None
 
 
