@@ -271,8 +271,8 @@ class State:
         self.offsets_due: dict[str, int] = {}
         #: Group -> when its offsets were logged last, ms.
         self.offsets_logged: dict[str, int] = {}
-        #: (target log start, first offsets and ids that are still to be carried), while a trim is prepared.
-        self.carrying: tuple[int, deque[Any]] | None = None
+        #: How far a trim is prepared, a ``transaction.retention.Carrying``. None: collect anew.
+        self.carrying: Any = None
 
     def producer_group(self, name: str) -> ProducerGroup:
         """The group, made if it was never heard of. It is durable only by what it holds."""

@@ -7,6 +7,8 @@ forget is what redo of the log that is left would not know: verdicts and sent me
 """
 
 from collections import deque
+from collections.abc import Iterator
+from typing import Final
 
 from halfmq.core.commands import CarryForward, TrimLog
 from halfmq.core.decision import NOTHING, Decision, Done, Refused, Why
@@ -18,14 +20,62 @@ from halfmq.model.records import TRIM_SIZE, Record, Trim, carried_half_size
 
 #: Bytes that one step carries beyond its first message: a step must not hold up the turn for long.
 CARRY_BYTES_MAX = 4 << 20
+#: Undecided transactions and delayed messages that are looked at in one go; a step has at most three.
+LOOKED_AT_MAX = 4_096
+_END: Final = object()
+
+
+class Carrying:
+    """Session: how far the way to one log start is. What was looked at stays so: nothing new comes to life below it."""
+
+    __slots__ = ("done", "found", "log_start", "rest")
+
+    def __init__(self, state: State, log_start: int) -> None:
+        self.log_start = log_start
+        #: Not looked at yet, one step for each transaction or delayed message: None where it lies above.
+        self.rest = _looked_at(state, log_start)
+        #: To be carried: (group, id, half index), or the first offset of a delayed message.
+        self.found: deque[tuple[str, str, int] | int] = deque()
+        #: Everything was looked at and carried.
+        self.done = False
+
+    def look(self) -> None:
+        """See to it that something is found, as far as one step may look; or that it is done."""
+        if self.found or self.done:
+            return
+        for _ in range(LOOKED_AT_MAX):
+            what = next(self.rest, _END)
+            if what is _END:
+                self.done = not self.found
+                return
+            if what is not None:
+                self.found.append(what)  # type: ignore[arg-type]  # _END was handled
+
+
+def _looked_at(state: State, log_start: int) -> Iterator[tuple[str, str, int] | int | None]:
+    """Everything undecided or delayed as it was at the first step."""
+    groups = [(group, list(group.undecided)) for group in state.producer_groups.values()]
+    delayed = list(state.delayed)
+    for group, ids in groups:
+        for tx_id in ids:
+            known = group.undecided.get(tx_id)
+            below = [half for half in known.halves if half.offset < log_start] if known is not None else ()
+            for half in below:
+                yield group.name, tx_id, half.half_index
+            if not below:
+                yield None
+    for first in delayed:
+        message = state.delayed.get(first)
+        yield first if message is not None and message.offset < log_start else None
 
 
 def decide_carry_forward(state: State, command: CarryForward, now_ms: int) -> Decision:
-    """Carry the next few of what lives below ``log_start``. ``again``: there is more."""
+    """Carry the next few of what lives below ``log_start``. ``again``: there is more, or more to look at."""
     refused = _refuse_start(state, command.log_start)
     if refused is not None:
         return Decision(NOTHING, refused)
-    waiting = _waiting(state, command.log_start)
+    carrying = _carrying(state, command.log_start)
+    waiting = carrying.found
     records: list[Record] = []
     offset = next_offset(state)
     end = offset + min(CARRY_BYTES_MAX, state.record_bytes_max // 2)
@@ -37,24 +87,17 @@ def decide_carry_forward(state: State, command: CarryForward, now_ms: int) -> De
             records.append(record)
             offset += record.size
         waiting.popleft()
-    if not waiting:
-        state.carrying = None
-    return Decision(tuple(records), Done(again=bool(waiting)))
+    carrying.look()
+    return Decision(tuple(records), Done(again=not carrying.done))
 
 
-def _waiting(state: State, log_start: int) -> deque[tuple[str, str, int] | int]:
-    """What is still to be looked at: (group, id, half index) or the first offset of a delayed message. Collected once."""
-    if state.carrying is None or state.carrying[0] != log_start:
-        halves = [
-            (known.group, known.tx_id, half.half_index)
-            for group in state.producer_groups.values()
-            for known in group.undecided.values()
-            for half in known.halves
-            if half.offset < log_start
-        ]
-        delayed = [first for first, message in state.delayed.items() if message.offset < log_start]
-        state.carrying = (log_start, deque([*halves, *delayed]))
-    return state.carrying[1]
+def _carrying(state: State, log_start: int) -> Carrying:
+    """The way to ``log_start``, begun if need be, with something found if this step can find anything."""
+    if state.carrying is None or state.carrying.log_start != log_start:
+        state.carrying = Carrying(state, log_start)
+    carrying: Carrying = state.carrying
+    carrying.look()
+    return carrying
 
 
 def _carry(state: State, what: tuple[str, str, int] | int, log_start: int, offset: int) -> Record | None:
@@ -94,6 +137,8 @@ def _refuse_start(state: State, log_start: int) -> Refused | None:
 
 
 def _refuse_alive(state: State, log_start: int) -> Refused | None:
+    if state.carrying is not None and state.carrying.done and log_start <= state.carrying.log_start:
+        return None  # all of it was looked at, in steps
     alive: Undecided | Delayed | None = next(
         (
             known
@@ -119,7 +164,7 @@ def _below(half: Half, log_start: int) -> bool:
 def carry_bytes_bound(state: State, command: CarryForward) -> int:
     """Upper bound of what the next step logs."""
     step = min(CARRY_BYTES_MAX, state.record_bytes_max // 2)
-    waiting = _waiting(state, command.log_start)
+    waiting = _carrying(state, command.log_start).found
     largest = 0
     for what in waiting:
         if isinstance(what, int):

@@ -376,7 +376,7 @@ def test_an_end_that_names_other_offsets_changes_nothing() -> None:
 def test_an_end_with_an_id_that_is_not_of_these_offsets_changes_nothing() -> None:
     log = CoreLog()
     reply = log.do(half("T1"))
-    refused(nothing_logged(log, end("T9", reply)), Why.WRONG_OFFSETS)
+    refused(nothing_logged(log, end("T9", reply)), Why.NOT_FOUND)
 
 
 def test_an_end_of_another_group_changes_nothing() -> None:
@@ -397,6 +397,44 @@ def test_a_row_of_another_transaction_or_group_is_no_verdict_for_this_one() -> N
     refused(nothing_logged(log, end("T2", reply, settled=row)), Why.WRONG_OFFSETS)
     refused(nothing_logged(log, end("T1", reply, group="PG2", settled=row)), Why.WRONG_GROUP)
     refused(nothing_logged(log, end("T1", reply, log_offset=8, settled=row)), Why.NOT_FOUND)
+
+
+def test_a_standing_verdict_is_told_also_while_another_group_uses_the_same_id() -> None:
+    """Goal: promise 1. Method: memory has forgotten the verdict, the row has not, and another group's half is undecided."""
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ms=1_000))
+    reply = log.do(half("order-1", group="A"))
+    position = log.do(end("order-1", reply, group="A")).position
+    log.do(half("order-1", group="B"))
+    log.later(5_000)
+    log.do(message("later"))
+    assert not log.state.producer_groups["A"].settled
+    row = SettledRow(reply.queue_offset, reply.log_offset, True, position, hash64(b"order-1"), hash64(b"A"))
+    told = nothing_logged(log, end("order-1", reply, group="A", settled=row))
+    assert told == Settled("A", "order-1", True, position, True)
+    wrong = refused(
+        nothing_logged(log, end("order-1", reply, Wanted.ROLLBACK, group="A", settled=row)), Why.VERDICT_CONFLICT
+    )
+    assert wrong.position == position
+    refused(nothing_logged(log, end("order-1", reply, group="C", settled=row)), Why.WRONG_GROUP)
+
+
+def test_an_end_with_a_wrong_id_looks_at_nothing_that_is_undecided() -> None:
+    """Goal: who sends wrong ids does not hold up the loop, however much is undecided."""
+
+    class Counting(dict):  # type: ignore[type-arg]
+        looked_at = 0
+
+        def values(self) -> object:  # type: ignore[override]
+            Counting.looked_at += len(self)
+            return super().values()
+
+    log = CoreLog()
+    replies = [log.do(half(f"T{number}")) for number in range(20)]
+    group = log.state.producer_groups["PG"]
+    group.undecided = Counting(group.undecided)
+    refused(nothing_logged(log, end("nope", replies[5])), Why.NOT_FOUND)
+    refused(nothing_logged(log, end("nope", replies[5], half_index=10**9)), Why.NOT_FOUND)
+    assert Counting.looked_at == 0
 
 
 def test_an_end_of_what_was_never_prepared_is_not_found() -> None:

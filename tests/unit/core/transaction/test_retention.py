@@ -1,10 +1,12 @@
 """Dropping old log: what is alive goes along, what is settled is forgotten, and redo of the rest agrees."""
 
+import pytest
 from tests.support.core_log import CoreLog, end, half, message, part, producer, refused
 
 from halfmq.core.commands import CarryForward, TrimLog, Wanted
 from halfmq.core.decision import Done, Settled, Why
 from halfmq.core.digest import durable_digest
+from halfmq.core.transaction import retention
 from halfmq.core.transaction.invariants import check
 from halfmq.model.records import CarriedDelayed, CarriedHalf, Trim
 
@@ -145,6 +147,37 @@ def test_carrying_is_done_in_bounded_steps() -> None:
     assert log.do(CarryForward(SEGMENT, 4)) == Done(again=False)
     assert log.do(CarryForward(SEGMENT, 4)) == Done(again=False)
     assert len(log.of(CarriedHalf)) == 10
+
+
+def test_looking_for_what_is_alive_is_done_in_bounded_steps_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a trim never scans all that is undecided in one turn. Method: most of it lies above; the scan at the end fails."""
+    monkeypatch.setattr(retention, "LOOKED_AT_MAX", 10)
+    log = CoreLog()
+    log.do(half("old"))
+    log.roll()
+    for number in range(100):
+        log.do(half(f"T{number}"))
+    steps = 1
+    while log.do(CarryForward(SEGMENT, 1_000)) == Done(again=True):
+        steps += 1
+        if steps == 3:
+            log.do(half("meanwhile"))
+    assert steps >= 4, "three times ten at most in each"
+    assert len(log.of(CarriedHalf)) == 1
+    monkeypatch.setattr(retention, "_below", None)
+    assert log.do(TrimLog(SEGMENT)) == Done()
+    assert log.state.log_start == SEGMENT
+    check(log.state)
+
+
+def test_a_carry_that_was_lost_is_looked_for_again() -> None:
+    log = CoreLog()
+    log.do(half("old"))
+    log.roll()
+    log.do(CarryForward(SEGMENT, 10))
+    log.state.carrying = None
+    assert log.do(CarryForward(SEGMENT, 10)) == Done(again=False)
+    assert log.do(TrimLog(SEGMENT)) == Done()
 
 
 def test_large_halves_are_carried_over_several_segments() -> None:
