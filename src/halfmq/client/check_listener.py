@@ -18,7 +18,7 @@ from halfmq.client.transaction_block import Transaction, checked_outcome
 from halfmq.client.transaction_log import CheckFunction
 from halfmq.client.user_code import RunBlocking, call
 from halfmq.client.verdicts import Verdicts
-from halfmq.errors import HalfmqError
+from halfmq.errors import HalfmqError, ProtocolError
 from halfmq.model import properties as names
 from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.fields import CheckFields
@@ -153,6 +153,8 @@ class CheckListener:
 def _read(request: Request[Any]) -> tuple[Transaction, CheckFields]:
     fields: CheckFields = request.ext
     pulled = decode_pulled(request.body)[0]
+    if not pulled.whole:
+        raise ProtocolError(f"the body of half {fields.tran_state_table_offset} is damaged: its CRC differs")
     message = Message(pulled.message, pulled.log_offset, pulled.message.body)
     text = message.properties
     tx_id = text.get(names.HMQ_TX_ID) or fields.tx_id or text.get(names.UNIQ_KEY) or fields.msg_id

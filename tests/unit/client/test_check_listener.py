@@ -409,3 +409,18 @@ def test_refused_half_does_not_execute() -> None:
         assert listener.executed == []
 
     run(test())
+
+
+def test_check_with_a_damaged_half_is_not_answered(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            mq.add_check("order.create", lambda _: Outcome.ROLLBACK)
+            await left_undecided(mq)
+            broker.halves[0] = broker.halves[0]._replace(body=b"b0dy")
+            broker.check(0, "orders")
+            await asyncio.sleep(0.1)
+        assert answers(broker) == []
+
+    run(test())
+    assert "the body of half 0 is damaged" in caplog.text

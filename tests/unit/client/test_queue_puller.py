@@ -375,6 +375,39 @@ def test_prefetch_is_bounded_in_bytes_too_and_a_message_larger_than_that_still_c
     run(test())
 
 
+def test_damaged_body_is_reported_and_neither_handed_out_nor_passed(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        broker = one_queue(b"zero", b"one", b"two")
+        log = broker.logs["t", 0]
+        good = log[1]
+        log[1] = good._replace(body=b"0ne")
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            first = await messages.get(5)
+            assert first is not None
+            assert first.body == b"zero"
+            first.ack()
+            assert await messages.get(20) is None
+            assert broker.offsets["g", "t", 0] == 1
+            (said, *again) = [record for record in caplog.records if record.levelname == "ERROR"]
+            assert "message one, topic t, queue 0 of broker-a, offset 1, is damaged" in said.getMessage()
+            assert 1 < len(again) < 6
+            log[1] = good  # it was damaged on its way
+            assert [message.body for message in await messages.take(2, wait=60)] == [b"one", b"two"]
+
+    run(test())
+
+
+def test_damaged_body_of_a_tag_that_is_not_wanted_holds_nobody() -> None:
+    async def test() -> None:
+        broker = one_queue(b"a", b"b")
+        log = broker.logs["t", 0]
+        log[0] = log[0]._replace(body=b"x")
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g", tags="b") as messages:
+            assert [message.body for message in await messages.take(1, wait=5)] == [b"b"]
+
+    run(test())
+
+
 def test_feed_skips_what_belongs_to_another_member_by_now() -> None:
     class Some(NamedTuple):
         body: bytes

@@ -219,6 +219,17 @@ def test_packed_bodies_are_unpacked_and_no_longer_said_to_be_packed():
     assert pulled.message.sys_flag == ZLIB | 8
 
 
+def test_a_body_that_is_not_the_stored_one_is_told_and_is_not_unpacked():
+    packed = compress_zlib(b"a long body " * 1_000)
+    for at in range(0, len(packed), 7):
+        damaged = packed[:at] + bytes((packed[at] ^ 1,)) + packed[at + 1 :]
+        (pulled,) = decode_pulled(stored(body=damaged, body_crc=body_crc_of(packed), sys_flag=1))
+        assert (pulled.whole, pulled.message.body, pulled.message.sys_flag) == (False, damaged, 1)
+    first, second = decode_pulled(stored(body=b"x", body_crc=7) + stored(body=b"x"))
+    assert (first.whole, second.whole) == (False, True)
+    assert decode_pulled(stored(body=b"x", body_crc=0))[0].whole, "a broker that keeps no CRC"
+
+
 @pytest.mark.parametrize("cut", range(1, len(PLAIN)))
 def test_a_pull_body_cut_at_any_byte_is_a_protocol_error(cut):
     with pytest.raises(ProtocolError):

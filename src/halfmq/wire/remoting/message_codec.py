@@ -19,6 +19,7 @@ from halfmq.model.stored_message import (
     SYS_STORE_HOST_V6,
     SYS_TRANSACTION_MASK,
     StoredMessage,
+    body_crc_of,
 )
 from halfmq.wire.remoting import frame as frames
 from halfmq.wire.remoting.codes import (
@@ -177,13 +178,15 @@ def encode_check(
 
 
 class PulledMessage(NamedTuple):
-    """A message as a consumer sees it: ``message.body`` is unpacked and the compression bit cleared."""
+    """A message as a consumer sees it: ``message.body`` is unpacked and the compression bit cleared, if it is ``whole``."""
 
     message: StoredMessage
     #: Place in the log, for 33 and 36.
     log_offset: int
     #: RocketMQ's ``offsetMsgId``: store host and log offset.
     offset_id: str
+    #: False: the body is not the one that was stored; its CRC differs. Nobody may use it.
+    whole: bool
 
 
 def decode_pulled(body: bytes) -> list[PulledMessage]:
@@ -197,10 +200,12 @@ def decode_pulled(body: bytes) -> list[PulledMessage]:
     at = 0
     while at < len(body):
         message, log_offset, size = _stored_at(body, at)
-        if message.sys_flag & SYS_COMPRESSED:
+        # Of the stored bytes, packed as they are. 0 is also what a broker writes that keeps none.
+        whole = message.body_crc in (body_crc_of(message.body), 0)
+        if whole and message.sys_flag & SYS_COMPRESSED:
             plain = decompress(message.body, message.sys_flag)
             message = message._replace(body=plain, sys_flag=message.sys_flag & ~SYS_COMPRESSED)
-        pulled.append(PulledMessage(message, log_offset, offset_message_id(message.store_host, log_offset)))
+        pulled.append(PulledMessage(message, log_offset, offset_message_id(message.store_host, log_offset), whole))
         at += size
     return pulled
 
