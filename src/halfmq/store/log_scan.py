@@ -214,7 +214,7 @@ class LogScan:
     def _damage(self, position: int, why: str) -> tuple[int, int, str]:
         """(where, in which segment, what): the log ends at ``position`` in zeros where a later segment is the damaged one."""
         number, place = divmod(position, self._segment_bytes)
-        later = [other for other in self._files.numbers() if other > number and not self.is_blank(other)]
+        later = self._holds_anything_behind(number)
         segment = self._files.get(number)
         if segment is None:
             return position, number, "the segment is missing"
@@ -226,6 +226,14 @@ class LogScan:
         opening = self._opening_batch(start, position)
         return start, number + 1, opening.why if isinstance(opening, NotABatch) else why
 
+    def _holds_anything_behind(self, number: int) -> bool:
+        for other in self._files.numbers():
+            if other > number:
+                self._files.close_old(other * self._segment_bytes)
+                if not self.is_blank(other):
+                    return True
+        return False
+
     def _behind(self, position: int) -> _Behind:
         """What whole batches lie behind ``position``, and whether there is anything but zeros."""
         number, place = divmod(position, self._segment_bytes)
@@ -234,6 +242,7 @@ class LogScan:
             segment = self._files.get(other) if other >= number else None
             if segment is None:
                 continue
+            self._files.close_old(segment.start)
             start = place if other == number else 0
             blank = blank and segment.nonzero_from(start) is None
             for header in self._whole_batches(segment, start):

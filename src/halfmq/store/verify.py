@@ -122,6 +122,11 @@ class _Notes:
     def note(self, part: str, what: str, remedy: str) -> None:
         self._add(Finding(False, part, what, remedy))
 
+    def more_damage(self, part: str, count: int, last: str, remedy: str) -> None:
+        """``count`` more, behind as many as are told."""
+        self._seen[part, remedy] += count
+        self._last[part, remedy] = Finding(True, part, last, remedy)
+
     def _add(self, finding: Finding) -> None:
         kind = (finding.part, finding.remedy)
         self._seen[kind] += 1
@@ -293,6 +298,22 @@ class _Walk:
         return None if page.rebuilding else page
 
 
+class _Wrong:
+    """What is wrong with the entries of a topic: as many as may be told, and how many more. A lost file has 65,536."""
+
+    def __init__(self) -> None:
+        self.first: list[str] = []
+        self.more = 0
+        self.last = ""
+
+    def add(self, what: str) -> None:
+        if len(self.first) < _TOLD_MAX:
+            self.first.append(what)
+        else:
+            self.more += 1
+            self.last = what
+
+
 class _DerivedCheck:
     """Compares derived files with what the records say, batch by batch."""
 
@@ -309,7 +330,7 @@ class _DerivedCheck:
         #: (topic, queue) -> queue offset that the log gives next.
         self._ends: dict[tuple[int, int], int] = {}
         #: What is wrong with entries, by topic: a topic that is deleted later has no queues to compare.
-        self._wrong: dict[int, list[str]] = {}
+        self._wrong: dict[int, _Wrong] = {}
         self._deleted: set[int] = set()
         self._named: dict[int, str] = {}
         self._undecided: set[int] = set()
@@ -337,8 +358,10 @@ class _DerivedCheck:
                 self._entry_wrong(topic_id, f"topic {topic_id} queue {queue_id} ends at {has}, the log says {end}")
         for topic_id, wrong in self._wrong.items():
             if topic_id not in self._deleted:
-                for what in wrong:
+                for what in wrong.first:
                     self._notes.damage("queues", what, REMAKE)
+                if wrong.more:
+                    self._notes.more_damage("queues", wrong.more, wrong.last, REMAKE)
         for half_index in sorted(self._undecided):
             row = self._table.row(half_index)
             if row is not None and row.state != ROW_UNDECIDED and row.verdict_position < position:
@@ -384,7 +407,7 @@ class _DerivedCheck:
             self._entry_wrong(topic_id, f"{where} says {_differences(found[0], expected)}")
 
     def _entry_wrong(self, topic_id: int, what: str) -> None:
-        self._wrong.setdefault(topic_id, []).append(what)
+        self._wrong.setdefault(topic_id, _Wrong()).add(what)
 
     # --- transactions
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.support import log_records as make
 
+from halfmq.store import segment as segment_module
 from halfmq.store.batch_codec import encode_batch
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, Scanned, TornTail
 from halfmq.store.segment import SegmentFiles, segment_name
@@ -310,3 +311,20 @@ def test_a_checkpoint_belongs_to_the_log_where_a_whole_batch_ends() -> None:
     assert not scan.batch_ends_at(10 * make.SEGMENT)
     disk.flip_bit(seg(0), ends[0] - 40)
     assert not LogScan(SegmentFiles(disk, HOME, make.SEGMENT)).batch_ends_at(ends[0])
+
+
+@pytest.mark.parametrize("durable", [0, 1 << 40])
+def test_few_segments_are_open_however_many_lie_behind_the_damage(
+    durable: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes two descriptors, and a process has about a thousand: a large damaged log must be refused by name."""
+    monkeypatch.setattr(segment_module, "OPEN_SEGMENTS_MAX", 4)
+    disk = FaultyDisk()
+    under = written_log(disk)
+    ends = [under.append(make.plain(b"x" * 40_000)) for _ in range(20)]
+    poke(disk, ends[1] - 10, b"\xff\xff")
+    files = SegmentFiles(disk, HOME, make.SEGMENT)
+    *_, last = LogScan(files).from_batch(0, durable)
+    assert isinstance(last, CorruptInterior if durable else TornTail)
+    assert len(files.numbers()) > 15
+    assert len(files.opened) <= 6

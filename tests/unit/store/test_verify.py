@@ -10,7 +10,7 @@ from tests.support.store_writer import StoreWriter
 from halfmq.errors import StoreDamaged, UsageError
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
-from halfmq.store.verify import LOG_FIRST, REMAKE, RESTORE, SHORTER, Report, verify_store
+from halfmq.store.verify import LOG_FIRST, REMAKE, RESTORE, SHORTER, Report, _Wrong, verify_store
 
 
 def parts(report: Report) -> set[str]:
@@ -114,6 +114,29 @@ def test_an_entry_that_no_record_calls_for_is_damage(tmp_path: Path) -> None:
         last = file.read(QUEUE_ENTRY_BYTES)
         file.write(last)
     assert parts(verify_store(RealDisk(), tmp_path)) == {"queues"}
+
+
+def test_many_wrong_entries_are_counted_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue file that is gone is 65,536 of them, and a store may have thousands of such files."""
+    kept: list[_Wrong] = []
+    add = _Wrong.add
+
+    def watched(wrong: _Wrong, what: str) -> None:
+        add(wrong, what)
+        kept.append(wrong)
+
+    monkeypatch.setattr(_Wrong, "add", watched)
+    writer = StoreWriter(tmp_path)
+    writer.topic("T", 1)
+    for number in range(200):
+        writer.send("T", 0, b"%d" % number)
+    writer.publish()
+    first(writer.shard, "queues/1/0/*.q").unlink()
+    report = verify_store(RealDisk(), tmp_path)
+    assert len(report.findings) == 21
+    assert report.findings[-1].what.startswith("and 181 more, the last: topic 1 queue 0 ")
+    assert len(kept) == 201, "each entry, and the queue's end"
+    assert all(len(wrong.first) <= 20 for wrong in kept)
 
 
 def test_many_findings_of_one_kind_are_counted(tmp_path: Path) -> None:
