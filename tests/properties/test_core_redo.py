@@ -293,6 +293,7 @@ def _snapshot_end(settings: BrokerSettings, chunks: list[bytes]) -> int:
 
 
 def assert_same(left: dict[str, Any], right: dict[str, Any]) -> None:
+    assert left.keys() == right.keys()
     for field in left:
         assert left[field] == right[field], field
 
