@@ -51,13 +51,14 @@ def measure(spark: Any, work: Path, messages: int, body_bytes: int, rounds: int)
     if not store.exists():
         write_store(store, messages, body_bytes)
 
-    def source(columns: str) -> Any:
-        return spark.read.format("halfmq").load(str(store), subscribe="bench", columns=columns)
+    def source(columns: str, **more: str) -> Any:
+        return spark.read.format("halfmq").load(str(store), subscribe="bench", columns=columns, **more)
 
     if not parquet.exists():
         source(ALL).write.option("compression", "none").parquet(str(parquet))
     frames = {"parquet": spark.read.parquet(str(parquet))}
     frames |= {name: source(columns) for name, columns in COLUMN_SETS.items()}
+    frames["value, verified"] = source("value", verifyBodies="true")
     best = dict.fromkeys(frames, float("inf"))
     for _ in range(rounds):
         for name, frame in frames.items():

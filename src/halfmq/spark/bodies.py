@@ -23,14 +23,22 @@ _ARROW_CODECS: Final = {LZ4: "lz4", ZSTD: "zstd"}
 
 
 def body_column(
-    buffer: pa.Buffer, starts: Ints, lengths: Ints, sys_flags: npt.NDArray[np.int32], bad: Callable[[int, str], None]
+    buffer: pa.Buffer,
+    starts: Ints,
+    lengths: Ints,
+    sys_flags: npt.NDArray[np.int32],
+    bad: Callable[[int, str], None],
+    whole: npt.NDArray[np.bool_] | None = None,
 ) -> pa.BinaryArray:
-    """The bodies. ``bad(row, why)`` is called for one that cannot be unpacked; where it returns, the value is null."""
-    packed = np.flatnonzero(sys_flags & SYS_COMPRESSED)
+    """The bodies. ``bad(row, why)`` is called for one that cannot be unpacked; where it returns, the value is null.
+
+    ``whole``: False for bodies that are null in any case. None: all of them are whole.
+    """
+    packed = np.flatnonzero(sys_flags & SYS_COMPRESSED if whole is None else (sys_flags & SYS_COMPRESSED != 0) & whole)
     if not len(packed):
-        return binary_column(buffer, starts, lengths)
+        return binary_column(buffer, starts, lengths, valid=whole)
     starts, lengths = starts.copy(), lengths.copy()
-    valid = np.ones(len(starts), bool)
+    valid = np.ones(len(starts), bool) if whole is None else whole.copy()
     in_more = np.zeros(len(starts), bool)
     unpacked = []
     place = 0

@@ -93,5 +93,5 @@ def only(offset: StreamOffset, topics: tuple[str, ...]) -> StreamOffset:
 def lost(losses: tuple[str, ...]) -> DataLost:
     return DataLost(
         "messages that the query should read are gone: " + "; ".join(losses),
-        hint="failOnDataLoss=false goes on with what is left; a longer retention prevents it",
+        hint="failOnDataLoss=false goes on with what is left; a longer retention keeps messages longer",
     )

@@ -34,6 +34,7 @@ OPTIONS: Final = {
     "failOnDataLoss": "true (default): stop when messages are gone; false: warn and go on with what is left",
     "brokerTimeout": "how long to wait for a broker that is away: seconds, or with a unit (500ms, 30s, 5m); default 120s",
     "columns": "columns to build, with commas between; fewer are faster; properties and broker must be asked for",
+    "verifyBodies": "path only: true holds each body against its CRC; default false; over the wire it is always done",
     "group": "consumer group named in pulls; no offsets are stored under it",
 }
 _LOWER: Final = {name.lower(): name for name in OPTIONS}
@@ -79,6 +80,8 @@ class Options:
     broker_timeout_ms: int
     columns: tuple[str, ...]
     group: str
+    #: The wire reader verifies in any case.
+    verify_bodies: bool
 
     def for_batch(self) -> "Options":
         """These options, if a batch read can have them.
@@ -142,6 +145,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         broker_timeout_ms=_duration_ms("brokerTimeout", values, BROKER_TIMEOUT_MS),
         columns=columns,
         group=values.get("group", "").strip() or GROUP_DEFAULT,
+        verify_bodies=_flag("verifyBodies", values, default=False),
     )
 
 

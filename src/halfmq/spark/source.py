@@ -165,10 +165,11 @@ class _Reads:
         if not isinstance(partition, Ranges):
             return  # Spark makes a partition of its own where there is nothing to read
         reader = open_reader(self._options, self._patience())
+        verify = self._options.verify_bodies or not self._options.path
         try:
             for found in reader.read(partition, self._lost):
                 for rows in in_parts(found):
-                    yield record_batch(rows, self._options.columns, self._bad_body(rows))
+                    yield record_batch(rows, self._options.columns, self._bad_body(rows), verify=verify)
         finally:
             reader.close()
 

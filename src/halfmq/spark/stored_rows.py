@@ -6,6 +6,7 @@ become slices of the buffer. Only the columns that are asked for are built.
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from halfmq.model import properties
 from halfmq.model.stored_message import (
+    AT_BODY_CRC,
     AT_BODY_LENGTH_V4,
     AT_BODY_V4,
     AT_SYS_FLAG,
@@ -38,6 +40,11 @@ _V6_MORE: Final = 12
 _MAGIC_V1_LAST: Final = MAGIC_V1 & 0xFF
 _MAGIC_LAST_AT: Final = 7
 
+#: CRCs of bodies are stored without their sign bit, as RocketMQ does.
+_CRC_MASK: Final = np.uint32(0x7FFFFFFF)
+
+DAMAGED_BODY: Final = "its body is damaged, it does not have the CRC that was stored with it; `halfmq store verify` says which file to restore"
+
 _FROM_PROPERTIES: Final = frozenset({"key", "tag", "keys", "message_id", "transaction_id", "properties"})
 
 
@@ -58,9 +65,16 @@ class StoredRows(NamedTuple):
     queue: int
 
 
-def record_batch(rows: StoredRows, columns: Sequence[str], bad: Callable[[int, str], None]) -> pa.RecordBatch:
-    """The rows as Spark takes them. ``bad(queue offset, why)`` hears of bodies that cannot be unpacked; see ``body_column``."""
+def record_batch(
+    rows: StoredRows, columns: Sequence[str], bad: Callable[[int, str], None], *, verify: bool = True
+) -> pa.RecordBatch:
+    """The rows as Spark takes them. ``verify``: hold each body of ``value`` against its CRC.
+
+    ``bad(queue offset, why)`` hears of bodies that cannot be unpacked, or are not what was stored; see ``body_column``.
+    """
     builder = _Columns(rows, bad, any(name in _FROM_PROPERTIES for name in columns))
+    if verify and "value" in columns:
+        builder.verify_bodies()
     return pa.RecordBatch.from_arrays([builder.column(name) for name in columns], schema=arrow_schema(columns))
 
 
@@ -76,7 +90,28 @@ class _Columns:
         )
         self._body_starts: Ints = rows.starts + AT_BODY_V4 + hosts
         self._body_lengths: Ints = gather(self._data, rows.starts + AT_BODY_LENGTH_V4 + hosts, ">i4").astype(np.int64)
+        #: False where a body is damaged and the caller goes on without it.
+        self._whole: npt.NDArray[np.bool_] | None = None
+        room = rows.sizes - (self._body_starts - rows.starts)
+        self._leave_out((self._body_lengths < 0) | (self._body_lengths > room))
         self._properties = self._property_table() if with_properties else None
+
+    def verify_bodies(self) -> None:
+        """Tell ``bad`` of bodies whose CRC is another one than their stored message says."""
+        stated = gather(self._data, self._rows.starts + AT_BODY_CRC, ">u4").astype(np.uint32)
+        view = memoryview(self._rows.buffer)
+        ends = self._body_starts + self._body_lengths
+        bodies = map(view.__getitem__, map(slice, self._body_starts.tolist(), ends.tolist()))
+        found = np.fromiter(map(crc32, bodies), np.uint32, len(stated)) & _CRC_MASK
+        self._leave_out(found != stated)
+
+    def _leave_out(self, damaged: npt.NDArray[np.bool_]) -> None:
+        if not damaged.any():
+            return
+        for row in np.flatnonzero(damaged).tolist():
+            self._bad_row(row, DAMAGED_BODY)
+        self._body_lengths = np.where(damaged, 0, self._body_lengths)
+        self._whole = ~damaged if self._whole is None else self._whole & ~damaged
 
     def _property_table(self) -> PropertyTable:
         rows = self._rows
@@ -94,7 +129,9 @@ class _Columns:
         count = len(rows.starts)
         match name:
             case "value":
-                return body_column(rows.buffer, self._body_starts, self._body_lengths, self._sys_flags, self._bad_row)
+                return body_column(
+                    rows.buffer, self._body_starts, self._body_lengths, self._sys_flags, self._bad_row, self._whole
+                )
             case "topic":
                 return pa.repeat(pa.scalar(rows.topic, pa.string()), count)
             case "broker":

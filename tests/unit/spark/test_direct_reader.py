@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.store_writer import V6, StoreWriter
 
-from halfmq.errors import ConnectError, StoreDamaged, UsageError
+from halfmq.errors import ConnectError, DataLost, StoreDamaged, UsageError
 from halfmq.model import properties as props
 from halfmq.spark import direct_reader
 from halfmq.spark.direct_reader import DirectReader
@@ -16,6 +16,7 @@ from halfmq.spark.options import parse_options
 from halfmq.spark.partitions import QueueRange, Ranges, ranges_between
 from halfmq.spark.patience import Patience
 from halfmq.spark.queue_files import Entries, QueueFiles
+from halfmq.spark.source import HalfmqBatchReader
 from halfmq.spark.stored_rows import record_batch
 from halfmq.store.layout import QUEUE_FILE_ENTRIES
 from halfmq.store.published import PublishedPage
@@ -343,3 +344,25 @@ def test_an_entry_that_leads_to_no_message_is_damage_never_a_row(writer: StoreWr
     path.write_bytes(data)
     with pytest.raises(StoreDamaged, match=f"log offset {second}"):
         read(source, whole(source.cut()))
+
+
+def test_a_damaged_body_is_noticed_where_bodies_are_verified(
+    writer: StoreWriter, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(3):
+        writer.send("orders", 0, b"body %d" % number)
+    writer.publish()
+    path = writer.shard / "log" / f"{0:020d}.seg"
+    path.write_bytes(path.read_bytes().replace(b"body 1", b"bodx 1"))
+    planned = whole(reader(writer).cut())
+
+    def values(**more: str) -> list[bytes | None]:
+        given = {"path": str(writer.directory), "subscribe": "orders,loyalty", "columns": "value", **more}
+        made = HalfmqBatchReader(parse_options(given))
+        return [value for batch in made.read(planned) for value in batch.column(0).to_pylist()]
+
+    assert values() == [b"body 0", b"bodx 1", b"body 2"]
+    with pytest.raises(DataLost, match=r"message 1 of queue 0 of topic orders: its body is damaged.*store verify"):
+        values(verifyBodies="true")
+    assert values(verifyBodies="true", failOnDataLoss="false") == [b"body 0", None, b"body 2"]
+    assert "message 1 of queue 0 of topic orders" in caplog.text

@@ -102,6 +102,35 @@ def test_a_bad_body_is_named_by_its_queue_offset() -> None:
     assert batch.column(0).to_pylist() == [b"a", None]
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_body_without_its_crc_is_named_and_null_and_the_others_stay(packed: bool) -> None:
+    """Also where nobody asks for the value but reads what lies behind the body, and beside packed ones."""
+    said: list[tuple[int, str]] = []
+    damaged = bytearray(message(b"0123456789" * 10, {"KEYS": "k"}))
+    damaged[88 + 50] ^= 1
+    whole = message(zlib.compress(b"whole"), {}, sys_flag=SYS_COMPRESSED) if packed else message(b"whole", {})
+    found = rows([whole, bytes(damaged), whole])
+    batch = record_batch(found, ("value", "keys"), lambda offset, why: said.append((offset, why)))
+    assert [offset for offset, _ in said] == [41]
+    assert "CRC" in said[0][1]
+    assert "store verify" in said[0][1]
+    assert batch.column(0).to_pylist() == [b"whole", None, b"whole"]
+    assert record_batch(found, ("value",), nothing_bad, verify=False).column(0).to_pylist()[1] is not None
+    assert record_batch(found, ("keys",), nothing_bad).column(0).to_pylist() == [None, "k", None]
+
+
+@pytest.mark.parametrize("length", [-5, 1 << 20, (1 << 31) - 1])
+def test_a_length_that_leads_out_of_the_message_is_never_followed(length: int) -> None:
+    said: list[int] = []
+    damaged = bytearray(message(b"0123456789", {}))
+    damaged[84:88] = length.to_bytes(4, "big", signed=True)
+    found = rows([message(b"a", {}), bytes(damaged)])
+    for verify in (True, False):
+        batch = record_batch(found, ("value",), lambda offset, why: said.append(offset), verify=verify)
+        assert batch.column(0).to_pylist() == [b"a", None]
+    assert set(said) == {41}
+
+
 def test_packed_bodies_come_in_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_rows, "PACKED_BATCH_BYTES", 300)
     packed = message(zlib.compress(b"z" * 10_000), {}, sys_flag=SYS_COMPRESSED)

@@ -8,12 +8,13 @@ from tests.support.ports import free_port
 from tests.support.scripted_server import ScriptedServer
 
 from halfmq import limits
-from halfmq.errors import ConnectError, NotAuthorized, ProtocolError, RequestFailed
+from halfmq.errors import ConnectError, DataLost, NotAuthorized, ProtocolError, RequestFailed
 from halfmq.model.stored_message import SYS_COMMITTED, StoredMessage, body_crc_of, encode
 from halfmq.spark.offsets import NO_POSITION, Cut
 from halfmq.spark.options import parse_options
 from halfmq.spark.partitions import QueueRange, Ranges
 from halfmq.spark.patience import Patience
+from halfmq.spark.source import HalfmqBatchReader
 from halfmq.spark.stored_rows import record_batch
 from halfmq.spark.wire_reader import WireReader, pulled_rows
 from halfmq.wire.remoting import route
@@ -274,3 +275,13 @@ def test_a_reader_can_be_closed_and_used_again(broker: Broker) -> None:
     source.close()
     assert source.cut().position == 500
     source.close()
+
+
+def test_bodies_that_come_over_the_wire_are_verified_whatever_the_options_say(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pull = Broker.pull
+    monkeypatch.setattr(Broker, "pull", lambda self, request: pull(self, request).replace(b"body 2", b"bodx 2"))
+    made = HalfmqBatchReader(parse_options({"url": broker.server.url, "subscribe": "orders", "columns": "value"}))
+    with pytest.raises(DataLost, match="message 2 of queue 0 of topic orders: its body is damaged"):
+        list(made.read(Ranges(STORE, (QueueRange("orders", 3, "", 0, 0, 4),))))
