@@ -59,6 +59,8 @@ RETRY_TIMES_MAX: Final = 16
 CONNECTION_IDLE_MS: Final = 120_000
 #: Connections at once; fewer where the limit of open files leaves no room for them beside the store's. More are closed.
 CONNECTIONS_MAX: Final = 16_384
+#: Producer and consumer groups together that one connection may register in. Real clients have a handful.
+GROUPS_PER_CONNECTION_MAX: Final = 1_024
 QUEUE_LOCK_MS: Final = 60_000
 
 # --- store -----------------------------------------------------------------------------------------------------

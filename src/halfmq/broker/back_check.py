@@ -2,14 +2,17 @@
 
 Core says which transaction, which connection and how often it was asked; here it becomes a frame with the half message
 in RocketMQ's stored layout, under the offsets that identify the transaction's first half, whatever copy its bytes lie in
-now: the answer (37) must name them. When the connection is gone core is told, and the check does not count.
+now: the answer (37) must name them. When the connection is gone core is told, and the check does not count. So it is when the
+connection does not read what it was sent; then it counts as reachable again as soon as it does.
 """
 
+from halfmq.broker.connection import Connection
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.stored import StoredMessages
 from halfmq.core.commands import CheckNotSent
 from halfmq.core.decision import Reply, SendCheck
+from halfmq.core.session import Reachable, apply_session
 from halfmq.model.ids import offset_message_id
 from halfmq.model.properties import HMQ_TX_ID, UNIQ_KEY, find
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, AT_QUEUE_OFFSET, decode
@@ -25,13 +28,38 @@ class BackCheck:
         self._stored = stored
         self._store_host = store_host
         self._broker_name = broker_name
+        #: Connection -> producer group -> client id: checks that it had no room for.
+        self._missed: dict[int, dict[str, str]] = {}
 
     def send(self, check: SendCheck) -> None:
         half = self._stored.half_bytes(check.offset)
         if half is None or not self._gateway.push_frame(
             check.connection, lambda opaque: self._frame(opaque, check, half)
         ):
+            if check.connection in self._gateway.connections:
+                self._remember(check)
             self._pump.submit(CheckNotSent(check.group, check.tx_id), _nothing)
+
+    def _remember(self, check: SendCheck) -> None:
+        group = self._pump.state.producer_groups.get(check.group)
+        client_id = group.members.get(check.connection) if group is not None else None
+        if client_id is not None:
+            self._missed.setdefault(check.connection, {})[check.group] = client_id
+
+    def drained(self, connection: Connection) -> None:
+        """The connection takes checks again: behind the commands that said it does not."""
+        if connection.number in self._missed and not self._pump.after_turn(self._back, connection.number):
+            self._back(connection.number)
+
+    def _back(self, number: int) -> None:
+        groups = self._missed.pop(number, {})
+        if number in self._gateway.connections:
+            for group, client_id in groups.items():
+                apply_session(self._pump.state, Reachable(number, client_id, group))
+            self._pump.look_at_deadline()
+
+    def connection_closed(self, number: int) -> None:
+        self._missed.pop(number, None)
 
     def _frame(self, opaque: int, check: SendCheck, half: bytes) -> bytes:
         copy = bytearray(half)

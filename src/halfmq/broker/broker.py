@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from halfmq.broker.back_check import BackCheck
 from halfmq.broker.clients import Clients
 from halfmq.broker.config import BrokerConfig, packed_host
+from halfmq.broker.connection import Connection
 from halfmq.broker.groups import GroupsOnUse
 from halfmq.broker.listener import Bind, Door, bind
 from halfmq.broker.lookups import Lookups
@@ -179,6 +180,7 @@ class Broker:
         Operators(gateway, pump, time, durability=self.config.durability.value)
         self._clients = Clients(gateway, pump, groups, time, broker_name=settings.broker_name)
         gateway.on_closed = self._connection_closed
+        gateway.on_drained = self._connection_drained
         self._maintenance = Maintenance(self.config, pump, store, self._loop, self._offload, time, self._fatal)
 
     def _from_sync_thread(self, call: Callable[[], None]) -> None:
@@ -208,8 +210,13 @@ class Broker:
             if type(effect) is SendCheck:
                 self._checks.send(effect)
 
+    def _connection_drained(self, connection: Connection) -> None:
+        self._pulls.drained(connection)
+        self._checks.drained(connection)
+
     def _connection_closed(self, number: int) -> None:
         self._pulls.connection_closed(number)
+        self._checks.connection_closed(number)
         self._clients.connection_closed(number)
 
     def _fatal(self, error: BaseException) -> None:

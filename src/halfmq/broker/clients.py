@@ -7,6 +7,7 @@ client asks for the route of its ``%RETRY%`` topic next.
 
 from typing import Any, Final
 
+from halfmq import limits
 from halfmq.broker.connection import Connection
 from halfmq.broker.groups import GroupsOnUse
 from halfmq.broker.pump import Pump
@@ -23,6 +24,8 @@ from halfmq.core.session import (
     apply_session,
 )
 from halfmq.core.state import State, Subscription
+from halfmq.errors import InvalidName
+from halfmq.model.ids import checked_name
 from halfmq.wire.remoting.codes import EXT_VERSION, RequestCode, ResponseCode
 from halfmq.wire.remoting.group_bodies import (
     MessageQueue,
@@ -61,11 +64,29 @@ class Clients:
 
     def heartbeat(self, connection: Connection, request: Request[Any]) -> None:
         body = decode_heartbeat(request.body)
+        refused = self._refusal(connection.number, body)
+        if refused:
+            self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, refused)
+            return
         missing = [data.group for data in body.consumer_groups if data.group not in self._state.groups]
         if missing:
             self._make(missing, connection, request, body)
         else:
             self._register(connection, request, body)
+
+    def _refusal(self, number: int, body: HeartbeatBody) -> str | None:
+        """Why nothing of this heartbeat is taken. Names of consumer groups are looked at where those are made."""
+        state = self._state
+        producers = {*state.produces.get(number, ()), *body.producer_groups}
+        consumers = {*state.consumes.get(number, ()), *[data.group for data in body.consumer_groups]}
+        if len(producers) + len(consumers) > limits.GROUPS_PER_CONNECTION_MAX:
+            return f"a connection may be in {limits.GROUPS_PER_CONNECTION_MAX} groups at most"
+        try:
+            for name in body.producer_groups:
+                checked_name(name, "producer group", limits.GROUP_CHARS_MAX)
+        except InvalidName as error:
+            return str(error)
+        return None
 
     def _make(self, missing: list[str], connection: Connection, request: Request[Any], body: HeartbeatBody) -> None:
         """Make the groups one after another, then register. A group that may not be made is skipped, as in RocketMQ."""

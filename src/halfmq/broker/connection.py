@@ -2,15 +2,20 @@
 
 Answers are collected and leave in one ``transport.write`` for each read or release, since a write costs more than a
 frame. A peer that does not read its answers is not read from either (the transport says when), and so is everybody
-while too many answers wait for the disk: what bounds memory is that nobody may send more than we can answer.
+while too many answers wait for the disk: what bounds memory is that nobody may send more than we can answer. A small
+request may have a large answer, so frames that came in one read wait as well: large answers go to the transport at once
+(``relieve``), and from the moment that it is full the rest of the frames stay unread.
 """
 
 import asyncio
+from collections import deque
 from ipaddress import ip_address
 from typing import Final, Protocol, cast
 
 from halfmq.wire.remoting.frame import BrokenFrame, FrameSplitter
 
+#: Bytes of bodies that collect before they are given to the transport, so that it can say that it is full.
+RELIEVE_BYTES: Final = 262_144
 _UNKNOWN_HOST: Final = b"\x00" * 8
 
 
@@ -42,18 +47,24 @@ class Frames(Protocol):
 
     def closed(self, connection: "Connection", error: BaseException | None) -> None: ...
 
+    def drained(self, connection: "Connection") -> None:
+        """The peer reads again, and everything that it had sent is handled."""
+        ...
+
 
 class Connection(asyncio.Protocol):
     """``number`` names it in commands and is never used twice in one run."""
 
     __slots__ = (
-        "_full",
         "_gateway",
+        "_heavy",
         "_held",
+        "_later",
         "_out",
         "_splitter",
         "born_host",
         "generation",
+        "is_full",
         "is_open",
         "number",
         "peer",
@@ -71,8 +82,13 @@ class Connection(asyncio.Protocol):
         self._gateway = gateway
         self._splitter = FrameSplitter()
         self._out: list[bytes | bytearray] = []
-        #: Reading is stopped: the peer does not take its answers; the gateway said so.
-        self._full = False
+        #: The peer does not take its answers: it is not read from, and nothing that can wait is sent to it.
+        self.is_full = False
+        #: Frames that came before reading stopped. Only while it is full.
+        self._later: deque[bytes] = deque()
+        #: Bytes of bodies since the last ``relieve``.
+        self._heavy = 0
+        #: The gateway said to stop reading.
         self._held = False
 
     # --- asyncio.Protocol
@@ -87,28 +103,41 @@ class Connection(asyncio.Protocol):
         gateway = self._gateway
         self.generation = gateway.generation
         try:
-            for frame in self._splitter.feed(data):
-                gateway.frame(self, frame)
+            self._handle(self._splitter.feed(data))
         except BrokenFrame as error:
-            for frame in error.frames:
-                gateway.frame(self, frame)
+            self._handle(error.frames)
             gateway.broken(self, error)
         gateway.flush()
         if gateway.overloaded(self):
             self._held = True
             self.transport.pause_reading()
 
+    def _handle(self, frames: list[bytes]) -> None:
+        handle = self._gateway.frame
+        for frame in frames:
+            if self.is_full:
+                self._later.append(frame)
+            else:
+                handle(self, frame)
+
     def pause_writing(self) -> None:
-        self._full = True
+        self.is_full = True
         self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._full = False
+        self.is_full = False
+        later = self._later
+        while later and not self.is_full:
+            self._gateway.frame(self, later.popleft())
+        if not self.is_full:
+            self._gateway.drained(self)
+        self._gateway.flush()
         self._read_again()
 
     def connection_lost(self, error: BaseException | None) -> None:
         self.is_open = False
         self._out.clear()
+        self._later.clear()
         self._gateway.closed(self, error)
 
     # --- for the gateway
@@ -122,6 +151,13 @@ class Connection(asyncio.Protocol):
             self._gateway.dirty(self)
         out.append(frame)
 
+    def relieve(self, body_bytes: int) -> None:
+        """A body of that many bytes was queued. Many of them go to the transport now, which says when it is full."""
+        self._heavy += body_bytes
+        if self._heavy >= RELIEVE_BYTES:
+            self._heavy = 0
+            self.flush()
+
     def flush(self) -> None:
         out = self._out
         if out and self.is_open:
@@ -133,7 +169,7 @@ class Connection(asyncio.Protocol):
         self._read_again()
 
     def _read_again(self) -> None:
-        if self.is_open and not self._full and not self._held and not self.transport.is_closing():
+        if self.is_open and not self.is_full and not self._held and not self.transport.is_closing():
             self.transport.resume_reading()
 
 

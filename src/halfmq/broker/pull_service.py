@@ -105,6 +105,8 @@ class PullService:
         self._parked: dict[tuple[int, int], dict[int, Parked]] = {}
         #: Connection number -> where its parked pulls are. Same pulls as in ``_parked``.
         self._of_connection: dict[int, dict[int, tuple[int, int]]] = {}
+        #: Connections that were full when there was something for a parked pull of theirs.
+        self._missed: set[int] = set()
         self._next_key = 0
         self._damage_said = Seldom(loop.time)
         gateway.handlers |= {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
@@ -276,6 +278,7 @@ class PullService:
             connection.send(head)
             if body:
                 connection.send(body)
+                connection.relieve(len(body))
 
     def _refuse(self, connection: Connection, request: Request[Any], code: int, remark: str) -> None:
         self._gateway.answer(connection, request, code, remark)
@@ -320,19 +323,38 @@ class PullService:
         if not there:
             return
         for key in list(there):
-            parked = there[key]
-            found = self._look(parked.topic, parked.request.ext, parked.tags)
-            if found.code != ResponseCode.PULL_NOT_FOUND:
-                self._unpark((effect.topic_id, effect.queue_id), key)
-                self._answer(parked.connection, parked.request, found)
+            self._look_again((effect.topic_id, effect.queue_id), key)
+
+    def _look_again(self, queue: tuple[int, int], key: int) -> None:
+        """Answer a parked pull if there is something for it, and if its connection takes answers."""
+        parked = self._parked[queue][key]
+        if parked.connection.is_full:
+            self._missed.add(parked.connection.number)
+            return
+        found = self._look(parked.topic, parked.request.ext, parked.tags)
+        if found.code != ResponseCode.PULL_NOT_FOUND:
+            self._unpark(queue, key)
+            self._answer(parked.connection, parked.request, found)
+
+    def drained(self, connection: Connection) -> None:
+        """The connection takes answers again: what its parked pulls missed meanwhile."""
+        if connection.number in self._missed:
+            self._missed.discard(connection.number)
+            for key, queue in list(self._of_connection.get(connection.number, {}).items()):
+                self._look_again(queue, key)
 
     def _time_is_up(self, queue: tuple[int, int], key: int) -> None:
         parked = self._unpark(queue, key)
         if parked is not None:
-            self._answer(parked.connection, parked.request, self._look(parked.topic, parked.request.ext, parked.tags))
+            found = self._look(parked.topic, parked.request.ext, parked.tags)
+            if found.body and parked.connection.is_full:  # "nothing new" keeps no messages; it will pull again
+                start = parked.request.ext.queue_offset
+                found = Found(19, "PULL_NOT_FOUND", start, found.min_offset, found.max_offset, bytearray())
+            self._answer(parked.connection, parked.request, found)
             self._gateway.flush()
 
     def connection_closed(self, number: int) -> None:
+        self._missed.discard(number)
         for key, queue in list(self._of_connection.get(number, {}).items()):
             self._unpark(queue, key)
 

@@ -53,6 +53,8 @@ class Gateway:
         self.handlers: dict[int, Handler] = {}
         #: Told the number of each connection that ended, and only once it is gone from ``connections``.
         self.on_closed: Callable[[int], None] = lambda number: None
+        #: Told each connection that takes answers again.
+        self.on_drained: Callable[[Connection], None] = lambda connection: None
         self.connections: dict[int, Connection] = {}
         #: Numbers of connections that were accepted and have not begun. They count.
         self.expected: set[int] = set()
@@ -125,11 +127,13 @@ class Gateway:
         """Answer ``request``, unless it is one-way."""
         if not request.flag & 2:
             connection.send(encode_response(request, code, remark, ext, body))
+            if body:
+                connection.relieve(len(body))
 
     def push(self, number: int, code: int, ext: Mapping[str, object], body: bytes = b"") -> bool:
-        """Send a command to a client, one-way. False when its connection is gone."""
+        """Send a command to a client, one-way. False when its connection is gone, or does not read what it is sent."""
         connection = self.connections.get(number)
-        if connection is None:
+        if connection is None or connection.is_full:
             return False
         connection.send(encode_oneway_request(code, next(self._opaques), ext, body))
         return True
@@ -137,9 +141,11 @@ class Gateway:
     def push_frame(self, number: int, make: Callable[[int], bytes]) -> bool:
         """Like ``push``, for a frame that ``make(opaque)`` encodes."""
         connection = self.connections.get(number)
-        if connection is None:
+        if connection is None or connection.is_full:
             return False
-        connection.send(make(next(self._opaques)))
+        frame = make(next(self._opaques))
+        connection.send(frame)
+        connection.relieve(len(frame))
         return True
 
     def broken(self, connection: Connection, error: BrokenFrame) -> None:
@@ -159,6 +165,9 @@ class Gateway:
     def closed(self, connection: Connection, error: BaseException | None) -> None:
         if self.connections.pop(connection.number, None) is not None:
             self.on_closed(connection.number)
+
+    def drained(self, connection: Connection) -> None:
+        self.on_drained(connection)
 
     def dirty(self, connection: Connection) -> None:
         self._dirty.append(connection)

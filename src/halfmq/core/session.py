@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from halfmq.core.queues.offsets import log_now
-from halfmq.core.state import ConsumerSession, Member, State, Subscription
+from halfmq.core.state import GROUPS_KEPT_MIN, ConsumerSession, Member, State, Subscription
 from halfmq.core.transaction.check_schedule import cut_backoff
 
 
@@ -32,6 +32,14 @@ class Heartbeat(NamedTuple):
     producers: tuple[str, ...]
     consumers: tuple[ConsumerData, ...]
     now_ms: int
+
+
+class Reachable(NamedTuple):
+    """A producer that read nothing, so that checks did not reach it, reads again."""
+
+    connection: int
+    client_id: str
+    producer: str
 
 
 class Unregistered(NamedTuple):
@@ -62,7 +70,7 @@ class LogOffsetsNow(NamedTuple):
     """Drain: the next ticks log all fresh offsets, until one has nothing left (``Done.again``)."""
 
 
-Event = Heartbeat | Unregistered | ConnectionClosed | Published | DiskSpace | LogOffsetsNow
+Event = Heartbeat | Reachable | Unregistered | ConnectionClosed | Published | DiskSpace | LogOffsetsNow
 
 
 class MembersChanged(NamedTuple):
@@ -78,13 +86,28 @@ def apply_session(state: State, event: Event) -> tuple[MembersChanged, ...]:
 
 
 def _heartbeat(state: State, event: Heartbeat) -> tuple[MembersChanged, ...]:
-    for name in event.producers:
-        group = state.producer_group(name)
-        if event.connection not in group.members:
-            group.members[event.connection] = event.client_id
-            cut_backoff(state, group)
+    if event.producers:
+        produces = state.produces.setdefault(event.connection, {})
+        for name in event.producers:
+            produces[name] = None
+            group = state.producer_group(name)
+            if event.connection not in group.members:
+                group.members[event.connection] = event.client_id
+                cut_backoff(state, group)
+    if event.consumers:
+        state.consumes.setdefault(event.connection, {}).update(dict.fromkeys([data.group for data in event.consumers]))
     changed = [_consumer_heartbeat(state, event, data) for data in event.consumers]
     return tuple([change for change in changed if change is not None])
+
+
+def _reachable(state: State, event: Reachable) -> tuple[MembersChanged, ...]:
+    """No back-off is cut short: what it missed is due, and the rest was not missed."""
+    group = state.producer_group(event.producer)
+    if event.producer in state.produces.get(event.connection, ()):
+        group.members.setdefault(event.connection, event.client_id)
+        if group.ready or group.cut:
+            state.asking[event.producer] = None
+    return ()
 
 
 def _consumer_heartbeat(state: State, event: Heartbeat, data: ConsumerData) -> MembersChanged | None:
@@ -124,17 +147,21 @@ def _changed(group: str, session: ConsumerSession) -> MembersChanged:
 def _unregistered(state: State, event: Unregistered) -> tuple[MembersChanged, ...]:
     if event.producer_group:
         _leave_producers(state, event.producer_group, event.connection)
+        state.produces.get(event.connection, {}).pop(event.producer_group, None)
     if not event.consumer_group:
         return ()
     log_now(state, event.consumer_group)
+    state.consumes.get(event.connection, {}).pop(event.consumer_group, None)
     changed = _leave_consumers(state, event.consumer_group, event.connection)
     return () if changed is None else (changed,)
 
 
 def _closed(state: State, event: ConnectionClosed) -> tuple[MembersChanged, ...]:
-    for name in list(state.producer_groups):
+    for name in state.produces.pop(event.connection, ()):
         _leave_producers(state, name, event.connection)
-    changed = [_leave_consumers(state, name, event.connection) for name in list(state.consumers)]
+    groups = list(state.consumes.pop(event.connection, ()))
+    changed = [_leave_consumers(state, name, event.connection) for name in groups]
+    forget_idle_groups(state)
     return tuple([change for change in changed if change is not None])
 
 
@@ -166,6 +193,20 @@ def _leave_consumers(state: State, name: str, connection: int) -> MembersChanged
     return _changed(name, session)
 
 
+def forget_idle_groups(state: State) -> None:
+    """Let go of groups that hold nothing, once they may be half of all: names that clients made up must not collect."""
+    if len(state.producer_groups) + len(state.consumers) < state.groups_kept_max:
+        return
+    for name, group in list(state.producer_groups.items()):
+        if not (group.members or group.undecided or group.settled or group.in_flight):
+            del state.producer_groups[name]
+            state.asking.pop(name, None)
+    for name, session in list(state.consumers.items()):
+        if not (session.members or session.locks):
+            del state.consumers[name]
+    state.groups_kept_max = max(GROUPS_KEPT_MIN, 2 * (len(state.producer_groups) + len(state.consumers)))
+
+
 def _published(state: State, event: Published) -> tuple[MembersChanged, ...]:
     state.published = event.position
     state.answered = event.answered
@@ -184,6 +225,7 @@ def _log_offsets_now(state: State, event: LogOffsetsNow) -> tuple[MembersChanged
 
 _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...]]]] = {
     Heartbeat: _heartbeat,
+    Reachable: _reachable,
     Unregistered: _unregistered,
     ConnectionClosed: _closed,
     Published: _published,

@@ -20,6 +20,8 @@ RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 #: Checks that fall due within this span wait in one bucket; rounded up, so that none is early. A power of two, ms.
 CHECK_BUCKET_MS: Final = 64
+#: Up to this many groups nobody asks whether they hold anything.
+GROUPS_KEPT_MIN: Final = 1_024
 
 
 class Half(NamedTuple):
@@ -265,6 +267,11 @@ class State:
         #: Groups with entries in ``ready`` or ``cut``, in the order in which they take turns.
         self.asking: dict[str, None] = {}
         self.consumers: dict[str, ConsumerSession] = {}
+        #: Connection -> names of the producer and consumer groups that it registered in.
+        self.produces: dict[int, dict[str, None]] = {}
+        self.consumes: dict[int, dict[str, None]] = {}
+        #: With this many groups, those that hold nothing are forgotten.
+        self.groups_kept_max = GROUPS_KEPT_MIN
         #: Consumer offsets not yet logged, by group, then (topic id, queue id).
         self.fresh_offsets: dict[str, dict[tuple[int, int], int]] = {}
         #: Group -> when its fresh offsets shall be logged, ms.

@@ -119,3 +119,23 @@ async def test_another_member_is_asked_when_the_first_is_gone(tmp_path: Path) ->
         await asyncio.sleep(0.05)
         assert (await second.pull("T")).code == 19
         assert running.state.producer_groups["P"].settled[ID][2] is False
+
+
+async def test_checks_that_nobody_reads_are_not_counted_and_come_when_it_reads_again(tmp_path: Path) -> None:
+    """Goal: a producer that is stuck makes the broker hold little, and is asked again without a new heartbeat."""
+    async with serving(tmp_path, settings=QUICK) as running:
+        client = await running.client()
+        await client.heartbeat("me", producers=["P"])
+        connection = next(iter(running.broker._gateway.connections.values()))
+        connection.is_full = True
+        other = await running.client()
+        await other.half("T", b"one", unique=ID)
+        await asyncio.sleep(0.3)
+        assert client.pushes.empty()
+        known = running.state.producer_groups["P"].undecided[ID]
+        assert known.checks == 0, "an attempt that reached nobody is not counted"
+        assert not running.state.producer_groups["P"].members
+        connection.resume_writing()
+        assert (await next_check(client)).ext["msgId"] == ID
+        assert list(running.state.producer_groups["P"].members.values()) == ["me"]
+        assert running.state.producer_groups["P"].undecided[ID].checks == 1

@@ -4,6 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
 from tests.support.in_process import serving
 from tests.support.raw_client import RawClient
 
@@ -99,3 +100,23 @@ async def test_subscription_is_checked_before_a_consumer_starts(tmp_path: Path) 
         assert await check("a || b", "TAG") == 0
         assert await check("a > 1", "SQL92") == 1
         assert await check("||", "TAG") == 23
+
+
+async def test_heartbeat_with_a_name_that_is_none_or_with_too_many_registers_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("halfmq.limits.GROUPS_PER_CONNECTION_MAX", 4)
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        for bad in ("", "no spaces", "x" * 121):
+            answer = await client.heartbeat("me", producers=["P", bad])
+            assert answer.code == 29
+            assert "producer group" in (answer.remark or "")
+        assert (await client.heartbeat("me", producers=[f"P{number}" for number in range(5)])).code == 29
+        assert not running.state.producer_groups
+        assert (await client.heartbeat("me", producers=["P1", "P2"], consumers={"C": ["T"]})).code == 0
+        assert (await client.heartbeat("me", producers=["P1", "P2"], consumers={"C": ["T"]})).code == 0
+        assert (await client.heartbeat("me", producers=["P3"])).code == 0
+        answer = await client.heartbeat("me", producers=["P4"])
+        assert (answer.code, answer.remark) == (29, "a connection may be in 4 groups at most")
+        assert (await (await running.client()).heartbeat("me", producers=["P4"])).code == 0

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.support.raw_client import frame
 
-from halfmq.broker.connection import Connection
+from halfmq.broker.connection import RELIEVE_BYTES, Connection
 from halfmq.wire.remoting.frame import BrokenFrame
 
 
@@ -38,6 +38,7 @@ class Echo:
         self.busy = False
         self.lost: list[BrokenFrame] = []
         self.gone: list[int] = []
+        self.drained_ones: list[int] = []
         self._dirty: list[Connection] = []
 
     def opened(self, connection: Connection) -> None:
@@ -59,6 +60,9 @@ class Echo:
         for connection in self._dirty:
             connection.flush()
         self._dirty.clear()
+
+    def drained(self, connection: Connection) -> None:
+        self.drained_ones.append(connection.number)
 
     def closed(self, connection: Connection, error: BaseException | None) -> None:
         self.gone.append(connection.number)
@@ -126,3 +130,49 @@ def test_read_marks_the_connection_as_alive() -> None:
     gateway.generation = 8
     connection.data_received(b"")
     assert connection.generation == 8
+
+
+def test_frames_behind_a_full_transport_wait_and_keep_their_order() -> None:
+    """Goal: what was read but not handled when the peer stopped to take answers is handled when it goes on, in order."""
+
+    class Small(Transport):
+        """Full at the first write, as one with a large answer in it."""
+
+        def write(self, data: bytes) -> None:
+            super().write(data)
+            connection.pause_writing()
+
+    gateway, transport = Echo(), Small()
+    connection = Connection(gateway, 9)
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    answer = gateway.frame
+
+    def large(connection: Connection, frame: bytes) -> None:
+        answer(connection, frame)
+        connection.relieve(RELIEVE_BYTES)
+
+    gateway.frame = large  # type: ignore[method-assign]
+    connection.data_received(b"".join(frame(b"", b"%d" % number) for number in range(4)))
+    assert transport.writes == [b"0"]
+    assert not transport.reading
+    connection.data_received(frame(b"", b"4"))
+    for number in range(1, 5):
+        connection.resume_writing()
+        assert transport.writes[-1] == b"%d" % number
+    assert not gateway.drained_ones
+    connection.resume_writing()
+    assert transport.reading
+    assert gateway.drained_ones == [9]
+    assert len(transport.writes) == 5
+
+
+def test_bodies_collect_until_they_are_many() -> None:
+    connection, transport, gateway = connected()
+    connection.send(b"small")
+    connection.relieve(RELIEVE_BYTES - 1)
+    assert transport.writes == []
+    connection.send(b", and one more")
+    connection.relieve(1)
+    assert transport.writes == [b"small, and one more"]
+    gateway.flush()
+    assert len(transport.writes) == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.in_process import Running, serving
-from tests.support.raw_client import Answer, RawClient, pull_ext
+from tests.support.raw_client import Answer, RawClient, command, pull_ext
 
 from halfmq.model.stored_message import SYS_COMMITTED, SYS_TRANSACTION_MASK, StoredMessage, decode
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
@@ -296,3 +296,44 @@ async def test_entry_whose_position_is_damaged_does_not_stall_the_consumer_in_si
         client = await running.client()
         changed(path, 2 * QUEUE_ENTRY_BYTES + 16, b"\x7f")
         assert (await client.pull("T", 2, count=1, wait_ms=3_000)).code == 1
+
+
+async def test_parked_pulls_of_who_does_not_read_are_answered_when_it_reads_again(tmp_path: Path) -> None:
+    """Goal: one message does not become an answer for each of many parked pulls that nobody takes."""
+    async with serving(tmp_path, segment_bytes=16 << 20) as running:
+        client = await running.client()
+        await sent(client, 1)
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.ports.broker, limit=1024)
+        ask = pull_ext("T", "TOOLS_CONSUMER", 0, 1, wait_ms=20_000)
+        ask["sysFlag"] = "6"
+        writer.write(b"".join(command(11, number, ask) for number in range(40)))
+        pulls = running.broker._pulls
+        async with asyncio.timeout(5):
+            while pulls.parked < 40:
+                await asyncio.sleep(0.01)
+        connection = max(running.broker._gateway.connections.values(), key=lambda one: one.number)
+        assert (await client.send("T", bytes(1 << 20), unique="9" * 32)).code == 0
+        assert pulls.parked > 20
+        assert connection.transport.get_write_buffer_size() < 4 << 20
+        for _ in range(40):
+            answer = await asyncio.wait_for(reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")), 5)
+            assert len(answer) > 1 << 20
+        assert pulls.parked == 0
+        writer.transport.abort()
+
+
+async def test_time_of_a_parked_pull_that_nobody_reads_ends_without_messages(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 1)
+        waiting = asyncio.create_task(client.pull("T", 1, group="TOOLS", wait_ms=300))
+        pulls = running.broker._pulls
+        async with asyncio.timeout(5):
+            while not pulls.parked:
+                await asyncio.sleep(0.01)
+        connection = min(running.broker._gateway.connections.values(), key=lambda one: one.number)
+        connection.is_full = True
+        other = await running.client()
+        assert (await other.send("T", b"y", unique="9" * 32)).code == 0
+        answer = await waiting
+        assert (answer.code, answer.ext["nextBeginOffset"], answer.body) == (19, "1", b"")

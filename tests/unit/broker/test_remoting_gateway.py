@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.support.in_process import serving
-from tests.support.raw_client import command, send_ext
+from tests.support.raw_client import command, pull_ext, send_ext
 
 from halfmq.broker import remoting_gateway
 from halfmq.broker.config import BrokerConfig
@@ -113,7 +113,29 @@ async def test_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> Non
         await asyncio.sleep(0.3)
         connection = max(running.broker._gateway.connections.values(), key=lambda one: one.number)
         assert connection.transport.get_write_buffer_size() < 64 << 20
-        assert connection._full
+        assert connection.is_full
+        writer.transport.abort()
+
+
+async def test_requests_of_one_read_wait_while_their_answers_are_not_taken(tmp_path: Path) -> None:
+    """Goal: small requests do not make the broker hold their large answers. Method: 60 in one write, of 1 MiB each."""
+    async with serving(tmp_path, segment_bytes=16 << 20) as running:
+        client = await running.client()
+        assert (await client.send("T", bytes(1 << 20), unique="1" * 32)).code == 0
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.ports.broker, limit=1024)
+        ask = pull_ext("T", "TOOLS_CONSUMER", 0, 0)
+        ask["sysFlag"] = "4"
+        writer.write(b"".join(command(11, number, ask) for number in range(60)))
+        await asyncio.sleep(0.3)
+        connection = max(running.broker._gateway.connections.values(), key=lambda one: one.number)
+        assert connection.transport.get_write_buffer_size() < 4 << 20
+        assert connection._later
+        for _ in range(60):
+            await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+        assert not connection._later
+        assert not connection.is_full
+        writer.write(command(106, 1))
+        assert await asyncio.wait_for(reader.readexactly(4), 5)
         writer.transport.abort()
 
 

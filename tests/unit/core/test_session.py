@@ -1,8 +1,11 @@
 """Who is connected, and who is told about it."""
 
-from tests.support.core_log import CoreLog, consumer, half, producer
+from tests.support.core_log import CoreLog, consumer, end, half, producer
 
-from halfmq.core.session import ConnectionClosed, MembersChanged, Published, Unregistered
+from halfmq.core.session import ConnectionClosed, MembersChanged, Published, Reachable, Unregistered
+from halfmq.core.state import GROUPS_KEPT_MIN
+from halfmq.core.transaction.check_schedule import next_check_ms
+from halfmq.core.transaction.invariants import check
 
 
 def test_a_new_consumer_is_told_to_all_members_and_a_known_one_to_nobody() -> None:
@@ -65,3 +68,36 @@ def test_members_are_gone_after_a_restart_and_undecided_transactions_are_not() -
     assert not log.state.producer_groups["PG"].members
     assert not log.state.consumers
     assert "T1" in log.state.producer_groups["PG"].undecided
+
+
+def test_names_that_hold_nothing_are_forgotten_when_they_collect() -> None:
+    """Goal: names that clients make up do not stay for ever; what holds something does."""
+    log = CoreLog()
+    log.do(half("T1", group="Used"))
+    log.do(end("T2", log.do(half("T2", group="Settled")), group="Settled"))
+    log.session(producer(1, 0, "Live"))
+    for number in range(GROUPS_KEPT_MIN):
+        log.session(producer(2, 0, f"P{number}"))
+    log.session(consumer(2, 0, "Gone"))
+    log.session(ConnectionClosed(2))
+    assert {"Used", "Settled", "Live"} <= set(log.state.producer_groups) <= {"Used", "Settled", "Live"}
+    assert not log.state.consumers
+    assert next_check_ms(log.state) is not None
+    check(log.state)
+
+
+def test_a_producer_that_reads_again_is_asked_what_is_due_and_no_back_off_is_cut_short() -> None:
+    log = CoreLog()
+    log.do(half("T1"))
+    log.session(producer(1, log.now_ms))
+    group = log.state.producer_groups["PG"]
+    group.cut.clear()
+    group.members.clear()
+    log.state.asking.clear()
+    log.session(Reachable(1, "client-1", "PG"))
+    assert group.members == {1: "client-1"}
+    assert not group.cut
+    assert not log.state.asking
+    log.session(Unregistered(1, "client-1", "PG", ""))
+    log.session(Reachable(1, "client-1", "PG"))
+    assert not group.members, "who left meanwhile is not asked"

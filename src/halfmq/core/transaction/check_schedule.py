@@ -77,7 +77,10 @@ def cut_backoff(state: State, group: ProducerGroup) -> None:
 def next_check_ms(state: State) -> int | None:
     """When a tick could send a check; None if only an event can bring that about. 0: at once."""
     heap = state.check_heap
-    while heap and heap[0][0] not in state.producer_groups[heap[0][1]].due:
+    while heap:
+        first = state.producer_groups.get(heap[0][1])
+        if first is not None and heap[0][0] in first.due:
+            break
         heappop(heap)
     soonest = heap[0][0] if heap else None
     for name in state.asking:
