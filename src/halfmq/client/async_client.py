@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from halfmq import limits
+from halfmq.client.arguments import check_log, checked_count, checked_seconds, checked_text
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.connector import Address, Connector, TcpConnector, parse_url
 from halfmq.client.links import CONNECT_TIMEOUT_S, Links
@@ -16,7 +17,7 @@ from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
 from halfmq.client.membership import HEARTBEAT_S, Membership
 from halfmq.client.outcome import Outcome
-from halfmq.client.outgoing import OutgoingMessage, compose
+from halfmq.client.outgoing import OutgoingMessage, checked_bodies, compose
 from halfmq.client.plumbing import Plumbing
 from halfmq.client.producer import Producer, unique_key
 from halfmq.client.receipts import UNDECIDED, Prepared, Receipt, TransactionReceipt
@@ -83,12 +84,12 @@ class AsyncClient:
         run_blocking: RunBlocking | None = None,
     ) -> None:
         self.url = url
-        self.group = checked_name(group, "group", limits.GROUP_CHARS_MAX) if group else ""
+        self.group = "" if group == "" else checked_name(group, "group", limits.GROUP_CHARS_MAX)
         self._servers = parse_url(url)
-        self._timeout_s = timeout
-        self._attempt_timeout_s = attempt_timeout
-        self._connect_timeout_s = connect_timeout
-        self._checks = checks
+        self._timeout_s = checked_seconds(timeout, "timeout")
+        self._attempt_timeout_s = checked_seconds(attempt_timeout, "attempt_timeout")
+        self._connect_timeout_s = checked_seconds(connect_timeout, "connect_timeout")
+        self._checks = checked_count(checks, "checks", 1)
         self._connector = connector or TcpConnector()
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
@@ -295,6 +296,8 @@ class AsyncClient:
             ConnectError, RequestFailed, UsageError: nothing was stored.
         """
         self._open()
+        if timeout is not None:
+            checked_seconds(timeout, "timeout")
         message = compose(
             topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
         )
@@ -319,6 +322,9 @@ class AsyncClient:
         Raises: as ``send``; earlier batches are stored then.
         """
         self._open()
+        if timeout is not None:
+            checked_seconds(timeout, "timeout")
+        checked_bodies(bodies)
         messages = [
             body
             if isinstance(body, OutgoingMessage)
@@ -368,6 +374,8 @@ class AsyncClient:
         self._open()
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
+        checked_text(name, "name", "the name of its check")
+        checked_text(query_id, "query_id", "what its check looks it up by, such as str(order.id)")
         from halfmq.client.transaction_block import AsyncTransaction
 
         return AsyncTransaction(self, self._transactions.verdicts, name, topic=topic, query_id=query_id)
@@ -379,6 +387,8 @@ class AsyncClient:
         self._open()
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
+        checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
+        check_log(log)
         return log.bind_async(self, session, **options)
 
     async def send_in_transaction(
@@ -455,6 +465,9 @@ class AsyncClient:
         """
         if not self.group:
             raise UsageError("checks are for a group", hint='AsyncClient(url, group="orders")')
+        checked_text(name, "name", "the name that its transactions are begun with")
+        if not callable(check):
+            raise UsageError(f"check={check!r} cannot be called", hint="def check(transaction) -> Outcome")
         known = self._check_functions.get(name)
         self._check_functions[name] = check
         if self.is_open and known is not check:
@@ -463,6 +476,7 @@ class AsyncClient:
 
     def answer_checks(self, log: "TransactionLog", sessions: Any) -> None:
         """Answer the checks of ``log``'s transactions from its table. ``sessions``: what opens a session."""
+        check_log(log)
         self.add_check(log.name, log.checker(sessions))
 
     async def _can_answer_checks(self) -> None:

@@ -60,6 +60,8 @@ def parse_url(url: str) -> tuple[Address, ...]:
     Raises:
         UsageError: another scheme, or no address.
     """
+    if not isinstance(url, str):
+        raise UsageError(f"{url!r} is no address", hint='"rocketmq://host:port", or Client.from_env()')
     scheme, separator, rest = url.strip().partition("://")
     if not separator:
         scheme, rest = "rocketmq", scheme

@@ -1,12 +1,13 @@
 """``async with mq.consumer("topic", group="billing") as messages``: messages by iteration."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Final, Self
 
 from halfmq import limits
+from halfmq.client.arguments import checked_count, checked_seconds, checked_text
 from halfmq.client.group_member import GroupMember
 from halfmq.client.message import Message
 from halfmq.client.outgoing import checked_topic
@@ -52,17 +53,17 @@ class ConsumerSpec:
         retries: int = limits.RETRY_TIMES_MAX,
         prefetch: int | None = None,
     ) -> None:
+        if isinstance(topics, bytes) or not isinstance(topics, Iterable):
+            raise UsageError(f"topics={topics!r} names no topic", hint='"orders", or ["orders", "stock"]')
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         if not names:
             raise UsageError("a consumer needs a topic")
         self.topics = tuple(checked_topic(name) for name in names)
         self.group = checked_name(group, "group", limits.GROUP_CHARS_MAX)
-        self.tags = tags
+        self.tags = checked_text(tags, "tags", '"*", or "web || app"')
         self.start = _start(start)
-        self.retries = retries
-        self.prefetch = PREFETCH if prefetch is None else prefetch
-        if retries < 0 or self.prefetch < 1:
-            raise UsageError(f"retries={retries} must not be negative, prefetch={prefetch} must be positive")
+        self.retries = checked_count(retries, "retries", 0)
+        self.prefetch = PREFETCH if prefetch is None else checked_count(prefetch, "prefetch", 1)
 
 
 def _start(start: str | datetime) -> Start:
@@ -136,6 +137,8 @@ class Consumer:
         message = feed.take()
         if message is not None or feed.closed:
             return message
+        if timeout is not None:
+            checked_seconds(timeout, "timeout", zero=True)
         try:
             async with asyncio.timeout(timeout):
                 while message is None and not feed.closed:
@@ -147,6 +150,8 @@ class Consumer:
 
     async def take(self, max: int, wait: float) -> Batch:  # noqa: A002 - the word users type
         """Up to ``max`` messages, as soon as there are some; empty after ``wait`` seconds without any."""
+        checked_count(max, "max", 1)
+        checked_seconds(wait, "wait", zero=True)
         batch = Batch()
         message = await self.get(wait)
         while message is not None:

@@ -4,7 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from halfmq.client.arguments import checked_text
 from halfmq.client.outcome import Outcome
+from halfmq.errors import UsageError
 
 if TYPE_CHECKING:
     from halfmq.client.message import Message
@@ -38,4 +40,15 @@ class TransactionListener(ABC):
 
 
 def listener_name(listener: TransactionListener) -> str:
-    return listener.name or type(listener).__name__
+    """What travels with its messages.
+
+    Raises:
+        UsageError: it is no listener, or its name is no text.
+    """
+    if not isinstance(listener, TransactionListener):
+        raise UsageError(
+            f"listener={listener!r} is no TransactionListener",
+            hint="an instance of a class of yours that derives from TransactionListener: OrderListener()",
+        )
+    name = listener.name or type(listener).__name__
+    return checked_text(name, "TransactionListener.name", "it travels with the messages")

@@ -3,9 +3,10 @@
 A mistake of the caller is raised here, at the call, and not as a broker's error later.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -69,11 +70,17 @@ def encode_body(body: object) -> bytes:
 def _json_of(body: object) -> bytes:
     dump = getattr(body, "model_dump_json", None)
     if dump is not None and not isinstance(body, type):
-        return str(dump()).encode()
+        encoded = str(dump()).encode()
+        if b"null" in encoded:
+            _refuse_non_finite(body.model_dump())  # type: ignore[attr-defined]
+        return encoded
     if body is None:
         raise UsageError("the body is None", hint="send bytes, text, or something that has a JSON form")
     try:
-        return _to_json(body)
+        encoded = _to_json(body)
+        if b"null" in encoded:
+            _refuse_non_finite(msgspec.to_builtins(body))
+        return encoded
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(
             f"a body of type {type(body).__name__} has no JSON form: {error}",
@@ -81,12 +88,40 @@ def _json_of(body: object) -> bytes:
         ) from error
 
 
+def _refuse_non_finite(value: Any) -> None:
+    """Encoders write NaN and the infinities as null: the receiver would get another value than was sent.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise UsageError(f"the body holds {value}, which JSON cannot say", hint="send None or text in its place")
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            _refuse_non_finite(one)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for one in value:
+            _refuse_non_finite(one)
+
+
+def checked_bodies(bodies: Any) -> Iterable[object]:
+    """``bodies`` if it can be several of them.
+
+    Raises:
+        UsageError: it is one, or none.
+    """
+    if isinstance(bodies, str | bytes | bytearray | memoryview | Mapping) or not isinstance(bodies, Iterable):
+        raise UsageError(f"send_many takes several bodies, not a {type(bodies).__name__}", hint="[body, body], or send")
+    return bodies
+
+
 _good_topics: set[str] = set()
 
 
 def checked_topic(topic: str) -> str:
     """``topic`` if it is a valid name. Remembers good ones: the hot path asks for the same few again and again."""
-    if topic not in _good_topics:
+    if not isinstance(topic, str) or topic not in _good_topics:
         checked_name(topic, "topic", limits.TOPIC_CHARS_MAX)
         if len(_good_topics) < 10_000:
             _good_topics.add(topic)
@@ -118,9 +153,9 @@ def compose(
     pairs: list[tuple[str, str]] = []
     if tag is not None:
         pairs.append((names.TAGS, _checked_tag(tag)))
-    all_keys = [*([] if key is None else [key]), *([keys] if isinstance(keys, str) else keys)]
+    all_keys = [*([] if key is None else [key]), *_several(keys)]
     if all_keys:
-        pairs.append((names.KEYS, " ".join(_checked_key(str(one)) for one in all_keys)))
+        pairs.append((names.KEYS, " ".join(map(_checked_key, all_keys))))
     shard = "" if sharding_key is None else str(sharding_key)
     if shard:
         pairs.append((names.SHARDING_KEY, shard))
@@ -143,6 +178,8 @@ _OWN_PROPERTIES_BYTES: Final = 1_536
 
 def _delay_ms(delay: float | timedelta) -> int:
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if not isinstance(seconds, int | float):
+        raise UsageError(f"delay={delay!r} is no time", hint="seconds as a number, or a timedelta")
     if not 0 <= seconds <= limits.TIMER_DELAY_MAX_MS / 1000:
         raise UsageError(
             f"delay {seconds:g} s is out of range", hint=f"0 to {limits.TIMER_DELAY_MAX_MS // 1000} seconds"
@@ -150,20 +187,37 @@ def _delay_ms(delay: float | timedelta) -> int:
     return round(seconds * 1000)
 
 
+def _several(keys: object) -> Iterable[object]:
+    if isinstance(keys, str):
+        return (keys,)
+    if keys is None:
+        return ()
+    if isinstance(keys, bytes | Mapping) or not isinstance(keys, Iterable):
+        raise UsageError(f"keys={keys!r} is no list of keys", hint='key="7", or keys=["7", "C-1"]')
+    return keys
+
+
 def _checked_tag(tag: str) -> str:
-    if not tag or tag.strip() != tag or "|" in tag:
-        raise UsageError(f"tag {tag!r} cannot be subscribed to", hint="not empty, no '|', no blanks around it")
+    if not isinstance(tag, str) or not tag or tag.strip() != tag or "|" in tag:
+        raise UsageError(f"tag {tag!r} cannot be subscribed to", hint="text, not empty, no '|', no blanks around it")
     return tag
 
 
-def _checked_key(key: str) -> str:
-    if not key or any(character.isspace() for character in key):
-        raise UsageError(f"key {key!r} is empty or holds a blank", hint="blanks separate keys on the wire")
-    return key
+def _checked_key(key: object) -> str:
+    text = "" if key is None or isinstance(key, bytes) else str(key)
+    if not text or any(character.isspace() for character in text):
+        raise UsageError(
+            f"key {key!r} is none, is empty or holds a blank", hint="text or a number; blanks separate keys on the wire"
+        )
+    return text
 
 
 def _checked_properties(properties: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    if not isinstance(properties, Mapping):
+        raise UsageError(f"properties={properties!r} is no mapping", hint='properties={"source": "web"}')
     for name, value in properties.items():
+        if not isinstance(name, str):
+            raise UsageError(f"a property is named {name!r}", hint="names are text")
         if name in RESERVED:
             raise UsageError(f"property {name!r} is reserved", hint="use the argument for it, or another name")
         if not isinstance(value, str) or not value:

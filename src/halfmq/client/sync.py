@@ -13,13 +13,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from halfmq import limits
+from halfmq.client.arguments import check_log, checked_text
 from halfmq.client.async_client import AsyncClient, environment, message_of
 from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
 from halfmq.client.loop_thread import loop_thread
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
-from halfmq.client.outgoing import OutgoingMessage, compose
+from halfmq.client.outgoing import OutgoingMessage, checked_bodies, compose
 from halfmq.client.receipts import Prepared, Receipt, TransactionReceipt
 from halfmq.errors import HalfmqError, UsageError
 
@@ -153,7 +154,9 @@ class Client:
         """See ``AsyncClient.send_many``."""
         client = self._live()
         return self._run(
-            client.send_many(topic, list(bodies), tag=tag, keys=keys, properties=properties, timeout=timeout)
+            client.send_many(
+                topic, list(checked_bodies(bodies)), tag=tag, keys=keys, properties=properties, timeout=timeout
+            )
         )
 
     # --- transactions ---------------------------------------------------------------------------------------------
@@ -183,6 +186,8 @@ class Client:
         client = self._live()
         if not self.group:
             raise UsageError("transactions need a group", hint='Client(url, group="orders")')
+        checked_text(name, "name", "the name of its check")
+        checked_text(query_id, "query_id", "what its check looks it up by, such as str(order.id)")
         from halfmq.client.transaction_block import BlockingTransaction
 
         return BlockingTransaction(self, client.verdicts, name, topic=topic, query_id=query_id)
@@ -194,6 +199,8 @@ class Client:
         self._live()
         if not self.group:
             raise UsageError("transactions need a group", hint='Client(url, group="orders")')
+        checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
+        check_log(log)
         return log.bind(self, session, **options)
 
     def send_in_transaction(
@@ -258,6 +265,7 @@ class Client:
 
     def answer_checks(self, log: "TransactionLog", sessions: Any) -> None:
         """See ``AsyncClient.answer_checks``."""
+        check_log(log)
         self.add_check(log.name, log.checker(sessions))
 
     def _on_loop(self, register: Callable[[], None]) -> None:

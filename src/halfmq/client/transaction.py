@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from halfmq import limits
+from halfmq.client.arguments import checked_text
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.log import log
 from halfmq.client.outcome import Outcome
@@ -117,7 +118,7 @@ class Transactions:
             SendTimeout: a half may be stored; nothing is visible, and a check will find it rolled back.
             ConnectError, RequestFailed, UsageError: nothing is left behind.
         """
-        _check_arguments(messages, tx_id)
+        _check_arguments(messages, tx_id, name, query_id)
         preparation = Preparation(self._plumbing, self._group, tx_id, name)
         try:
             await preparation.compose(messages, query_id)
@@ -302,12 +303,17 @@ class Transactions:
         await asyncio.gather(*late, return_exceptions=True)
 
 
-def _check_arguments(messages: Sequence[OutgoingMessage], tx_id: str) -> None:
-    if not is_transaction_id(tx_id):
+def _check_arguments(messages: Sequence[OutgoingMessage], tx_id: str, name: str, query_id: str) -> None:
+    if not isinstance(tx_id, str) or not is_transaction_id(tx_id):
         raise InvalidName(
             f"{tx_id!r} is not a transaction id",
             hint=f"1 to {limits.TRANSACTION_ID_CHARS_MAX} characters of A-Z a-z 0-9 . _ : -",
         )
+    for message in messages:
+        if not isinstance(message, OutgoingMessage):
+            raise UsageError(f"{message!r} is no message", hint="compose(topic, body, key=...)")
+    checked_text(name, "name", "the name of its check")
+    checked_text(query_id, "query_id", "what its check looks it up by, such as str(order.id)")
     if not messages:
         raise UsageError("a transaction without messages cannot be prepared")
     if len(messages) > limits.TRANSACTION_MESSAGES_MAX:

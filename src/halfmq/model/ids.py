@@ -28,7 +28,7 @@ def checked_name(text: str, what: str, characters_max: int) -> str:
     Raises:
         InvalidName: with what is wrong and what is allowed.
     """
-    if not text or len(text) > characters_max or _NAME.fullmatch(text) is None:
+    if not isinstance(text, str) or not text or len(text) > characters_max or _NAME.fullmatch(text) is None:
         raise InvalidName(
             f"{what} {text!r} is not a valid name",
             hint=f"1 to {characters_max} characters, letters, digits and %|_- only",

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -68,6 +69,13 @@ class AgeGuard:
         return now - self._first_asked_ms.setdefault(asked.id, now) < self._min_age_ms
 
 
+def _no_sessionmaker(given: object) -> UsageError:
+    return UsageError(
+        f"answer_checks needs a sessionmaker or an async_sessionmaker, not {type(given).__name__}",
+        hint="mq.answer_checks(txlog, sessionmaker(engine))",
+    )
+
+
 class MarkerChecks:
     """Answers from one marker table, on the engine behind ``sessions``."""
 
@@ -90,6 +98,8 @@ class MarkerChecks:
         Raises:
             UsageError: ``sessions`` is neither, or its sessions are not bound to an engine for the marker table.
         """
+        if isinstance(self._sessions, Session | AsyncSession) or not callable(self._sessions):
+            raise _no_sessionmaker(self._sessions)
         session = self._sessions()
         if isinstance(session, AsyncSession):
             engine = AsyncEngine(self._engine_of(session.sync_session))
@@ -105,13 +115,15 @@ class MarkerChecks:
                 return self._ask(sync_engine, asked)
 
             return check
-        raise UsageError(
-            f"answer_checks needs a sessionmaker or an async_sessionmaker, not {type(session).__name__}",
-            hint="mq.answer_checks(txlog, sessionmaker(engine))",
-        )
+        raise _no_sessionmaker(session)
 
     def _engine_of(self, session: Session) -> Engine:
-        bind = session.get_bind(clause=self._markers.table)
+        try:
+            bind = session.get_bind(clause=self._markers.table)
+        except UnboundExecutionError as error:
+            raise UsageError(
+                f"the sessions are bound to no engine for {self._markers.table.name}", hint="sessionmaker(engine)"
+            ) from error
         if not isinstance(bind, Engine):
             raise UsageError(
                 "the sessions are bound to one connection; a check needs a connection of its own",

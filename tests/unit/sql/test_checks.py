@@ -85,8 +85,10 @@ async def test_async_sessionmaker_gives_a_coroutine_function(async_shop: AsyncSh
 
 
 def test_what_is_no_sessionmaker_is_refused(shop: Shop) -> None:
-    with pytest.raises(UsageError, match="sessionmaker"):
-        shop.log.checker(lambda: object())
+    given: list[Any] = [lambda: object(), shop.engine, None, Session(shop.engine), sessionmaker()]
+    for sessions in given:
+        with pytest.raises(UsageError, match="sessionmaker"):
+            shop.log.checker(sessions)
 
 
 def test_sessions_on_one_connection_are_refused(shop: Shop) -> None:

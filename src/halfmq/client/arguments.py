@@ -1,0 +1,41 @@
+"""Checks of what the caller gave, at the call: the error says what was given and what to give instead.
+
+A wrong type would otherwise be an ``AttributeError`` in the middle of us, or worse, something that is sent.
+"""
+
+import math
+
+from halfmq.errors import UsageError
+
+
+def checked_seconds(value: object, name: str, *, zero: bool = False) -> float:
+    """``value`` if it is a finite number of seconds above 0; or 0, where ``zero`` says so.
+
+    Raises:
+        UsageError: otherwise.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0 or (value == 0 and not zero):  # type: ignore[arg-type,operator]
+        least = "0 or more" if zero else "more than 0"
+        raise UsageError(f"{name}={value!r} is no time", hint=f"seconds, {least}, such as {name}=2.5")
+    return value  # type: ignore[return-value]
+
+
+def checked_count(value: object, name: str, at_least: int) -> int:
+    """``value`` if it is a whole number that is not too small. Raises UsageError."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise UsageError(f"{name}={value!r}", hint=f"a whole number, {at_least} or more")
+    return value
+
+
+def checked_text(value: object, name: str, hint: str) -> str:
+    """``value`` if it is text. Raises UsageError."""
+    if not isinstance(value, str):
+        raise UsageError(f"{name}={value!r} is no text", hint=hint)
+    return value
+
+
+def check_log(log: object) -> None:
+    """Raises UsageError: ``log`` cannot be the log of a transaction."""
+    if any(getattr(log, name, None) is None for name in ("name", "bind", "bind_async", "checker")):
+        raise UsageError(f"log={log!r} is no transaction log", hint="log=halfmq.sql.TransactionLog(metadata)")
