@@ -5,7 +5,8 @@ Everything here only accelerates a restart or frees disk; if it stops, answers s
     checkpoint   each interval: a copy of references is taken on the loop, encoded and written on the maintenance thread
                  once all that it shows is durable and derived files have followed
     retention    what is alive in the segments to go is carried forward in small steps between other commands, then a
-                 Trim record says where the log starts, and only when that is durable are files removed
+                 Trim record says where the log starts, and only when that is durable are files removed, on the
+                 maintenance thread
     free space   looked at each second; below the reserve, core refuses new messages and lets verdicts go on. Where a
                  write finds no room before that, the pump knows at once. Derived files that fell behind catch up here
 """
@@ -59,6 +60,7 @@ class Maintenance:
         #: Where the log is to start, while what lives below is carried forward.
         self._trimming: int | None = None
         self._not_trimmed = Seldom(loop.time)
+        self._stopped = False
 
     def start(self) -> None:
         self._again("checkpoint", self._config.checkpoint_interval_ms, self.checkpoint)
@@ -66,6 +68,7 @@ class Maintenance:
         self._again("space", SPACE_LOOK_MS, self.look_at_space)
 
     def stop(self) -> None:
+        self._stopped = True
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -156,12 +159,34 @@ class Maintenance:
             self._pump.submit(TrimLog(self._trimming), self._trimmed)
 
     def _trimmed(self, context: None, reply: Reply | Failed) -> None:
-        start, self._trimming = self._trimming, None
+        start = self._trimming
         if not isinstance(reply, Done) or start is None:
+            self._trimming = None
             log.warning("the log is not trimmed now: %s", getattr(reply, "text", reply))
             return
-        self._store.trim(start)
+        self._offload.run(lambda: self._store.secure_trim(start), self._then(lambda _: self._let_go(start)))
+
+    def _let_go(self, start: int) -> None:
+        gone = self._store.let_go(start)
+        self._offload.run(
+            lambda: self._store.unlink(gone, start), self._then(lambda tables: self._unlinked(start, tables))
+        )
+
+    def _unlinked(self, start: int, tables: list[int]) -> None:
+        self._store.drop_tables(tables)
+        self._trimming = None
         log.info("trimmed: the log starts at %d", start)
+
+    def _then(self, step: Callable[[Any], None]) -> Callable[[object], None]:
+        """Goes on with ``step`` on the loop, unless the step before failed or the broker stops."""
+
+        def done(result: object) -> None:
+            if isinstance(result, BaseException):
+                self._on_fatal(result)
+            elif not self._stopped:
+                step(result)
+
+        return done
 
     # --- free space ------------------------------------------------------------------------------------------
 

@@ -285,19 +285,33 @@ class CommitLog:
 
     # --- end -------------------------------------------------------------------------------------------------
 
-    def trim(self, log_start: int) -> list[int]:
-        """Unlink the segments that lie whole before ``log_start``; returns their starts. The record that says so is durable.
+    def let_go(self, log_start: int) -> list[int]:
+        """Know nothing more of the segments that lie whole before ``log_start``; returns their starts, for ``unlink``.
 
-        Oldest first, and each name's removal is durable before the next one's: a crash must not leave a gap.
+        The record that says so is durable. On the writer's thread.
         """
         gone = []
         for number in self._files.numbers():
             start = number * self.segment_bytes
             if start + self.segment_bytes > min(log_start, self.synced_position):
                 break
-            self._files.remove(number)
-            self._disk.sync_directory(self._directory)
+            self._files.forget(number)
             gone.append(start)
+        return gone
+
+    def unlink(self, starts: Sequence[int]) -> None:
+        """Unlink what ``let_go`` gave, in its order. Any thread: a gibibyte takes a while.
+
+        Oldest first, and each name's removal is durable before the next one's: a crash must not leave a gap.
+        """
+        for start in starts:
+            self._files.unlink(start // self.segment_bytes)
+            self._disk.sync_directory(self._directory)
+
+    def trim(self, log_start: int) -> list[int]:
+        """``let_go`` and ``unlink``; returns the starts of the segments that went."""
+        gone = self.let_go(log_start)
+        self.unlink(gone)
         return gone
 
     def close(self) -> None:

@@ -373,9 +373,12 @@ class Derived:
         """
         self._files.sync()
 
-    def expired_table_files(self, log_start: int) -> list[int]:
-        """Table files that say nothing any more after a trim. Slow; any thread. Give each to ``drop_table_file``."""
-        return self.table.expired(log_start)
+    def expired_table_files(self, log_start: int, full: Iterable[int]) -> list[int]:
+        """Of ``table.full`` those that say nothing any more after a trim. Slow; any thread. Each goes to ``drop_table_file``.
+
+        ``full`` is taken beforehand, on the writer's thread after a flush: a file that fills meanwhile may lack rows.
+        """
+        return self.table.expired(log_start, full)
 
     def drop_table_file(self, base: int) -> None:
         """Remove one of ``expired_table_files``. On the writer's thread."""

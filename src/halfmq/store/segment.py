@@ -187,10 +187,18 @@ class SegmentFiles:
 
     def remove(self, number: int) -> None:
         """Unlink it; durable after a sync of the directory. Views that somebody holds stay readable."""
+        self.forget(number)
+        self.unlink(number)
+
+    def forget(self, number: int) -> None:
+        """There is no such segment any more, for whoever asks here; ``unlink`` its file next."""
         self._numbers.discard(number)
         segment = self.opened.pop(number, None)
         if segment is not None:
             segment.close()
+
+    def unlink(self, number: int) -> None:
+        """The file of a segment that was forgotten. Any thread: a large one takes its time."""
         self._disk.remove(self.path(number))
 
     def close(self) -> None:

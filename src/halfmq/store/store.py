@@ -76,6 +76,13 @@ class ScannedBatch(NamedTuple):
     records: list[Record]
 
 
+class LetGo(NamedTuple):
+    """What a trim takes: starts of segments that nobody finds any more, and the files of the transaction table to look at."""
+
+    segments: list[int]
+    full_tables: list[int]
+
+
 class _Checkpoints(NamedTuple):
     """What a start finds of checkpoints: the slots that can be believed, newest first, and the one snapshot to use."""
 
@@ -549,24 +556,52 @@ class Store:
         return began
 
     def trim(self, log_start: int) -> list[int]:
-        """Unlink what lies before ``log_start``; returns the starts of the segments that went.
+        """Unlink what lies before ``log_start``, at once; returns the starts of the segments that went.
 
-        The Trim record that says so is published, so that a restart knows that they are not missing. It is made durable
-        first at every level: files that are gone while their Trim record is lost would look like damage.
+        The Trim record that says so is published, so that a restart knows that they are not missing. A broker that
+        serves takes the same steps, the slow ones on another thread: ``secure_trim``, ``let_go``, ``unlink``,
+        ``drop_tables``.
 
         Raises:
             StorePoisoned: the log failed.
-            OSError: some may be left; the next trim, or the next start, takes them too.
+            OSError: some may be left; the next start takes them too.
+        """
+        self.secure_trim(log_start)
+        gone = self.let_go(log_start)
+        self.drop_tables(self.unlink(gone, log_start))
+        return gone.segments
+
+    def secure_trim(self, log_start: int) -> None:
+        """Make the Trim record durable, at every level; any thread.
+
+        Files that are gone while their Trim record is lost would look like damage.
+
+        Raises:
+            StorePoisoned: the log failed.
         """
         if self.durability is Durability.MEMORY and self.log.start < log_start:
             self.log.sync(self._published)
-        gone = self.log.trim(min(log_start, self._published))
+
+    def let_go(self, log_start: int) -> LetGo:
+        """Nobody finds what lies before ``log_start`` from now on. Writer's thread. Give the result to ``unlink``."""
+        gone = self.log.let_go(min(log_start, self._published))
         for start in gone:
             self._began_ms.pop(start // self.segment_bytes, None)
-        if gone:
-            for base in self.derived.expired_table_files(log_start):
-                self.derived.drop_table_file(base)
-        return gone
+        return LetGo(gone, self.derived.table.full() if gone else [])
+
+    def unlink(self, gone: LetGo, log_start: int) -> list[int]:
+        """Remove the segments that ``let_go`` gave; any thread. Returns table files that went out of use, for ``drop_tables``.
+
+        Raises:
+            OSError: some may be left; the next start takes them too.
+        """
+        self.log.unlink(gone.segments)
+        return self.derived.expired_table_files(log_start, gone.full_tables)
+
+    def drop_tables(self, bases: Iterable[int]) -> None:
+        """Remove files of the transaction table; writer's thread."""
+        for base in bases:
+            self.derived.drop_table_file(base)
 
     # --- read ------------------------------------------------------------------------------------------------
 

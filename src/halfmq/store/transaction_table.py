@@ -328,12 +328,17 @@ class TransactionTable:
         """First half index of each file."""
         return list_bases(self._disk, self._directory, ".tx")
 
-    def expired(self, log_start: int) -> list[int]:
-        """Files whose every row was settled before ``log_start``: nobody may be told these verdicts any more.
+    def full(self) -> list[int]:
+        """Files that get no new rows: all but the newest. Writer's thread: what they lack may be in memory elsewhere."""
+        return self.bases()[:-1]
 
-        The newest file never is. Reads only; takes about 5 ms a file, so it belongs on a maintenance thread.
+    def expired(self, log_start: int, full: Iterable[int]) -> list[int]:
+        """Of the ``full`` files those whose every row was settled before ``log_start``: nobody may be told these verdicts
+        any more.
+
+        Reads only; takes about 5 ms a file, so it belongs on a maintenance thread.
         """
-        return [base for base in self.bases()[:-1] if self._is_expired(base, log_start)]
+        return [base for base in full if self._is_expired(base, log_start)]
 
     def drop(self, base: int) -> None:
         self._files.remove((-1, -1, base), self._path(base))

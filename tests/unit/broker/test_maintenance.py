@@ -1,6 +1,7 @@
 """Checkpoints shorten a restart, retention trims, and free space decides whether new messages are taken."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
 
 from halfmq.errors import StorePoisoned
+from halfmq.runtime.disk import RealDisk
 from halfmq.store.store import Store
 
 ID = "AC10000100002A9F0000000000000001"
@@ -68,7 +70,9 @@ async def test_checkpoint_waits_until_what_it_shows_is_durable(tmp_path: Path) -
 
 async def trimmed(running: Running, half: Answer | None = None) -> int:
     first = int(half.ext["msgId"][-16:], 16) if half else 0
-    await until(lambda: running.state.log_start > first)
+    maintenance = running.broker._maintenance
+    assert maintenance is not None
+    await until(lambda: running.state.log_start > first and maintenance._trimming is None)
     start: int = running.state.log_start
     return start
 
@@ -136,3 +140,39 @@ async def test_failed_checkpoint_stops_the_broker(tmp_path: Path, monkeypatch: p
         assert maintenance is not None
         maintenance.checkpoint()
         assert isinstance(await asyncio.wait_for(running.broker.failed, 2), StorePoisoned)
+
+
+async def test_files_of_a_trim_are_removed_off_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To unlink a gibibyte takes a while. Whoever asks for what was trimmed gets "not there" meanwhile."""
+    here = threading.get_ident()
+    removed: list[tuple[str, bool]] = []
+    remove = RealDisk.remove
+    go_on = threading.Event()
+
+    def watched(disk: RealDisk, path: Path) -> None:
+        if path.suffix == ".seg":
+            removed.append((path.name, threading.get_ident() == here))
+            assert go_on.wait(5)
+        remove(disk, path)
+
+    monkeypatch.setattr(RealDisk, "remove", watched)
+    keeping = {"retention_ms": 0, "retention_bytes": 1 << 17}
+    async with serving(
+        tmp_path, segment_bytes=SMALL, retention_check_ms=20, checkpoint_interval_ms=40, **keeping
+    ) as running:
+        client = await filled(running)
+        try:
+            await until(lambda: removed)
+            assert running.state.log_start > 0
+            assert (await client.pull("Fill", 0)).code == 21
+            assert (await client.send("T", b"meanwhile", unique=ID)).code == 0
+        finally:
+            go_on.set()
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        await until(lambda: maintenance._trimming is None)
+        first = min((tmp_path / "shard-0" / "log").iterdir())
+        assert int(first.stem) == running.state.log_start
+    assert removed
+    assert not any(on_loop for _, on_loop in removed)
+    assert [name for name, _ in removed] == sorted(name for name, _ in removed)

@@ -269,7 +269,7 @@ def test_a_table_file_goes_once_nobody_may_be_told_its_verdicts(tmp_path: Path) 
         derived.follow(*batch)
     assert log.log_start > forgotten.halves[0].offset
     rows = Expected(log.batches).rows
-    expired = derived.expired_table_files(log.log_start)
+    expired = derived.expired_table_files(log.log_start, derived.table.full())
     assert expired
     for base in range(0, log.next_half - 64, 64):
         verdicts = [rows[number].get("verdict_position", 1 << 62) for number in range(base, base + 64)]

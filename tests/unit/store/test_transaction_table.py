@@ -128,8 +128,8 @@ def test_drop_forgets_pages_too() -> None:
     rows.prepared(half(32_768), 1)
     rows.settled(1, ROW_COMMITTED, 1, 50, 1, 0, 0)
     rows.flush()
-    assert rows.expired(51) == [0]
-    assert rows.expired(50) == []
+    assert rows.expired(51, rows.full()) == [0]
+    assert rows.expired(50, rows.full()) == []
     rows.drop(0)
     assert rows.row(1) is None
     assert ROW_EMPTY == 0
