@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from halfmq import limits
 from halfmq.broker.connection import Connection
+from halfmq.broker.durable_answer import DurableAnswers
 from halfmq.broker.groups import GroupsOnUse
 from halfmq.broker.pump import Pump
 from halfmq.broker.remoting_gateway import Gateway
@@ -49,6 +50,7 @@ class Clients:
         self._pump = pump
         self._state: State = pump.state
         self._groups = groups
+        self._durably = DurableAnswers(gateway, pump)
         self._time = time
         self._broker_name = broker_name
         gateway.handlers |= {
@@ -112,7 +114,8 @@ class Clients:
                 self._time.now_ms(),
             )
         )
-        self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, CAPABILITY)
+        # A group of another client's heartbeat may be in memory only.
+        self._durably.tell(connection, request, ResponseCode.SUCCESS, None, CAPABILITY)
 
     def unregister(self, connection: Connection, request: Request[Any]) -> None:
         fields = request.ext

@@ -1,6 +1,7 @@
 """Consumer groups and their ``%RETRY%`` topics, made when they are first named (34, 11)."""
 
 from collections.abc import Callable
+from typing import Final
 
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
@@ -12,6 +13,9 @@ from halfmq.wire.remoting.codes import ResponseCode
 Then = Callable[[tuple[int, str] | None], None]
 
 
+_DONE: Final = Done()
+
+
 class GroupsOnUse:
     def __init__(self, pump: Pump) -> None:
         self._pump = pump
@@ -19,7 +23,7 @@ class GroupsOnUse:
     def ensure(self, group: str, then: Then) -> None:
         """Call ``then`` once ``group`` durably exists, at once if it does."""
         if group in self._pump.state.groups:
-            then(None)
+            self._pump.after_durable(lambda _, __: then(None), None, _DONE)
         else:
             self._pump.submit(EnsureGroup(group), self._ensured, (group, then))
 

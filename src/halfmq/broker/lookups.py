@@ -7,6 +7,7 @@ are answered at once.
 from typing import Any, Final, Protocol
 
 from halfmq.broker.connection import Connection
+from halfmq.broker.durable_answer import DurableAnswers
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.stored import StoredMessages
@@ -48,6 +49,7 @@ class Lookups:
         self._pump = pump
         self._store = store
         self._stored = stored
+        self._durably = DurableAnswers(gateway, pump)
         self._state: State = pump.state
         gateway.handlers |= {
             RequestCode.QUERY_MESSAGE: self.query,
@@ -135,7 +137,10 @@ class Lookups:
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"timestamp": time_ms})
 
     def position(self, connection: Connection, request: Request[Any]) -> None:
-        """All queues of some topics at one published position: no transaction is torn by reading up to it."""
+        """All queues of some topics at one published position: no transaction is torn by reading up to it.
+
+        Held until the topics themselves are durable.
+        """
         topics = {}
         for name in asked_topics(request.ext):
             topic = self._state.topics_by_name.get(name)
@@ -144,7 +149,7 @@ class Lookups:
                 topics[name] = TopicBounds(topic.topic_id, bounds)
         answer = PositionAnswer(self._store.uuid, self._state.epoch, self._state.published, topics)
         ext, body = encode_answer(answer)
-        self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext, body)
+        self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, body)
 
     # --- messages
 

@@ -11,6 +11,7 @@ import msgspec
 
 from halfmq import limits
 from halfmq.broker.connection import Connection
+from halfmq.broker.durable_answer import DurableAnswers
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
@@ -44,6 +45,7 @@ class NameService:
         self._gateway = gateway
         self._pump = pump
         self._state: State = pump.state
+        self._durably = DurableAnswers(gateway, pump)
         self._settings = settings
         self._broker = BrokerData(settings.cluster, settings.broker_name, {MASTER_ID: address})
         gateway.handlers |= {
@@ -70,12 +72,12 @@ class NameService:
         queues = self._queues_of(request.ext.topic)
         if queues is None:
             text = f"No topic route info in name server for the topic: {request.ext.topic}"
-            self._gateway.answer(connection, request, ResponseCode.TOPIC_NOT_EXIST, text)
+            self._durably.tell(connection, request, ResponseCode.TOPIC_NOT_EXIST, text)
             return
         body = encode_route(
             Route((self._broker,), (queues,)), request.version, standard_json=request.ext.accept_standard_json_only
         )
-        self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=body)
+        self._durably.tell(connection, request, ResponseCode.SUCCESS, body=body)
 
     def _queues_of(self, name: str) -> QueueData | None:
         topic = self._state.topics_by_name.get(name)
@@ -97,7 +99,7 @@ class NameService:
         names = [*self._state.topics_by_name]
         if self._settings.auto_create_topics and TEMPLATE not in names:
             names.append(TEMPLATE)
-        self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=java_json.dumps({"topicList": names}))
+        self._durably.tell(connection, request, ResponseCode.SUCCESS, body=java_json.dumps({"topicList": names}))
 
     # --- administration
 

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from halfmq.broker.connection import Connection
+from halfmq.broker.durable_answer import DurableAnswers
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import ResolveTransaction, Wanted
-from halfmq.core.decision import Done, Reply, Settled
+from halfmq.core.decision import Reply, Settled
 from halfmq.core.transaction.listing import groups_of, oldest_undecided, standing, undecided_among
 from halfmq.core.transaction.story import story
 from halfmq.wire.remoting.codes import (
@@ -60,6 +61,7 @@ class Operators:
         self._pump = pump
         self._time = time
         self._durability = durability
+        self._durably = DurableAnswers(gateway, pump)
         gateway.handlers |= {
             HMQ_TRANSACTIONS: self.transactions,
             HMQ_STORY: self.story,
@@ -154,9 +156,4 @@ class Operators:
         self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, text)
 
     def _tell(self, connection: Connection, request: Request[Any], ext: Mapping[str, object], body: bytes) -> None:
-        """Answer what was read from memory, once all that memory says is durable."""
-
-        def told(_: None, __: Reply | Failed) -> None:
-            self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext, body)
-
-        self._pump.after_durable(told, None, Done())
+        self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, body)
