@@ -184,8 +184,12 @@ class Broker:
         self._maintenance = Maintenance(self.config, pump, store, self._loop, self._offload, time, self._fatal)
 
     def _from_sync_thread(self, call: Callable[[], None]) -> None:
+        def while_open() -> None:
+            if self._store is not None:
+                call()
+
         try:
-            self._loop.call_soon_threadsafe(call)
+            self._loop.call_soon_threadsafe(while_open)
         except RuntimeError:
             log.debug("the loop is closed; a sync came too late to matter")
 

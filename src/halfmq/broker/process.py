@@ -37,6 +37,8 @@ def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool =
     )
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            if ports_file is not None and not ports_file.parent.is_dir():
+                raise _no_ports_file(ports_file, f"{ports_file.parent} is no directory")
             config = config.checked()
             config = replace(config, connections_max=room_for_connections(config.connections_max))
             return runner.run(_serve(config, ports_file))
@@ -84,8 +86,15 @@ async def _serve(config: BrokerConfig, ports_file: Path | None) -> int:
 def _write_ports(path: Path, broker: int, names: int) -> None:
     """Whole or not at all: whoever waits for the file reads it as soon as it is there."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps({"broker": broker, "names": names}))
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps({"broker": broker, "names": names}))
+        temporary.replace(path)
+    except OSError as error:
+        raise _no_ports_file(path, error.strerror or str(error)) from error
+
+
+def _no_ports_file(path: Path, why: str) -> EnvironmentFailed:
+    return EnvironmentFailed(f"the ports cannot be written to {path}: {why}", hint="choose another --ports-file")
 
 
 def _explained(error: HalfmqError | OSError, config: BrokerConfig) -> HalfmqError:
@@ -102,4 +111,9 @@ def _explained(error: HalfmqError | OSError, config: BrokerConfig) -> HalfmqErro
         )
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return EnvironmentFailed(f"{config.data} is not a directory", hint="choose another --data")
-    return EnvironmentFailed(str(error))
+    if error.errno == errno.ENOENT:
+        return EnvironmentFailed(
+            f"{config.data} cannot be made or opened: {error}",
+            hint="choose another --data, where directories can be made",
+        )
+    return EnvironmentFailed(f"{config.data}: {error}", hint="look at --data and at the limits of this machine")

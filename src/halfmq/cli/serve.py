@@ -1,5 +1,6 @@
 """``halfmq serve``: the broker and its name service, one process on one directory, until SIGTERM."""
 
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -66,6 +67,8 @@ def serve(
     """
     from halfmq.broker.process import run
 
+    if not isfinite(retention_hours):
+        raise typer.BadParameter("a number of hours; 0: never by age", param_hint="--retention-hours")
     config = BrokerConfig(
         data=data,
         host=host,

@@ -13,6 +13,7 @@ from halfmq.errors import EnvironmentFailed, PortTaken, StoreFull, StoreInUse
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
+from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability, Store
 
 ID = "AC10000100002A9F0000000000000001"
@@ -188,3 +189,19 @@ async def test_queues_fit_the_checkpoint_after_trims_deletions_and_kills(
             if run % 2:
                 await running.broker.drain()
     assert not [line for line in caplog.messages if "are made again from the log" in line]
+
+
+async def test_sync_that_ends_after_the_close_is_reported_to_nobody(tmp_path: Path) -> None:
+    """Goal: a broker that is closed says nothing more. Method: its last sync is under way when it is closed."""
+    flushes: list[HandFlush] = []
+
+    def make_syncer(job: Job) -> HandFlush:
+        flushes.append(HandFlush(job))
+        return flushes[0]
+
+    async with serving(tmp_path, make_syncer=make_syncer, durability=Durability.FSYNC) as running:
+        broker = running.broker
+        assert flushes[0].asked is not None, "its first batch is not synced yet; closing does that"
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not broker.failed.done()

@@ -139,12 +139,25 @@ def test_directory_that_is_not_writable_is_said(tmp_path: Path) -> None:
         (errno.EACCES, EnvironmentFailed, "not writable"),
         (errno.EROFS, EnvironmentFailed, "not writable"),
         (errno.EADDRINUSE, PortTaken, "--port"),
+        (errno.ENOENT, EnvironmentFailed, "choose another --data"),
+        (errno.EIO, EnvironmentFailed, "look at --data"),
     ],
 )
 def test_errors_of_the_machine_say_what_to_do(tmp_path: Path, number: int, kind: type, words: str) -> None:
     explained = _explained(OSError(number, os.strerror(number)), config(tmp_path))
     assert isinstance(explained, kind)
     assert words in str(explained)
+
+
+def test_ports_file_that_cannot_be_written_is_said_before_anything_is_touched(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "data"), "--port", "0", "--name-port", "0", "--segment-bytes", "1048576")
+    result = serve(*data, "--ports-file", str(tmp_path / "none" / "p"))
+    assert "--ports-file" in last_line(result)
+    assert not (tmp_path / "data").exists()
+    (tmp_path / "p").mkdir()
+    result = serve(*data, "--ports-file", str(tmp_path / "p"))
+    assert "--ports-file" in last_line(result)
+    assert "CRITICAL" not in result.stderr, "no sync is reported to a broker that is closed"
 
 
 def test_wrong_settings_are_said_before_anything_is_touched(tmp_path: Path) -> None:

@@ -54,5 +54,13 @@ def test_exit_code_is_the_brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert CliRunner().invoke(app, ["serve", "--data", str(tmp_path)]).exit_code == 1
 
 
+@pytest.mark.parametrize("hours", ["nan", "inf", "-inf"])
+def test_retention_that_is_no_number_of_hours_is_refused(served: dict[str, Any], tmp_path: Path, hours: str) -> None:
+    result = CliRunner().invoke(app, ["serve", "--data", str(tmp_path), f"--retention-hours={hours}"])
+    assert result.exit_code == 2, result.output
+    assert "--retention-hours" in result.output
+    assert not served
+
+
 def test_data_is_required() -> None:
     assert CliRunner().invoke(app, ["serve"]).exit_code == 2

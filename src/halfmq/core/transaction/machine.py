@@ -287,7 +287,8 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
         return _roll_back(state, known, DecidedBy.OPERATOR)
     verdict = group.settled.get(command.tx_id) if group is not None else None
     if verdict is None:
-        text = f"transaction {command.tx_id!r} of group {command.group!r} is not undecided, and not among the recent verdicts"
+        of_group = f" of group {command.group!r}" if command.group else ""
+        text = f"transaction {command.tx_id!r}{of_group} is not undecided, and not among the recent verdicts"
         return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
     return Decision(
         NOTHING, _standing(command.wanted, command.group, command.tx_id, committed=verdict[2], position=verdict[3])

@@ -23,8 +23,9 @@ def story(state: State, group: str, tx_id: str, now_ms: int) -> tuple[str, ...]:
     ]
     if elsewhere:
         return (f"Transaction {tx_id} is not of producer group {group} but of {' and '.join(elsewhere)}.",)
+    of_group = f" of producer group {group}" if group else ""
     return (
-        f"Transaction {tx_id} of producer group {group} is not undecided, and not among the recent verdicts. It was "
+        f"Transaction {tx_id}{of_group} is not undecided, and not among the recent verdicts. It was "
         "settled longer ago, when the transaction table may still know it, or it was never prepared here.",
     )
 

@@ -87,6 +87,7 @@ def test_a_verdict_is_told_with_its_position() -> None:
 def test_an_unknown_transaction_is_not_made_up() -> None:
     log = CoreLog()
     assert "never prepared here" in told(log)
+    assert story(log.state, "", "T1", log.now_ms)[0].startswith("Transaction T1 is not undecided, ")
     log.do(half("T1", group="Other"))
     assert "but of Other" in told(log)
 
