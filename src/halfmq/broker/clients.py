@@ -14,6 +14,7 @@ from halfmq.broker.groups import GroupsOnUse
 from halfmq.broker.pump import Pump
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.timers import BrokerTime
+from halfmq.broker.unlike_subscriptions import UnlikeSubscriptions
 from halfmq.core.queues.filter import FilterRefused, parse_filter
 from halfmq.core.queues.ordering import lock_queues, unlock_queues
 from halfmq.core.session import (
@@ -52,6 +53,7 @@ class Clients:
         self._groups = groups
         self._durably = DurableAnswers(gateway, pump)
         self._time = time
+        self._unlike = UnlikeSubscriptions()
         self._broker_name = broker_name
         gateway.handlers |= {
             RequestCode.HEART_BEAT: self.heartbeat,
@@ -114,15 +116,20 @@ class Clients:
                 self._time.now_ms(),
             )
         )
+        for data in consumers:
+            self._unlike.heard(data.group, connection.number, body.client_id, data.subscriptions)
         # A group of another client's heartbeat may be in memory only.
         self._durably.tell(connection, request, ResponseCode.SUCCESS, None, CAPABILITY)
 
     def unregister(self, connection: Connection, request: Request[Any]) -> None:
         fields = request.ext
+        self._unlike.left(fields.consumer_group, connection.number)
         self._apply(Unregistered(connection.number, fields.client_id, fields.producer_group, fields.consumer_group))
         self._gateway.answer(connection, request, ResponseCode.SUCCESS)
 
     def connection_closed(self, number: int) -> None:
+        for group in self._state.consumes.get(number, ()):
+            self._unlike.left(group, number)
         self._apply(ConnectionClosed(number))
         self._gateway.flush()
 

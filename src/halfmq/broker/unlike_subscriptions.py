@@ -1,0 +1,65 @@
+"""Clients of one consumer group that want different things: legal on the wire, and almost always a mistake.
+
+Queues are shared out among all members, so what only one of them wants is lost in the queues of the others: its messages
+reach nobody, and nobody is told. RocketMQ's broker says "subscription changed" in its log; here both clients are named.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from halfmq.core.state import Subscription
+
+log = logging.getLogger("halfmq.clients")
+
+#: Differences that are named, and characters of each expression.
+_NAMED_MAX: Final = 3
+_CHARS_MAX: Final = 100
+
+#: (topic, expression, expression type)
+Wanted = frozenset[tuple[str, str, str]]
+
+
+class _Member(NamedTuple):
+    client_id: str
+    wanted: Wanted
+
+
+class UnlikeSubscriptions:
+    """Warns once for each client that comes with, or changes to, what another member of its group does not want."""
+
+    def __init__(self) -> None:
+        #: Group -> connection -> what it wants.
+        self._groups: dict[str, dict[int, _Member]] = {}
+
+    def heard(self, group: str, connection: int, client_id: str, subscriptions: Iterable[Subscription]) -> None:
+        """A heartbeat. One that says nothing new costs a comparison."""
+        member = _Member(client_id, frozenset([subscription[:3] for subscription in subscriptions]))
+        members = self._groups.setdefault(group, {})
+        if members.get(connection) == member:
+            return
+        members[connection] = member
+        for other in members.values():
+            if other.wanted != member.wanted and other.client_id != client_id:
+                log.warning(
+                    "consumer group %s: client %s wants %s, client %s wants %s; clients of one group must all want the "
+                    "same, or messages reach nobody",
+                    group, client_id, _named(member.wanted - other.wanted), other.client_id,
+                    _named(other.wanted - member.wanted),
+                )  # fmt: skip
+                return
+
+    def left(self, group: str, connection: int) -> None:
+        members = self._groups.get(group)
+        if members is not None and members.pop(connection, None) is not None and not members:
+            del self._groups[group]
+
+
+def _named(wanted: Wanted) -> str:
+    """The first few, and how many more."""
+    if not wanted:
+        return "nothing beside"
+    said = [f"{topic} {expression[:_CHARS_MAX]!r}" for topic, expression, _ in sorted(wanted)[:_NAMED_MAX]]
+    if len(wanted) > _NAMED_MAX:
+        said.append(f"{len(wanted) - _NAMED_MAX} more")
+    return ", ".join(said)
