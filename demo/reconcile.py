@@ -119,7 +119,7 @@ def shop_findings(url: str, expected: Expected) -> list[Finding]:
         compare(expected.orders, View("shop database: orders", order_ids, totals)),
         compare(expected.orders, lines),
         compare_cells(
-            "shop database: rejections",
+            "shop database: rejections, by reason",
             {(reason,): count for reason, count in expected.rejected.items() if count},
             {(reason,): count for reason, count in reasons.items()},
             is_count=True,
@@ -207,7 +207,7 @@ def reconcile(run: Run, *, with_spark: bool = True) -> Result:
 
 
 #: Columns of the table, with the fields of a finding for the last ones.
-HEADINGS = ("where", "records", "lines", "money", "missing", "phantom", "twice", "wrong", "off by")
+HEADINGS = ("where", "records", "lines", "money or count", "missing", "phantom", "twice", "wrong", "off by")
 
 
 def show(console: Console, result: Result) -> None:
