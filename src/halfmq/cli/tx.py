@@ -16,6 +16,7 @@ from halfmq.client.connector import parse_url
 from halfmq.core.transaction.listing import UNDECIDED, UNKNOWN
 from halfmq.core.transaction.story import span
 from halfmq.errors import HalfmqError, OutcomeUnknown, UsageError
+from halfmq.model.pending import PendingTransaction
 from halfmq.wire.remoting import operators as wire
 from halfmq.wire.remoting.codes import EXT_POSITION, EXT_REPEATED, EXT_VERDICT, ResponseCode
 from halfmq.wire.remoting.header import Request
@@ -61,7 +62,7 @@ def list_(
     total, rows = wire.decode_pending(answer.ext, answer.body)
     rows = [row for row in rows if row.age_ms >= older_ms]
     if as_json:
-        typer.echo(msgspec.json.encode({"total": total, "transactions": [row._asdict() for row in rows]}))
+        typer.echo(msgspec.json.encode({"total": total, "transactions": rows}))
         return
     if rows:
         _table(
@@ -70,7 +71,7 @@ def list_(
     typer.echo(f"{total} undecided, {len(rows)} shown", err=True)
 
 
-def _row(row: wire.Pending) -> tuple[str, ...]:
+def _row(row: PendingTransaction) -> tuple[str, ...]:
     if not row.producers:
         following = "nobody to ask"
     else:

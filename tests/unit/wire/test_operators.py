@@ -3,12 +3,12 @@
 import pytest
 
 from halfmq.errors import ProtocolError
+from halfmq.model.pending import PendingTransaction
 from halfmq.wire.remoting.header import decode, encode_request, encode_response
 from halfmq.wire.remoting.operators import (
     EXT_TOTAL,
     HMQ_RESOLVE,
     HMQ_TRANSACTIONS,
-    Pending,
     decode_ids,
     decode_pending,
     decode_story,
@@ -17,7 +17,7 @@ from halfmq.wire.remoting.operators import (
     encode_story,
 )
 
-ROW = Pending("shop", "T-1", 90_000, 2, 3, 4_711, ("orders", "stock"), 4, 0, 1)
+ROW = PendingTransaction("shop", "T-1", 90_000, 2, 3, 4_711, ("orders", "stock"), 4, 0, 1)
 
 
 @pytest.mark.parametrize("binary", [False, True])

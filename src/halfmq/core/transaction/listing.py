@@ -6,41 +6,26 @@ prepared, so the oldest ones are found without looking at the rest.
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import NamedTuple
 
 from halfmq.core.state import ProducerGroup, State, Undecided
 from halfmq.core.transaction.states import standing_state
+from halfmq.model.pending import PendingTransaction
 
 #: The state of a transaction, as people are told it.
 UNDECIDED = "UNDECIDED"
 UNKNOWN = "UNKNOWN"
 
 
-class Listed(NamedTuple):
-    """One undecided transaction. Spans in ms from now; ``next_check_in_ms`` is 0 when it is due."""
-
-    group: str
-    tx_id: str
-    age_ms: int
-    messages: int
-    #: How many it will have; 0 while that is not said.
-    expected: int
-    message_bytes: int
-    topics: tuple[str, ...]
-    checks: int
-    next_check_in_ms: int
-    #: Live producers of the group: who can be asked.
-    producers: int
-
-
-def oldest_undecided(state: State, group: str, listed_max: int, now_ms: int) -> tuple[int, tuple[Listed, ...]]:
+def oldest_undecided(
+    state: State, group: str, listed_max: int, now_ms: int
+) -> tuple[int, tuple[PendingTransaction, ...]]:
     """(how many are undecided, the oldest of them) of one producer group, or of all when ``group`` is empty."""
     groups: Iterable[ProducerGroup] = state.producer_groups.values()
     if group:
         known = state.producer_groups.get(group)
         groups = () if known is None else (known,)
     total = 0
-    found: list[Listed] = []
+    found: list[PendingTransaction] = []
     for one in groups:
         total += len(one.undecided)
         found += [_listed(state, one, known, now_ms) for known in islice(one.undecided.values(), listed_max)]
@@ -48,12 +33,12 @@ def oldest_undecided(state: State, group: str, listed_max: int, now_ms: int) -> 
     return total, tuple(found[:listed_max])
 
 
-def _listed(state: State, group: ProducerGroup, known: Undecided, now_ms: int) -> Listed:
+def _listed(state: State, group: ProducerGroup, known: Undecided, now_ms: int) -> PendingTransaction:
     topics: dict[str, None] = {}
     for half in known.halves:
         topic = state.topics_by_id.get(half.topic_id)
         topics[topic.name if topic is not None else f"topic id {half.topic_id}"] = None
-    return Listed(
+    return PendingTransaction(
         group.name,
         known.tx_id,
         max(0, now_ms - known.prepared_at_ms),

@@ -16,11 +16,12 @@
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from halfmq.errors import ProtocolError
+from halfmq.model.pending import PendingTransaction
 
 HMQ_TRANSACTIONS: Final = 29_002
 HMQ_STORY: Final = 29_003
@@ -44,44 +45,17 @@ OPERATOR_CHARS_MAX: Final = 64
 REASON_CHARS_MAX: Final = 400
 
 
-class Pending(NamedTuple):
-    """One undecided transaction, as ``core.transaction.listing.Listed``."""
-
-    group: str
-    tx_id: str
-    age_ms: int
-    messages: int
-    expected: int
-    message_bytes: int
-    topics: tuple[str, ...]
-    checks: int
-    next_check_in_ms: int
-    producers: int
-
-
-class _Row(msgspec.Struct):
-    group: str
-    tx_id: str
-    age_ms: int
-    messages: int
-    expected: int
-    message_bytes: int
-    topics: tuple[str, ...]
-    checks: int
-    next_check_in_ms: int
-    producers: int
-
-
-_ROWS: Final = msgspec.json.Decoder(list[_Row])
+_ROWS: Final = msgspec.json.Decoder(list[PendingTransaction])
 _TEXTS: Final = msgspec.json.Decoder(list[str])
 
 
-def encode_pending(rows: Iterable[Iterable[Any]]) -> bytes:
-    """``rows``: tuples in the order of ``Pending``."""
-    return msgspec.json.encode([_Row(*row) for row in rows])
+def encode_pending(rows: Iterable[PendingTransaction]) -> bytes:
+    return msgspec.json.encode(list(rows))
 
 
-def decode_pending(ext: Mapping[str, str], body: bytes | bytearray | memoryview) -> tuple[int, list[Pending]]:
+def decode_pending(
+    ext: Mapping[str, str], body: bytes | bytearray | memoryview
+) -> tuple[int, list[PendingTransaction]]:
     """(how many there are, the oldest of them).
 
     Raises:
@@ -92,7 +66,7 @@ def decode_pending(ext: Mapping[str, str], body: bytes | bytearray | memoryview)
         total = int(ext[EXT_TOTAL])
     except (KeyError, ValueError, msgspec.MsgspecError) as error:
         raise ProtocolError(f"the answer to HMQ_TRANSACTIONS cannot be read: {error!r}") from error
-    return total, [Pending(*msgspec.structs.astuple(row)) for row in rows]
+    return total, rows
 
 
 def encode_story(sentences: Iterable[str]) -> bytes:
