@@ -1,0 +1,89 @@
+"""The 23 published bugs: who had them, where it stands, which test is about it here, and how it is put back."""
+
+from typing import Final, NamedTuple
+
+
+class PeerBug(NamedTuple):
+    """``plants``: (name in ``plants.PLANTS``, what the test says when it is there; a regular expression)."""
+
+    peer: str
+    what: str
+    #: ``file::test`` in this directory.
+    test: str
+    promise: str
+    plants: tuple[tuple[str, str], ...]
+
+    @property
+    def module(self) -> str:
+        return self.test.partition("::")[0].removesuffix(".py")
+
+    @property
+    def function(self) -> str:
+        return self.test.partition("::")[2]
+
+
+_ONCE: Final = "test_verdict_is_write_once.py"
+_HANDLES: Final = "test_handles_stay_good.py"
+_CRASHES: Final = "test_crashes_take_nothing_back.py"
+
+BUGS: Final = (
+    PeerBug(
+        "RocketMQ #5574",
+        "a second COMMIT makes a second message",
+        f"{_ONCE}::test_second_commit_gets_the_first_verdict_and_makes_no_second_message",
+        "Agreement, once in the log",
+        (("verdict_leaves_the_half_undecided", "one COMMIT, repeated, made [2-9] messages"),),
+    ),
+    PeerBug(
+        "RocketMQ #8158, #2694",
+        "COMMIT after ROLLBACK publishes, ROLLBACK after COMMIT is confirmed",
+        f"{_ONCE}::test_opposite_verdict_is_refused_and_changes_nothing",
+        "Agreement",
+        (
+            ("verdict_leaves_the_half_undecided", "first life: consumers see .*taken back"),
+            ("opposite_verdict_is_answered_with_success", "first life: COMMIT after ROLLBACK was confirmed"),
+        ),
+    ),
+    PeerBug(
+        "RocketMQ #8158",
+        "a verdict with the handle from before a re-check does not meet its half",
+        f"{_HANDLES}::test_verdict_with_the_first_handle_settles_what_was_checked_and_moved_since",
+        "Progress, agreement",
+        (("moved_half_is_known_by_its_new_offset", "the first handle is no good any more"),),
+    ),
+    PeerBug(
+        "RocketMQ #2117",
+        "a crash before the op messages are flushed: checked and published again",
+        f"{_CRASHES}::test_crash_right_after_the_answer_does_not_ask_or_publish_again",
+        "Durable answers",
+        (("answers_leave_before_the_sync", "an acknowledged verdict is gone"),),
+    ),
+    PeerBug(
+        "RocketMQ proxy (TransactionDataManager)",
+        "COMMIT after the gateway forgot the transaction",
+        f"{_HANDLES}::test_commit_is_taken_from_anybody_who_has_the_handle_however_late",
+        "Agreement, recovery",
+        (("gateway_knows_a_transaction_until_its_first_end", "the gateway forgot the transaction"),),
+    ),
+    PeerBug(
+        "JoyQueue (TransactionRecover)",
+        "a restart deletes prepared transactions",
+        f"{_CRASHES}::test_prepared_transactions_are_there_after_every_restart",
+        "Never guess, recovery",
+        (("restart_drops_prepared_transactions", "life 0: a restart lost"),),
+    ),
+    PeerBug(
+        "JoyQueue (TransactionManager)",
+        "a restart finds committed transactions undecided",
+        f"{_CRASHES}::test_settled_transactions_are_settled_after_every_restart",
+        "Recovery, once in the log",
+        (("restart_finds_committed_transactions_undecided", "came back undecided"),),
+    ),
+    PeerBug(
+        "JoyQueue (TransactionManager.commit)",
+        "a COMMIT over several partition groups takes effect in part",
+        f"{_CRASHES}::test_commit_over_several_queues_shows_all_or_nothing_wherever_it_is_cut",
+        "All or none",
+        (("commit_is_a_loop_over_the_queues", "a part of the transaction is visible"),),
+    ),
+)
