@@ -1,0 +1,92 @@
+"""Who looks for a planted bug, in order: the simulation, the power-loss stories, then everything else that is fast."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+class Caught(NamedTuple):
+    """``by``: the command or test. ``after``: how many seeds it took; 0: not counted in seeds. ``says``: its first words."""
+
+    by: str
+    after: int
+    says: str
+
+
+#: Looks with the planted package on the path: (directory of ``halfmq``'s parent, first seed, seeds) -> what it caught.
+Hunter = Callable[[Path, int, int], Caught | None]
+
+_LINE_MAX: Final = 110
+
+
+def run(source: Path, arguments: list[str], timeout_s: float) -> tuple[int, str]:
+    """(exit code, output) of ``python -m ...`` that imports halfmq from ``source``; 124 when time was up."""
+    environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(  # noqa: S603 - our own interpreter and modules
+            [sys.executable, "-m", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True,
+            timeout=timeout_s, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        return 124, f"no end after {late.timeout:.0f} s"
+    return done.returncode, done.stdout + done.stderr
+
+
+def by_simulation(source: Path, first: int, seeds: int) -> Caught | None:
+    """The whole world, seed by seed, until one is red."""
+    code, text = run(
+        source,
+        ["tests.simulation", "--first", str(first), "--seeds", str(seeds), "--until-red", "--json"],
+        60 + seeds * 3,
+    )
+    if code == 0:
+        return None
+    if code == 1:
+        last = json.loads(text.strip().splitlines()[-1])
+        return Caught("simulation", int(last["seed"]) - first + 1, _cut(str(last["violation"])))
+    return Caught("simulation", 1, _cut(text.strip().splitlines()[-1] if text.strip() else f"exit code {code}"))
+
+
+def by_power_loss(source: Path, first: int, seeds: int) -> Caught | None:
+    """The power-loss stories, until one is red."""
+    code, text = run(
+        source, ["tests.simulation.power_loss", "--first", str(first), "--seeds", str(seeds)], 60 + seeds * 3
+    )
+    if code == 0:
+        return None
+    found = re.search(r"seed (\d+)[:\s]+(.*)", text)
+    if found is None:
+        return Caught("power loss", 1, _cut(text.strip().splitlines()[-1]))
+    return Caught("power loss", int(found[1]) - first + 1, _cut(found[2]))
+
+
+def by_tests(source: Path, first: int, seeds: int) -> Caught | None:
+    """All fast tests, until one is red."""
+    code, text = run(
+        source,
+        ["pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-n", "2", "--deselect", "tests/mutation",
+         "tests/unit/core", "tests/unit/store", "tests/unit/broker", "tests/unit/client", "tests/peer_bugs", "tests/unit",
+         "tests/scenarios", "tests/properties"],
+        600,
+    )  # fmt: skip
+    if code == 0:
+        return None
+    found = re.search(r"^FAILED (\S+)(.*)$|^ERROR (\S+)(.*)$", text, re.MULTILINE)
+    if found is None:
+        return Caught("tests", 0, _cut(text.strip().splitlines()[-1] if text.strip() else f"exit code {code}"))
+    return Caught(found[1] or found[3], 0, _cut((found[2] or found[4] or "").lstrip(" -")))
+
+
+HUNTERS: Final[dict[str, Hunter]] = {"simulation": by_simulation, "power-loss": by_power_loss, "tests": by_tests}
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _LINE_MAX else text[: _LINE_MAX - 3] + "..."

@@ -1,0 +1,421 @@
+"""Bugs to plant, one at a time: each is a change of a few lines that somebody could make, and that the tests must notice.
+
+A plant names the file, the text that is there, and what to put in its place. The text must occur exactly once, so that a
+plant whose place has moved is noticed (``test_plants``) and not silently skipped.
+"""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+
+class Plant(NamedTuple):
+    """``file``: below ``src/halfmq``. ``promise``: the number of the promise that it breaks, in docs/promises.md."""
+
+    name: str
+    promise: int
+    says: str
+    file: str
+    old: str
+    new: str
+
+
+class OutOfDate(Exception):
+    """The text of a plant is not there, or not once."""
+
+
+PLANTS: Final = (
+    # --- 1, agreement
+    Plant(
+        "verdict-not-checked",
+        1,
+        "an opposite verdict is answered as if it had been given",
+        "core/transaction/machine.py",
+        "        case Outcome.CONFLICTS:\n            return Refused(",
+        "        case Outcome.CONFLICTS:\n            return Settled(group, tx_id, not committed, position, True)\n"
+        "            return Refused(",
+    ),
+    Plant(
+        "verdict-forgotten",
+        1,
+        "a commit leaves no verdict in memory",
+        "core/apply.py",
+        "    verdict = (group_name, tx_id, True, offset, state.batch_time_ms, halves, places)\n"
+        "    remember_verdict(state, group, verdict)",
+        "    verdict = (group_name, tx_id, True, offset, state.batch_time_ms, halves, places)",
+    ),
+    Plant(
+        "row-says-rolled-back",
+        1,
+        "the transaction table says of committed halves that they were rolled back",
+        "store/derive.py",
+        "settled(half_index, ROW_COMMITTED, decided_by,",
+        "settled(half_index, ROW_ROLLED_BACK, decided_by,",
+    ),
+    Plant(
+        "half-after-verdict",
+        1,
+        "a half that is sent again after its verdict begins the transaction anew",
+        "core/transaction/machine.py",
+        "        elif tx_id in group.settled:\n            return Decision(NOTHING, _already_settled(group.settled[tx_id]))\n",
+        "",
+    ),
+    Plant(
+        "operator-overrides",
+        1,
+        "an operator's verdict is told as given where the other one stands",
+        "core/transaction/machine.py",
+        "        NOTHING, _standing(command.wanted, command.group, command.tx_id, committed=verdict[2], position=verdict[3])\n"
+        "    )",
+        "        NOTHING,\n        Settled(command.group, command.tx_id, command.wanted == Wanted.COMMIT, verdict[3], True),\n    )",
+    ),
+    # --- 2, validity
+    Plant(
+        "unknown-is-rollback",
+        2,
+        "a producer that does not know is taken for one that rolls back",
+        "core/transaction/machine.py",
+        "    answered = group.in_flight.pop(tx_id, None) is not None\n",
+        "    if group.in_flight.get(tx_id) is not None:\n        return _roll_back(state, known, decided_by)\n"
+        "    answered = group.in_flight.pop(tx_id, None) is not None\n",
+    ),
+    Plant(
+        "wrong-offsets-accepted",
+        2,
+        "a verdict settles a transaction whose offsets it does not name",
+        "core/transaction/machine.py",
+        "    else:\n        return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))\n    if wanted is _COMMIT:",
+        "    if wanted is _COMMIT:",
+    ),
+    Plant(
+        "rollback-commits",
+        2,
+        "a rollback record is followed by the queues as a commit",
+        "core/transaction/machine.py",
+        "    if wanted is _ROLLBACK:\n        return _roll_back(state, known, decided_by)\n",
+        "    if wanted is _ROLLBACK:\n        return _commit(state, known, decided_by, now_ms)\n",
+    ),
+    Plant(
+        "check-raised-is-rollback",
+        2,
+        "a check function that raises is answered with ROLLBACK by our client",
+        "client/check_listener.py",
+        '(%s) failed; UNKNOWN", transaction.id, transaction.name)\n            return Outcome.UNKNOWN',
+        '(%s) failed; UNKNOWN", transaction.id, transaction.name)\n            return Outcome.ROLLBACK',
+    ),
+    Plant(
+        "open-block-is-rollback",
+        2,
+        "a check that meets a block still open in our client is answered with ROLLBACK",
+        "client/verdicts.py",
+        "        self._known[tx_id] = Outcome.UNKNOWN\n",
+        "        self._known[tx_id] = Outcome.ROLLBACK\n",
+    ),
+    # --- 3, once in the log
+    Plant(
+        "half-stored-again",
+        3,
+        "a half that is sent again while undecided is stored a second time",
+        "core/transaction/machine.py",
+        "            if answered is not None:\n                return Decision(NOTHING, answered)\n",
+        "            if isinstance(answered, Refused):\n                return Decision(NOTHING, answered)\n",
+    ),
+    Plant(
+        "plain-stored-again",
+        3,
+        "a plain message that is sent again is stored a second time",
+        "core/queues/sent_again.py",
+        "    if sent is None or sent[2] != body_crc:\n        return None",
+        "    if sent is not None or sent is None:\n        return None",
+    ),
+    Plant(
+        "new-id-for-each-attempt",
+        3,
+        "our client sends a plain message again without saying so",
+        "client/producer.py",
+        "                    sent_again=attempts.outcome_unknown,\n",
+        "                    sent_again=False,\n",
+    ),
+    Plant(
+        "queue-entries-stay",
+        3,
+        "queue entries behind the recovered end of the log are not cut",
+        "store/store.py",
+        "        self.derived.cut(self.log.end, next_half_index)\n",
+        "        self.derived._redoing = False\n        self.derived.table.flush()\n        self.derived.queues.flush()\n"
+        "        self.derived.keys.flush()\n",
+    ),
+    Plant(
+        "sent-not-in-snapshot",
+        3,
+        "what was sent before a snapshot is not remembered behind it",
+        "core/snapshot.py",
+        '            ("sent", list(state.sent)),\n',
+        '            ("sent", []),\n',
+    ),
+    Plant(
+        "verdicts-not-in-snapshot",
+        3,
+        "verdicts before a snapshot are not remembered behind it",
+        "core/snapshot.py",
+        '            ("verdicts", list(state.verdicts)),\n',
+        '            ("verdicts", []),\n',
+    ),
+    # --- 4, all or none
+    Plant(
+        "commit-not-atomic",
+        4,
+        "each message of a transaction gets a commit record of its own",
+        "core/transaction/machine.py",
+        "    size = committed_size(known.group, known.tx_id, len(refs))\n"
+        "    records.append(Committed(offset, size, known.group, known.tx_id, decided_by, tuple(refs)))\n",
+        "    for ref in refs:\n        size = committed_size(known.group, known.tx_id, 1)\n"
+        "        records.append(Committed(offset, size, known.group, known.tx_id, decided_by, (ref,)))\n"
+        "        offset += size\n",
+    ),
+    Plant(
+        "incomplete-commits",
+        4,
+        "a transaction is committed before all its messages are here",
+        "core/transaction/machine.py",
+        "    if count != len(halves):\n        said =",
+        "    if count and count < len(halves):\n        said =",
+    ),
+    Plant(
+        "one-half-forgotten",
+        4,
+        "a commit of several shows all messages but the last",
+        "core/transaction/machine.py",
+        "    for half, place in zip(known.halves, places, strict=True):\n",
+        "    for half, place in zip(known.halves[: max(1, len(places) - 1)], places, strict=False):\n",
+    ),
+    # --- 5, durable answers
+    Plant(
+        "reply-before-sync",
+        5,
+        "answers leave when a batch is written, not when it is durable",
+        "store/store.py",
+        "        return self.log.synced_position if self.durability is Durability.FSYNC else self.log.end\n",
+        "        return self.log.end\n",
+    ),
+    Plant(
+        "no-sync",
+        5,
+        "a batch is called durable without fdatasync",
+        "store/commit_log.py",
+        "            if segment.name_synced:\n                segment.file.sync()\n",
+        "            if segment.name_synced:\n                pass\n",
+    ),
+    Plant(
+        "name-not-synced",
+        5,
+        "the name of a new segment is not made durable",
+        "store/commit_log.py",
+        "                segment.sync_name(self._disk)\n",
+        "                segment.file.sync()\n                segment.name_synced = True\n",
+    ),
+    Plant(
+        "failed-sync-forgiven",
+        5,
+        "after a failed fdatasync the next one counts",
+        "store/commit_log.py",
+        "                except OSError as error:\n                    self.failure = error\n"
+        "                    raise self._poisoned() from error\n                self.synced_position = position",
+        "                except OSError:\n                    return self.synced_position\n"
+        "                self.synced_position = position",
+    ),
+    Plant(
+        "replies-without-records-leave",
+        5,
+        "an answer that wrote nothing does not wait for what it reveals",
+        "broker/pump.py",
+        "            self.backlog += len(turn.replies)\n            self._held.append(turn)\n",
+        "            if not turn.batches and self._held:\n                for deliver, context, reply in turn.replies:\n"
+        "                    deliver(context, reply)\n                turn = turn._replace(replies=[])\n"
+        "            self.backlog += len(turn.replies)\n            self._held.append(turn)\n",
+    ),
+    # --- 6, retention
+    Plant(
+        "trim-drops-undecided",
+        6,
+        "a trim does not carry undecided halves forward",
+        "core/transaction/retention.py",
+        "            for half in below:\n                yield group.name, tx_id, half.half_index\n            if not below:\n"
+        "                yield None\n",
+        "            yield None\n",
+    ),
+    Plant(
+        "trim-drops-delayed",
+        6,
+        "a trim does not carry delayed messages forward",
+        "core/transaction/retention.py",
+        "        yield first if message is not None and message.offset < log_start else None\n",
+        "        yield None\n",
+    ),
+    Plant(
+        "ref-to-a-deleted-segment",
+        6,
+        "a commit refers to a half in an older segment instead of copying it",
+        "core/transaction/machine.py",
+        "        if half.offset >= segment:\n            places.append(half.offset)\n            continue\n",
+        "        if half.offset >= 0:\n            places.append(half.offset)\n            continue\n",
+    ),
+    Plant(
+        "unlink-before-trim-is-durable",
+        6,
+        "segments go before the record that gives them up is durable",
+        "broker/maintenance.py",
+        "            self._pump.submit(TrimLog(self._trimming), self._trimmed)\n",
+        "            self._pump.submit(TrimLog(self._trimming), None)\n            self._trimmed(None, Done())\n",
+    ),
+    # --- 7, progress
+    Plant(
+        "immunity-ignored",
+        7,
+        "a half is checked at once, while its local transaction runs",
+        "core/apply.py",
+        "    immune_until_ms = now_ms + parsed[2]\n",
+        "    immune_until_ms = now_ms\n",
+    ),
+    Plant(
+        "check-counted-without-reach",
+        7,
+        "a check that reached nobody counts",
+        "core/transaction/check_schedule.py",
+        "    checks = max(0, known.checks - 1)\n",
+        "    checks = known.checks\n",
+    ),
+    Plant(
+        "unreached-not-due",
+        7,
+        "a check that was not answered is not asked again",
+        "core/transaction/check_schedule.py",
+        "            group.ready.extend(ids)\n            state.asking[name] = None\n",
+        "            group.ready.extend(tx_id for tx_id in ids if not group.undecided[tx_id].checks)\n"
+        "            state.asking[name] = None\n",
+    ),
+    Plant(
+        "checks-lost-at-snapshot",
+        7,
+        "what is undecided at a snapshot has no check scheduled behind it",
+        "core/snapshot.py",
+        "        schedule(state, group, known[1], known[7])\n",
+        "",
+    ),
+    # --- 8, order
+    Plant(
+        "one-queue-offset-twice",
+        8,
+        "two messages of one commit get the same queue offset",
+        "core/transaction/machine.py",
+        "            ends[queue] = queue_offset + 1\n            wakes[topic.wakes[half.queue_id][0]] = None\n",
+        "            wakes[topic.wakes[half.queue_id][0]] = None\n",
+    ),
+    Plant(
+        "key-in-any-queue",
+        8,
+        "messages with one sharding key go to any queue",
+        "client/routing.py",
+        "        if sharding_key:\n            # Precedent",
+        "        if False:\n            # Precedent",
+    ),
+    # --- 9, time
+    Plant(
+        "time-goes-back",
+        9,
+        "broker time begins at the wall clock, also when that was set back",
+        "broker/timers.py",
+        "        self._base_ms = max(last_in_log_ms, clock.wall_ms()) - clock.monotonic_ms()\n",
+        "        self._base_ms = clock.wall_ms() - clock.monotonic_ms()\n",
+    ),
+    Plant(
+        "delayed-too-early",
+        9,
+        "a delayed message is shown before its time",
+        "core/queues/delay.py",
+        "        return now_ms + delay\n",
+        "        return now_ms + delay // 4\n",
+    ),
+    # --- 10, recovery
+    Plant(
+        "torn-batch-accepted",
+        10,
+        "a batch whose checksum differs is taken for whole",
+        "store/batch_codec.py",
+        "    if crc32(buffer[summed_from:end], checksum) != header.checksum:\n"
+        '        return NotABatch("the checksum of the batch is wrong")\n    if rotten:\n',
+        "    if False:\n",
+    ),
+    Plant(
+        "tail-not-cut",
+        10,
+        "what is behind a torn tail is not made zero",
+        "store/recovery.py",
+        "        if any(segment.view[start:end]):\n",
+        "        if False and any(segment.view[start:end]):\n",
+    ),
+    Plant(
+        "not-written-again",
+        10,
+        "a start calls durable what a failed sync may have left in the cache alone",
+        "store/recovery.py",
+        "    if rewrite:\n        _write_again(",
+        "    if False and rewrite:\n        _write_again(",
+    ),
+    Plant(
+        "checkpoint-before-log",
+        10,
+        "a checkpoint is written before the log below it is durable",
+        "store/store.py",
+        "        self.log.sync(position)\n        self.derived.sync()\n",
+        "",
+    ),
+    Plant(
+        "damage-is-torn-tail",
+        10,
+        "damage below the durable position is cut like a torn tail",
+        "store/log_scan.py",
+        "        if position < durable:\n            return self._corrupt(position, durable, why)\n",
+        "",
+    ),
+    Plant(
+        "multi-half-count-lost",
+        10,
+        "redo of a carried half forgets how many messages its transaction has",
+        "core/apply.py",
+        "_with_half(known.halves, half), record.count, record.prepared_at_ms,",
+        "_with_half(known.halves, half), len(known.halves), record.prepared_at_ms,",
+    ),
+    Plant(
+        "trim-not-redone",
+        10,
+        "redo does not follow a trim",
+        "core/apply.py",
+        "    log_start = record.log_start\n    state.log_start = log_start\n",
+        "    log_start = record.log_start\n",
+    ),
+    Plant(
+        "epoch-kept",
+        10,
+        "two starts have the same epoch",
+        "core/apply.py",
+        "    state.epoch = record.epoch\n",
+        "    state.epoch = max(1, state.epoch)\n",
+    ),
+)
+
+
+def planted(source: str, plant: Plant) -> str:
+    """``source`` of the plant's file with the bug in it.
+
+    Raises:
+        OutOfDate: its text is not there exactly once.
+    """
+    if source.count(plant.old) != 1:
+        raise OutOfDate(f"{plant.name}: its text occurs {source.count(plant.old)} times in {plant.file}")
+    return source.replace(plant.old, plant.new)
+
+
+def plant_into(package: Path, plant: Plant) -> None:
+    """Change the file below ``package`` (a copy of ``src/halfmq``, never the checkout)."""
+    path = package / plant.file
+    path.write_text(planted(path.read_text(), plant))
