@@ -26,7 +26,7 @@ def main() -> int:
     arguments = _arguments()
     unknown = set(arguments.names) - {plant.name for plant in PLANTS}
     if unknown:
-        print(f"no such plant: {', '.join(sorted(unknown))}; see tests/mutation/plants.py", file=sys.stderr)  # noqa: T201
+        print(f"no such plant: {', '.join(sorted(unknown))}; see tests/mutation/plants.py", file=sys.stderr)
         return 2
     plants = [plant for plant in PLANTS if not arguments.names or plant.name in arguments.names]
     rows: list[dict[str, Any]] = []
@@ -70,8 +70,8 @@ def hunt(plant: Plant, hunters: list[str], first: int, seeds: int, *, everybody:
 
 def _keep(output: Path | None, arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     if output is not None:
-        commit = subprocess.run(  # noqa: S603
-            ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False  # noqa: S607
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
         ).stdout.strip()  # fmt: skip
         record = {"commit": commit, "first": arguments.first, "seeds": arguments.seeds, "plants": rows}
         output.write_text(json.dumps(record, indent=1) + "\n")

@@ -30,7 +30,7 @@ def run(source: Path, arguments: list[str], timeout_s: float) -> tuple[int, str]
     """(exit code, output) of ``python -m ...`` that imports halfmq from ``source``; 124 when time was up."""
     environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        done = subprocess.run(  # noqa: S603 - our own interpreter and modules
+        done = subprocess.run(
             [sys.executable, "-m", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True,
             timeout=timeout_s, check=False,
         )  # fmt: skip
