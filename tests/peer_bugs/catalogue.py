@@ -24,6 +24,7 @@ class PeerBug(NamedTuple):
 
 _ONCE: Final = "test_verdict_is_write_once.py"
 _HANDLES: Final = "test_handles_stay_good.py"
+_WAITING: Final = "test_waiting_costs_nothing.py"
 _CRASHES: Final = "test_crashes_take_nothing_back.py"
 
 BUGS: Final = (
@@ -85,5 +86,53 @@ BUGS: Final = (
         f"{_CRASHES}::test_commit_over_several_queues_shows_all_or_nothing_wherever_it_is_cut",
         "All or none",
         (("commit_is_a_loop_over_the_queues", "a part of the transaction is visible"),),
+    ),
+    PeerBug(
+        "RocketMQ #8311",
+        "checks are counted while the transaction is immune",
+        f"{_WAITING}::test_immune_transaction_is_neither_asked_nor_counted",
+        "Never guess",
+        (("immune_transactions_are_counted", "the first checks after the immunity are"),),
+    ),
+    PeerBug(
+        "RocketMQ (AbstractTransactionalMessageCheckListener)",
+        "checks are counted with nobody to ask",
+        f"{_WAITING}::test_transaction_waits_for_its_producer_and_no_attempt_is_counted",
+        "Never guess, progress",
+        (("attempts_that_reach_nobody_are_counted", "attempts that reached nobody were counted"),),
+    ),
+    PeerBug(
+        "RocketMQ (needSkip)",
+        "an undecided half past retention is dropped",
+        f"{_WAITING}::test_undecided_transaction_outlives_retention",
+        "Retention, never guess",
+        (
+            ("undecided_transactions_expire", "given up by age"),
+            ("trim_takes_undecided_halves_along", "asked with|did not outlive"),
+        ),
+    ),
+    PeerBug(
+        "RocketMQ #9640",
+        "clocks of clients decide when a check is due, both ways",
+        f"{_WAITING}::test_clocks_of_clients_move_no_check",
+        "Time",
+        (
+            ("clients_clock_behind_is_believed", "asked while immune: .*clock-behind"),
+            ("clients_clock_ahead_is_believed", "not asked though the immunity is over: .*clock-ahead"),
+        ),
+    ),
+    PeerBug(
+        "RocketMQ (DefaultTransactionalMessageCheckListener)",
+        "the dead-letter write fails and the half is skipped all the same",
+        f"{_WAITING}::test_full_disk_gives_up_nothing_and_counts_nothing",
+        "Never guess, retention",
+        (("half_whose_dead_letter_cannot_be_written_is_skipped", "given up, since a write failed"),),
+    ),
+    PeerBug(
+        "RocketMQ (slave acting master)",
+        "a half that cannot be moved is skipped after ten tries",
+        f"{_WAITING}::test_half_that_cannot_be_moved_is_tried_for_ever_and_never_skipped",
+        "Retention, never guess",
+        (("half_that_cannot_be_moved_is_skipped_after_ten_tries", "the segment went"),),
     ),
 )

@@ -14,10 +14,13 @@ import pytest
 from halfmq.broker import broker as broker_module
 from halfmq.broker.sends import Sends
 from halfmq.core import apply as apply_module
-from halfmq.core.commands import Wanted
-from halfmq.core.decision import Decision, Settled
-from halfmq.core.transaction import machine, states
-from halfmq.model.records import CarriedHalf, Committed
+from halfmq.broker.pump import Failed, Pump
+from halfmq.core import decide as decide_module
+from halfmq.core.commands import CarryForward, Tick, Wanted
+from halfmq.core.decision import Decision, Done, Settled
+from halfmq.core.state import Undecided
+from halfmq.core.transaction import check_schedule, machine, retention, states
+from halfmq.model.records import CarriedHalf, Checked, Committed, DecidedBy, HalfRecord, checked_size
 from halfmq.store.store import Store
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -174,3 +177,142 @@ def commit_is_a_loop_over_the_queues(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(machine, "_commit_many", one_half)
     patch.setitem(apply_module._APPLY, Committed, shows_one)
     patch.setattr(Sends, "_ended", goes_on)
+
+
+# --- waiting ---------------------------------------------------------------------------------------------------
+
+#: RocketMQ's: checks, and age, after which a half is thrown away.
+_CHECKS_MAX: Final = 15
+_AGE_MAX_MS: Final = 72 * 3_600_000
+
+
+def _count_more(patch: pytest.MonkeyPatch, counted: Callable[[Any, Undecided, int], Checked | None]) -> None:
+    """With each tick, also count a check of every transaction for which ``counted`` makes a record (its offset is set here)."""
+    send_checks = decide_module.send_checks
+
+    def send_and_count(state: Any, offset: int, bytes_max: int, now_ms: int) -> Any:
+        records, effects, more = send_checks(state, offset, bytes_max, now_ms)
+        offset += sum(record.size for record in records)
+        known = [one for group in state.producer_groups.values() for one in group.undecided.values()]
+        for record in [counted(state, one, now_ms) for one in known]:
+            if record is not None:
+                records.append(record._replace(offset=offset))
+                offset += record.size
+        return records, effects, more
+
+    patch.setattr(decide_module, "send_checks", send_and_count)
+
+
+def _one_more(known: Undecided, next_ms: int) -> Checked:
+    size = checked_size(known.group, known.tx_id)
+    return Checked(0, size, known.group, known.tx_id, known.halves[0].half_index, known.checks + 1, next_ms)
+
+
+@plant
+def immune_transactions_are_counted(patch: pytest.MonkeyPatch) -> None:
+    """The count is raised in each round, before the immunity is looked at."""
+
+    def counted(state: Any, known: Undecided, now_ms: int) -> Checked | None:
+        return _one_more(known, known.next_check_at_ms) if known.immune_until_ms > now_ms else None
+
+    _count_more(patch, counted)
+
+
+@plant
+def attempts_that_reach_nobody_are_counted(patch: pytest.MonkeyPatch) -> None:
+    """The count is raised, then it turns out that nobody is there."""
+    next_check_ms = decide_module.next_check_ms
+
+    def counted(state: Any, known: Undecided, now_ms: int) -> Checked | None:
+        alone = not state.producer_groups[known.group].members
+        due = known.next_check_at_ms <= now_ms
+        return _one_more(known, now_ms + 30_000) if alone and due else None
+
+    def soonest(state: Any) -> int | None:
+        waiting = [one.next_check_at_ms for group in state.producer_groups.values() for one in group.undecided.values()]
+        asked = next_check_ms(state)
+        return min([*waiting, *([] if asked is None else [asked])], default=None)
+
+    _count_more(patch, counted)
+    patch.setattr(decide_module, "next_check_ms", soonest)
+
+
+def _skip(state: Any, given_up: Callable[[Undecided], bool]) -> None:
+    for group in state.producer_groups.values():
+        for tx_id in [tx_id for tx_id, known in group.undecided.items() if given_up(known)]:
+            apply_module._settle(state, group, tx_id)
+
+
+@plant
+def undecided_transactions_expire(patch: pytest.MonkeyPatch) -> None:
+    """``needSkip``: older than the log's retention."""
+    decide_carry = decide_module._DECIDE[CarryForward]
+
+    def skips_first(state: Any, command: CarryForward, now_ms: int) -> Decision:
+        _skip(state, lambda known: known.prepared_at_ms < now_ms - _AGE_MAX_MS)
+        return decide_carry(state, command, now_ms)
+
+    patch.setitem(decide_module._DECIDE, CarryForward, skips_first)
+
+
+@plant
+def trim_takes_undecided_halves_along(patch: pytest.MonkeyPatch) -> None:
+    """Files go by age, whatever lies in them."""
+    patch.setattr(retention, "_looked_at", lambda state, log_start: iter(()))
+
+
+def _immunity_on_the_clients_clock(patch: pytest.MonkeyPatch, believed: Callable[[int], bool]) -> None:
+    """The rest counts from the time at which the client says that the message was born, where ``believed(behind_ms)``."""
+    half = apply_module._APPLY[HalfRecord]
+
+    def from_birth(state: Any, record: HalfRecord) -> None:
+        behind_ms = state.batch_time_ms - record.message.born_time_ms
+        if believed(behind_ms):
+            properties, facts, immunity = state.parsed
+            state.parsed = properties, facts, max(0, immunity - behind_ms)
+        half(state, record)
+
+    patch.setitem(apply_module._APPLY, HalfRecord, from_birth)
+
+
+@plant
+def clients_clock_behind_is_believed(patch: pytest.MonkeyPatch) -> None:
+    _immunity_on_the_clients_clock(patch, lambda behind_ms: behind_ms > 0)
+
+
+@plant
+def clients_clock_ahead_is_believed(patch: pytest.MonkeyPatch) -> None:
+    _immunity_on_the_clients_clock(patch, lambda behind_ms: behind_ms < 0)
+
+
+@plant
+def half_whose_dead_letter_cannot_be_written_is_skipped(patch: pytest.MonkeyPatch) -> None:
+    """After enough checks it should go elsewhere; the write fails, a line is logged, and it is gone."""
+    make_room = Pump._make_room
+
+    def skips(self: Any, command: Any, now_ms: int) -> Any:
+        refused = make_room(self, command, now_ms)
+        if refused is not None and type(command) is Tick:
+            _skip(self.state, lambda known: known.checks >= _CHECKS_MAX)
+        return refused
+
+    patch.setattr(Pump, "_make_room", skips)
+
+
+@plant
+def half_that_cannot_be_moved_is_skipped_after_ten_tries(patch: pytest.MonkeyPatch) -> None:
+    copied = Pump._copied
+    tries = 0
+
+    def gives_up(self: Any, command: Any, decision: Any, now_ms: int) -> Any:
+        nonlocal tries
+        records, reply, effects = copied(self, command, decision, now_ms)
+        if type(command) is CarryForward and isinstance(reply, Failed):
+            tries += 1
+            if tries > 10:
+                self.state.carrying = retention.Carrying(self.state, command.log_start)
+                self.state.carrying.done = True
+                return (), Done(again=False), ()
+        return records, reply, effects
+
+    patch.setattr(Pump, "_copied", gives_up)

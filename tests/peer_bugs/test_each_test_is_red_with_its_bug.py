@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.peer_bugs.catalogue import BUGS, PeerBug
 from tests.peer_bugs.plants import PLANTS, planted
 
