@@ -36,6 +36,7 @@ from halfmq.core.transaction import invariants
 from halfmq.model import properties
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
+from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
 from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 from tests.simulation.world import DATA, HandClock, Life, Peer, SeededEntropy
@@ -149,14 +150,15 @@ class Story:
         """The state of snapshot and redo is the state of the log alone."""
         digests = []
         for stripped in (False, True):
-            copy = FaultyDisk(1)
-            for path, content in self.disk.image().items():
-                derived = stripped and path.parent != DATA and path.parent.name != "log"
-                if not derived:
-                    copy.make_directories(path.parent)
-                    copy.open(path, create=True).close()
-                    copy.put(path, content)
-            store = Store.open(copy, DATA, entropy=SeededEntropy(1), segment_bytes=1 << 16, reserve_bytes=0)
+            copy = self.disk.fork(1)
+            copy.kill()
+            if stripped:
+                for path in copy.paths():
+                    if path.parent != DATA and path.parent.name != "log":
+                        copy.remove(path)
+            store = Store.open(
+                copy, DATA, entropy=SeededEntropy(1), segment_bytes=1 << 16, make_syncer=HandFlush, reserve_bytes=0
+            )
             state, _ = recover(
                 store, self.config.settings_for(store) if hasattr(self.config, "settings_for") else self.settings(store)
             )

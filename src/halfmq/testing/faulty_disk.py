@@ -8,201 +8,140 @@ be there after a power loss. ``sync`` moves a file from one to the other, ``sync
                         change of a name is kept or lost on its own; so is each file's length. Open files and locks die
     kill()              the process ends, the page cache stays
     power_fails_after   an operation is cut in the middle: raises ``PowerLost``; call ``crash`` or ``kill`` next
-    fail                the next matching writes, syncs or allocations raise an OSError
+    before, after       called with each operation; may raise ``PowerLost`` there
+    cut_write           the write that ``before`` was called with is cut after so many bytes
+    fail                the next matching writes, syncs or allocations raise an OSError; a write may be short
+    fail_by_chance      so do the matching ones that the dice choose, until ``heal``
     fill                the disk has only so many bytes more
-    flip_bit            a bit rots, on the disk and in the cache
+    flip_bit, rot       a bit rots, on the disk and in the cache
     sync_is_a_lie       syncs return and do nothing: with it, a test of durability must go red
+    fork                another disk in the same state, to see what a crash here would leave
 
-A sync that fails drops what it should have written, as Linux does: the pages count as clean afterwards, and a second sync
-succeeds without writing them. All dice come from one seed, so a run repeats exactly.
+A sync that fails wrote some sectors of what it should have written, or none, or all; nothing is dirty afterwards, and a
+second sync succeeds without writing the rest, as on Linux. Until the process ends the cache still shows it; afterwards
+it may be dropped.
+
+``faults`` counts what happened, by the names in ``disk_faults``. All dice come from one seed, so a run repeats exactly.
 """
 
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, NoReturn
 
-SECTOR_BYTES: Final = 512
+from halfmq.testing.disk_faults import MISDIRECTED, Fails, FaultOrders
+from halfmq.testing.page_cache import BLOCK_BYTES, SECTOR_BYTES, CachedFile
+
+__all__ = ["BLOCK_BYTES", "MISDIRECTED", "SECTOR_BYTES", "FaultyDisk", "FaultyFile", "Operation", "PowerLost"]
+
 #: Of what was not synced, this share survives a crash; one of them is chosen for each crash.
 _KEPT: Final = (0.0, 0.1, 0.5, 0.5, 0.9, 1.0)
+#: The same, for a sync that fails.
+_KEPT_BY_FAILED_SYNC: Final = (0.0, 0.0, 0.5, 1.0)
 _PLENTY: Final = 1 << 50
 
 
 class PowerLost(BaseException):
-    """The power failed in the middle of an operation. Nothing but ``FaultyDisk.crash`` may follow.
+    """The power failed in the middle of an operation. Nothing but ``FaultyDisk.crash`` or ``kill`` may follow.
 
     No ``Exception``, since there is nobody left who could handle it.
     """
 
 
-class _Inode:
-    """The content of a file, seen and durable."""
+class Operation(NamedTuple):
+    """Something that changes the disk. ``at``, ``length``: of a write; the new length of an allocation or truncation."""
 
-    __slots__ = ("durable", "durable_size", "older", "pending", "seen", "sizes")
-
-    def __init__(self) -> None:
-        self.seen = bytearray()
-        self.durable = bytearray()
-        #: Length that survives; ``durable`` may be shorter or longer, zeros are implied.
-        self.durable_size = 0
-        #: Writes since the last sync, in order.
-        self.pending: list[tuple[int, bytes]] = []
-        #: Lengths since the last sync, in order.
-        self.sizes: list[int] = []
-        #: Shorter contents that are mapped by somebody; later writes show in them too.
-        self.older: list[bytearray] = []
-
-    def write(self, at: int, data: bytes) -> None:
-        end = at + len(data)
-        if end > len(self.seen):
-            self.resize(end)
-        self.seen[at:end] = data
-        for old in self.older:
-            if at < len(old):
-                old[at:end] = data[: len(old) - at]
-        self.pending.append((at, data))
-
-    def resize(self, length: int) -> None:
-        if length == len(self.seen):
-            return
-        if not self.seen:
-            self.seen = bytearray(length)  # pages of a long file that is mostly zeros are never touched
-            self.sizes.append(length)
-            return
-        try:
-            if length > len(self.seen):
-                self.seen.extend(bytes(length - len(self.seen)))
-            else:
-                del self.seen[length:]
-        except BufferError:  # mapped: the map keeps the old length
-            self.older.append(self.seen)
-            self.seen = self.seen[:length] + bytes(max(0, length - len(self.seen)))
-        self.sizes.append(length)
-
-    def make_durable(self) -> None:
-        self.durable_size = len(self.seen)
-        for at, data in self.pending:
-            _put(self.durable, at, data)
-        del self.durable[self.durable_size :]
-        self.pending.clear()
-        self.sizes.clear()
-
-    def forget_pending(self) -> None:
-        """What a failed sync does: the cache says one thing, the disk another, and nothing is dirty any more."""
-        self.pending.clear()
-        self.sizes.clear()
-
-    def lose_power(self, dice: random.Random, kept: float) -> None:
-        sizes = [self.durable_size, *self.sizes]
-        size = sizes[-1] if dice.random() < kept else dice.choice(sizes)
-        self._keep_sectors(dice, kept)
-        del self.durable[size:]
-        self.durable_size = size
-        self.seen = bytearray(size)
-        self.seen[: len(self.durable)] = self.durable
-        self.pending = []
-        self.sizes = []
-        self.older = []
-
-    def _keep_sectors(self, dice: random.Random, kept: float) -> None:
-        """Each sector gets the content it had after any number of the writes that touched it."""
-        if not self.pending or kept == 0.0:
-            return
-        if kept == 1.0:
-            for at, data in self.pending:
-                _put(self.durable, at, data)
-            return
-        touched: dict[int, list[tuple[int, bytes]]] = {}
-        for at, data in self.pending:
-            for sector in range(at // SECTOR_BYTES, (at + len(data) - 1) // SECTOR_BYTES + 1):
-                touched.setdefault(sector, []).append((at, data))
-        for sector, writes in touched.items():
-            count = len(writes) if dice.random() < kept else dice.randrange(len(writes))
-            start = sector * SECTOR_BYTES
-            for at, data in writes[:count]:
-                low = max(at, start)
-                high = min(at + len(data), start + SECTOR_BYTES)
-                _put(self.durable, low, data[low - at : high - at])
-
-
-def _put(content: bytearray, at: int, data: bytes) -> None:
-    if at > len(content):
-        content.extend(bytes(at - len(content)))
-    content[at : at + len(data)] = data
+    #: write, sync, allocate, truncate, create, rename (``path`` is the new name), remove, mkdir, sync_directory
+    kind: str
+    path: Path
+    at: int
+    length: int
+    #: Counts from 1 on this disk.
+    number: int
 
 
 class FaultyFile:
     """One open file of a ``FaultyDisk``. After a crash every call raises EIO."""
 
-    def __init__(self, disk: "FaultyDisk", path: Path, inode: _Inode, writable: bool) -> None:
+    def __init__(self, disk: "FaultyDisk", path: Path, inode: CachedFile, writable: bool) -> None:
         self.path = path
         self._disk = disk
-        self._inode: _Inode | None = inode
+        self._inode: CachedFile | None = inode
         self._writable = writable
         self._life = disk.crashes
         self._view: memoryview | None = None
-        self._viewed: bytearray | None = None
+        self._viewed: object = None
 
     def write(self, at: int, parts: list[bytes]) -> int:
         inode = self._alive()
         if not self._writable:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self.path))
         data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
-        grown = at + len(data) - len(inode.seen)
-        lost = self._disk._step("write", self.path)
-        if grown > 0:
-            self._disk._claim(grown, self.path)
-        if data:
-            inode.write(at, data)
-        if lost:
-            raise PowerLost
+        disk = self._disk
+        fails = disk._begin("write", self.path, at, len(data))
+        if fails is not None:
+            at, data = disk._spoil(fails, at, data, len(inode.seen))
+        if disk._cutting is not None:
+            data = data[: disk._cutting]
+        fitting = disk._claim_write(inode, at, len(data))
+        if fitting:
+            inode.write(at, data if fitting == len(data) else data[:fitting])
+        if disk._cutting is not None:
+            disk._lose("torn write")
+        if fitting < len(data):
+            disk._full("write", self.path)
+        if fails is not None and fails.code != MISDIRECTED:
+            disk._raise("write", fails.code, self.path)
+        disk._end()
         return len(data)
 
     def read(self, at: int, length: int) -> bytes:
         return bytes(self._alive().seen[at : at + length])
 
     def view(self) -> memoryview:
-        seen = self._alive().seen
-        if self._view is None or self._viewed is not seen or len(self._view) != len(seen):
-            self._viewed = seen
-            # Mapped through a view that nobody can write to.
-            self._view = memoryview(seen).toreadonly()
+        inode = self._alive()
+        if self._view is None or self._viewed is not inode.seen or len(self._view) != len(inode.seen):
+            self._view = inode.view()
+            self._viewed = inode.seen
         return self._view
 
     def sync(self) -> None:
         inode = self._alive()
-        try:
-            lost = self._disk._step("sync", self.path)
-        except OSError:
-            inode.forget_pending()
-            raise
-        if lost:  # some of it arrived
-            raise PowerLost
-        if not self._disk.sync_is_a_lie:
+        disk = self._disk
+        fails = disk._begin("sync", self.path)
+        if disk._cutting is not None:
+            disk._lose("cut operation")
+        if fails is not None:
+            lost = inode.fail_to_sync(disk.orders.dice, disk.failed_sync_keeps())
+            disk.faults["failed sync lost" if lost else "failed sync kept"] += 1
+            disk._raise("sync", fails.code, self.path)
+        if not disk.sync_is_a_lie:
             inode.make_durable()
+        disk._end()
 
     def allocate(self, length: int) -> None:
         inode = self._alive()
-        lost = self._disk._step("allocate", self.path)
-        grown = length - len(inode.seen)
-        if grown > 0:
-            self._disk._claim(grown, self.path)
-            inode.resize(length)
-        if lost:
-            raise PowerLost
+        if self._disk._begin_whole("allocate", self.path, length):
+            if not self._disk._claim(inode, range(-(-length // BLOCK_BYTES))):
+                self._disk._full("allocate", self.path)
+            if length > len(inode.seen):
+                inode.resize(length)
+        self._disk._end_whole()
 
     def truncate(self, length: int) -> None:
         inode = self._alive()
-        lost = self._disk._step("truncate", self.path)
-        inode.resize(length)
-        if lost:
-            raise PowerLost
+        if self._disk._begin_whole("truncate", self.path, length):
+            before = len(inode.claimed)
+            inode.resize(length)
+            self._disk._used += (len(inode.claimed) - before) * BLOCK_BYTES
+        self._disk._end_whole()
 
     def data_ranges(self, at: int) -> list[tuple[int, int]]:
-        size = len(self._alive().seen)
-        return [(at, size)] if at < size else []
+        return self._alive().data_ranges(at)
 
     def size(self) -> int:
         return len(self._alive().seen)
@@ -212,7 +151,7 @@ class FaultyFile:
         self._viewed = None
         self._inode = None
 
-    def _alive(self) -> _Inode:
+    def _alive(self) -> CachedFile:
         if self._inode is None:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self.path))
         if self._life != self._disk.crashes:
@@ -221,7 +160,7 @@ class FaultyFile:
 
 
 class _Lock:
-    def __init__(self, disk: "FaultyDisk", path: Path) -> None:
+    def __init__(self, disk: "FaultyDisk", path: str) -> None:
         self._disk = disk
         self._path = path
         self._life = disk.crashes
@@ -238,226 +177,427 @@ class _Lock:
 
 
 #: A directory is a name that leads to None.
-_Names = dict[Path, _Inode | None]
-#: A change of names, to be done to either state.
-_Change = Callable[[_Names], None]
+_Names = dict[str, CachedFile | None]
+
+
+class _Change(NamedTuple):
+    """A change of names, to be done to either state. ``old`` goes if it leads to ``inode``; ``new`` leads there then."""
+
+    directories: tuple[str, ...]
+    old: str
+    new: str
+    inode: CachedFile | None
+
+    def do(self, names: _Names) -> None:
+        if self.old and names.get(self.old) is self.inode:
+            names.pop(self.old, None)
+        if self.new:
+            names[self.new] = self.inode
+
+
+def _parent(name: str) -> str:
+    return name.rpartition("/")[0] or "/"
 
 
 class FaultyDisk:
-    """A ``Disk``. Same seed and same calls: same disk."""
+    """A ``Disk``. Same seed and same calls: same disk. Not for more than one thread at a time."""
 
     def __init__(self, seed: int = 0) -> None:
         self.dice = random.Random(seed)
+        self.orders = FaultOrders(seed)
+        #: What went wrong so far, by name.
+        self.faults: Counter[str] = self.orders.counts
         #: Syncs return without doing anything, of files and of directories.
         self.sync_is_a_lie = False
+        #: Share of the dirty sectors that a failed sync wrote after all; None: the dice choose for each.
+        self.failed_sync_keeps_share: float | None = None
         #: How often power was lost or the process killed; files that were opened before are dead.
         self.crashes = 0
         #: Operations that change something, so far: what ``power_fails_after`` counts.
         self.steps = 0
-        #: Called with (operation, path) before each step; for tests that look at the order of things.
-        self.on_step: Callable[[str, Path], None] | None = None
-        root: _Names = {Path("/"): None}
-        self._seen: _Names = dict(root)
-        self._durable: _Names = dict(root)
-        #: Changes of names that no ``sync_directory`` has covered, in order, with the directories they are in.
-        self._changes: list[tuple[frozenset[Path], _Change]] = []
-        self._locked: set[Path] = set()
-        self._room = _PLENTY
-        self._fail: list[tuple[str, str, int]] = []
+        #: Called before and after each of them; ``after`` not when it failed. Whoever raises ``PowerLost`` there calls
+        #: ``crash`` or ``kill`` next.
+        self.before: Callable[[Operation], object] | None = None
+        self.after: Callable[[Operation], object] | None = None
+        self._seen: _Names = {"/": None}
+        self._durable: _Names = {"/": None}
+        #: Changes of names that no ``sync_directory`` has covered, in order.
+        self._changes: list[_Change] = []
+        self._locked: set[str] = set()
+        self._capacity = _PLENTY
+        self._used = 0
+        self._was_full = False
         self._power_fails_at: int | None = None
+        #: The operation under way is cut; of a write, so many bytes are done.
+        self._cutting: int | None = None
+        self._gone = False
+        self._operation: Operation | None = None
 
     # --- what a test does to it ------------------------------------------------------------------------------
 
-    def crash(self) -> None:
-        """Power is lost and comes back. See the module's text for what survives."""
+    def crash(self, *, power: bool = True, keep: float | None = None) -> None:
+        """Power is lost and comes back. See the module's text for what survives.
+
+        ``power=False`` is ``kill``. ``keep``: the share of what was not synced that survives, 0.0 nothing and 1.0 all;
+        None: the dice choose.
+        """
+        if not power:
+            self.kill()
+            return
         dice = self.dice
-        kept = dice.choice(_KEPT)
-        used = self._used()
-        for _, change in self._changes:
+        kept = dice.choice(_KEPT) if keep is None else keep
+        self.faults["power loss"] += 1
+        for change in self._changes:
             if dice.random() < kept:
-                change(self._durable)
+                change.do(self._durable)
+            else:
+                self.faults["lost names"] += 1
         self._changes.clear()
-        self._seen = {path: inode for path, inode in self._durable.items() if self._reachable(path)}
+        self._seen = {name: inode for name, inode in self._durable.items() if self._reachable(name)}
         self._durable = dict(self._seen)
-        for path in sorted(self._seen):
-            inode = self._seen[path]
+        for name in sorted(self._seen):
+            inode = self._seen[name]
             if inode is not None:
-                inode.lose_power(dice, kept)
-        self._give_back(used - self._used())
-        self.kill()
+                self.faults["lost sectors"] += inode.lose_power(dice, kept)
+        self._used = sum(len(inode.claimed) for inode in self._inodes()) * BLOCK_BYTES
+        self._new_life()
 
     def kill(self) -> None:
         """The process dies, the machine does not: open files and locks are gone, what was written stays unsynced."""
-        self._locked.clear()
-        self._fail.clear()
-        self._power_fails_at = None
-        self.crashes += 1
+        self.faults["kill"] += 1
+        for inode in self._inodes():
+            inode.forget_maps()
+            if inode.lost and self.dice.random() < 0.5:
+                inode.drop_cache()
+                self.faults["cache dropped"] += 1
+        self._new_life()
 
     def power_fails_after(self, steps: int) -> None:
         """The operation after so many more steps is done in part, and raises ``PowerLost``."""
         self._power_fails_at = self.steps + steps
 
-    def fail(self, operation: str, code: int = errno.EIO, *, path_ends: str = "", times: int = 1) -> None:
-        """The next ``times`` operations ("write", "sync", "allocate", "create", "rename", ...) on such paths raise."""
-        self._fail += [(operation, path_ends, code)] * times
+    def cut_write(self, done: int) -> None:
+        """From ``before``: of this write ``done`` bytes are done, then it raises ``PowerLost``."""
+        self._cutting = done
+
+    def fail(
+        self, operation: str, code: int = errno.EIO, *, path_ends: str = "", times: int = 1, short: bool = False
+    ) -> None:
+        """The next ``times`` operations ("write", "sync", "allocate", "create", "rename", ...) on such paths raise.
+
+        ``short``: some bytes of the write are written first. ``MISDIRECTED`` for a write: nothing is raised, the bytes
+        go to another place of the file.
+        """
+        self.orders.order(operation, path_ends, Fails(code, short), times)
+
+    def fail_by_chance(
+        self, operation: str, share: float, code: int = errno.EIO, *, path_ends: str = "", short: bool = False
+    ) -> None:
+        """From now on until ``heal``, ``share`` of these operations raise, also after a crash."""
+        self.orders.order_by_chance(operation, path_ends, Fails(code, short), share)
 
     def heal(self) -> None:
         """Nothing that was ordered happens any more, no failure and no loss of power; the disk has room again."""
-        self._fail.clear()
+        self.orders.clear()
         self._power_fails_at = None
-        self._room = _PLENTY
+        self._set_capacity(_PLENTY)
 
     def fill(self, room: int) -> None:
-        """From now on the disk has ``room`` bytes; removed files give theirs back."""
-        self._room = room
+        """From now on the disk has ``room`` bytes, in blocks of 4,096; removed files give theirs back."""
+        self._set_capacity(self._used + room)
 
     def flip_bit(self, path: Path, at: int, bit: int = 0) -> None:
         """A bit of a file rots, where it lies and where it is seen."""
-        inode = self._inode(path)
-        value = inode.seen[at] ^ (1 << bit)
-        inode.seen[at] = value
-        for old in inode.older:
-            if at < len(old):
-                old[at] = value
-        if at < len(inode.durable):
-            inode.durable[at] = value
+        self._inode(path).flip_bit(at, bit)
+        self.faults["bit flip"] += 1
+
+    def rot(self, path: Path) -> int | None:
+        """Some bit of what was ever written to the file; returns its place. None: nothing was."""
+        ranges = self._inode(path).data_ranges(0)
+        if not ranges:
+            return None
+        dice = self.orders.dice
+        at = dice.randrange(*dice.choice(ranges))
+        self.flip_bit(path, at, dice.randrange(8))
+        return at
 
     def put(self, path: Path, content: bytes) -> None:
         """Replace the content of a file, durably, as somebody with an editor would."""
         inode = self._inode(path)
+        self._used -= len(inode.claimed) * BLOCK_BYTES
+        inode.resize(0)
         inode.resize(len(content))
-        inode.write(0, content)
+        for at in range(0, len(content), BLOCK_BYTES):
+            block = content[at : at + BLOCK_BYTES]
+            if block.strip(b"\0"):
+                inode.write(at, block)
         inode.make_durable()
+        self._used += len(inode.claimed) * BLOCK_BYTES
 
     def content(self, path: Path) -> bytes:
         """What a reader sees."""
-        return bytes(self._inode(path).seen)
+        return bytes(self._inode(path).seen[:])
+
+    def paths(self) -> tuple[Path, ...]:
+        """Every file, sorted."""
+        return tuple(Path(name) for name in sorted(self._seen) if self._seen[name] is not None)
 
     def image(self) -> dict[Path, bytes]:
         """Every file as a reader sees it: to show that something changed nothing."""
-        return {path: bytes(inode.seen) for path, inode in self._seen.items() if inode is not None}
+        return {Path(name): bytes(inode.seen[:]) for name, inode in self._seen.items() if inode is not None}
+
+    def fingerprint(self) -> bytes:
+        """Equal for two disks on which a reader sees the same."""
+        summed = blake2b(digest_size=16)
+        for name in sorted(self._seen):
+            inode = self._seen[name]
+            summed.update(f"{name}\n{None if inode is None else len(inode.seen)}\n".encode())
+            for start, end in inode.data_ranges(0) if inode is not None else ():
+                content = inode.seen[start:end] if inode is not None else b""
+                if content.strip(b"\0"):
+                    summed.update(start.to_bytes(8, "big"))
+                    summed.update(content)
+        return summed.digest()
+
+    def fork(self, seed: int = 0) -> "FaultyDisk":
+        """Another disk in the state of this one, with what is not synced, and dice of its own; nothing is open there.
+
+        Call ``crash`` or ``kill`` on it. Orders and observers stay here; ``sync_is_a_lie`` goes with it.
+        """
+        other = FaultyDisk(seed)
+        copies: dict[int, CachedFile] = {}
+
+        def copied(inode: CachedFile | None) -> CachedFile | None:
+            if inode is None:
+                return None
+            if id(inode) not in copies:
+                copies[id(inode)] = inode.copy()
+            return copies[id(inode)]
+
+        other._seen = {name: copied(inode) for name, inode in self._seen.items()}
+        other._durable = {name: copied(inode) for name, inode in self._durable.items()}
+        other._changes = [change._replace(inode=copied(change.inode)) for change in self._changes]
+        other._capacity, other._used, other._was_full = self._capacity, self._used, self._was_full
+        other.sync_is_a_lie = self.sync_is_a_lie
+        other.crashes, other.steps = self.crashes, self.steps
+        return other
 
     # --- Disk ------------------------------------------------------------------------------------------------
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> FaultyFile:
-        if path in self._seen:
-            inode = self._seen[path]
+        name = str(path)
+        if name in self._seen:
+            inode = self._seen[name]
             if inode is None:
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
             return FaultyFile(self, path, inode, writable)
         if not create:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         self._need_directory(path.parent)
-        lost = self._step("create", path)
-        made = _Inode()
-        self._change({path.parent}, lambda names: names.__setitem__(path, made))
-        if lost:
-            raise PowerLost
+        made = CachedFile()
+        if self._begin_whole("create", path):
+            self._change(_Change((_parent(name),), "", name, made))
+        self._end_whole()
         return FaultyFile(self, path, made, writable)
 
     def exists(self, path: Path) -> bool:
-        return path in self._seen
+        return str(path) in self._seen
 
     def list(self, directory: Path) -> list[str]:
-        return sorted(path.name for path in self._seen if path.parent == directory and path != directory)
+        start = str(directory).rstrip("/") + "/"
+        skipped = len(start)
+        return sorted(
+            name[skipped:]
+            for name in self._seen
+            if name.startswith(start) and len(name) > skipped and "/" not in name[skipped:]
+        )
 
     def make_directories(self, directory: Path) -> None:
-        missing = [path for path in (directory, *directory.parents) if path not in self._seen]
-        for path in reversed(missing):
-            self._step("mkdir", path)
-            self._change({path.parent}, lambda names, path=path: names.__setitem__(path, None))  # type: ignore[misc]
+        missing = []
+        name = str(directory)
+        while name not in self._seen:
+            missing.append(name)
+            name = _parent(name)
+        for name in reversed(missing):
+            if self._begin_whole("mkdir", Path(name)):
+                self._change(_Change((_parent(name),), "", name, None))
+            self._end_whole()
 
     def rename(self, old: Path, new: Path) -> None:
         inode = self._inode(old)
         self._need_directory(new.parent)
-        lost = self._step("rename", new)
-        replaced = self._seen.get(new)
-        if replaced is not None and replaced is not inode:
-            self._give_back(len(replaced.seen))
-
-        def change(names: _Names) -> None:
-            if names.get(old) is inode:
-                del names[old]
-            names[new] = inode
-
-        self._change({old.parent, new.parent}, change)
-        if lost:
-            raise PowerLost
+        if self._begin_whole("rename", new):
+            from_name, to_name = str(old), str(new)
+            replaced = self._seen.get(to_name)
+            if replaced is not None and replaced is not inode:
+                self._used -= len(replaced.claimed) * BLOCK_BYTES
+            directories = (_parent(from_name), _parent(to_name))
+            self._change(_Change(directories, from_name, to_name, inode))
+        self._end_whole()
 
     def remove(self, path: Path) -> None:
         inode = self._inode(path)
-        lost = self._step("remove", path)
-        self._give_back(len(inode.seen))
-
-        def change(names: _Names) -> None:
-            if names.get(path) is inode:
-                del names[path]
-
-        self._change({path.parent}, change)
-        if lost:
-            raise PowerLost
+        if self._begin_whole("remove", path):
+            self._used -= len(inode.claimed) * BLOCK_BYTES
+            name = str(path)
+            self._change(_Change((_parent(name),), name, "", inode))
+        self._end_whole()
 
     def sync_directory(self, directory: Path) -> None:
         self._need_directory(directory)
-        if self._step("sync_directory", directory):
-            raise PowerLost
-        if self.sync_is_a_lie:
-            return
-        waiting = []
-        for directories, change in self._changes:
-            if directory in directories:
-                change(self._durable)
-            else:
-                waiting.append((directories, change))
-        self._changes = waiting
+        if self._begin_whole("sync_directory", directory) and not self.sync_is_a_lie:
+            name = str(directory)
+            waiting = []
+            for change in self._changes:
+                if name in change.directories:
+                    change.do(self._durable)
+                else:
+                    waiting.append(change)
+            self._changes = waiting
+        self._end_whole()
 
     def free_bytes(self, directory: Path) -> int:
-        return self._room
+        return max(0, self._capacity - self._used)
 
     def lock(self, path: Path) -> object | None:
-        if path in self._locked:
+        if str(path) in self._locked:
             return None
         self.open(path, create=True)
-        return _Lock(self, path)
+        return _Lock(self, str(path))
 
-    # --- inside ----------------------------------------------------------------------------------------------
+    # --- each operation --------------------------------------------------------------------------------------
 
-    def _step(self, operation: str, path: Path) -> bool:
-        """Count an operation; raise what was ordered for it. True: power fails in the middle of it."""
+    def _begin(self, kind: str, path: Path, at: int = 0, length: int = 0) -> Fails | None:
+        """Count an operation, tell the observer, and see how it fails. ``_cutting`` says whether it is cut."""
+        if self._gone:
+            raise PowerLost
         self.steps += 1
-        if self.on_step is not None:
-            self.on_step(operation, path)
-        for place, (wanted, path_ends, code) in enumerate(self._fail):
-            if wanted == operation and str(path).endswith(path_ends):
-                del self._fail[place]
-                raise OSError(code, os.strerror(code), str(path))
-        return self._power_fails_at is not None and self.steps > self._power_fails_at
+        if self.before is not None or self.after is not None:
+            self._operation = Operation(kind, path, at, length, self.steps)
+            if self.before is not None:
+                self._call(self.before)
+        if self._power_fails_at is not None and self.steps > self._power_fails_at:
+            self._cutting = self.dice.randint(0, length if kind == "write" else 1)
+        return self.orders.take(kind, path) if self.orders.any else None
 
-    def _claim(self, grown: int, path: Path) -> None:
-        if grown > self._room:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        self._room -= grown
+    def _end(self) -> None:
+        if self.after is not None:
+            self._call(self.after)
 
-    def _used(self) -> int:
-        return sum(len(inode.seen) for inode in self._seen.values() if inode is not None)
+    def _call(self, observer: Callable[[Operation], object]) -> None:
+        assert self._operation is not None
+        try:
+            observer(self._operation)
+        except PowerLost:
+            self._gone = True
+            raise
 
-    def _give_back(self, length: int) -> None:
-        self._room += length
+    def _begin_whole(self, kind: str, path: Path, length: int = 0) -> bool:
+        """As ``_begin``, for an operation that is done or not, never half. True: do it. Raises what it fails with."""
+        fails = self._begin(kind, path, 0, length)
+        if fails is not None:
+            self._raise(kind, fails.code, path)
+        return self._cutting != 0
 
-    def _change(self, directories: set[Path], change: _Change) -> None:
-        change(self._seen)
-        self._changes.append((frozenset(directories), change))
+    def _end_whole(self) -> None:
+        if self._cutting is not None:
+            self._lose("cut operation")
+        self._end()
 
-    def _inode(self, path: Path) -> _Inode:
-        inode = self._seen.get(path)
+    def _lose(self, what: str) -> NoReturn:
+        self._cutting = None
+        self._gone = True
+        self.faults[what] += 1
+        raise PowerLost
+
+    def _raise(self, kind: str, code: int, path: Path) -> NoReturn:
+        self.orders.count_error(kind, code)
+        raise OSError(code, os.strerror(code), str(path))
+
+    def _spoil(self, fails: Fails, at: int, data: bytes, size: int) -> tuple[int, bytes]:
+        """What a write that fails does."""
+        dice = self.orders.dice
+        if fails.code == MISDIRECTED:
+            self.faults["misdirected write"] += 1
+            return dice.randrange(max(1, size - len(data) + 1)), data
+        if not fails.short:
+            return at, b""
+        self.faults["short write"] += 1
+        return at, data[: dice.randint(0, max(0, len(data) - 1))]
+
+    def failed_sync_keeps(self) -> float:
+        """Share of the dirty sectors that the sync which now fails wrote after all."""
+        share = self.failed_sync_keeps_share
+        return self.orders.dice.choice(_KEPT_BY_FAILED_SYNC) if share is None else share
+
+    # --- room ------------------------------------------------------------------------------------------------
+
+    def _claim(self, inode: CachedFile, blocks: range) -> bool:
+        """Space for all of them, or for none."""
+        new = [block for block in blocks if block not in inode.claimed]
+        if self._used + len(new) * BLOCK_BYTES > self._capacity:
+            return False
+        inode.claimed.update(new)
+        self._used += len(new) * BLOCK_BYTES
+        return True
+
+    def _claim_write(self, inode: CachedFile, at: int, length: int) -> int:
+        """How many of these bytes have space; it is claimed."""
+        if not length:
+            return 0
+        for block in range(at // BLOCK_BYTES, -(-(at + length) // BLOCK_BYTES)):
+            if block not in inode.claimed:
+                if self._used + BLOCK_BYTES > self._capacity:
+                    fitting = max(0, block * BLOCK_BYTES - at)
+                    self.faults["short write"] += fitting > 0
+                    return fitting
+                inode.claimed.add(block)
+                self._used += BLOCK_BYTES
+        return length
+
+    def _full(self, kind: str, path: Path) -> NoReturn:
+        if not self._was_full:
+            self.faults["disk full"] += 1
+            self._was_full = True
+        self._raise(kind, errno.ENOSPC, path)
+
+    def _set_capacity(self, capacity: int) -> None:
+        if self._was_full and capacity > self._capacity:
+            self.faults["room again"] += 1
+            self._was_full = False
+        self._capacity = capacity
+
+    # --- names -----------------------------------------------------------------------------------------------
+
+    def _new_life(self) -> None:
+        self._locked.clear()
+        self.orders.clear_next()
+        self._power_fails_at = None
+        self._cutting = None
+        self._gone = False
+        self.crashes += 1
+
+    def _change(self, change: _Change) -> None:
+        change.do(self._seen)
+        self._changes.append(change)
+
+    def _inodes(self) -> Iterator[CachedFile]:
+        return (inode for inode in self._seen.values() if inode is not None)
+
+    def _inode(self, path: Path) -> CachedFile:
+        inode = self._seen.get(str(path))
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return inode
 
     def _need_directory(self, directory: Path) -> None:
-        if self._seen.get(directory, directory) is not None:
+        if self._seen.get(str(directory), directory) is not None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
 
-    def _reachable(self, path: Path) -> bool:
+    def _reachable(self, name: str) -> bool:
         """Whether every directory on the way to it survived."""
-        return all(parent in self._durable for parent in path.parents)
+        while name != "/":
+            name = _parent(name)
+            if name not in self._durable:
+                return False
+        return True

@@ -89,7 +89,7 @@ def test_a_segment_is_never_shrunk(under: make.LogUnderTest, disk: FaultyDisk) -
 def test_one_write_per_batch(under: make.LogUnderTest, disk: FaultyDisk) -> None:
     under.append(make.plain())
     steps: list[str] = []
-    disk.on_step = lambda operation, path: steps.append(operation)
+    disk.before = lambda operation: steps.append(operation.kind)
     under.append(*[make.plain(b"x" * 100)] * 30)
     assert steps == ["write"]
 
@@ -183,7 +183,7 @@ def test_only_segments_written_since_are_synced(under: make.LogUnderTest, disk: 
         under.append(make.plain(b"x" * 20_000))
     under.log.sync(under.log.end)
     synced: list[str] = []
-    disk.on_step = lambda operation, path: synced.append(path.name) if operation == "sync" else None
+    disk.before = lambda operation: synced.append(operation.path.name) if operation.kind == "sync" else None
     under.append(make.plain())
     under.log.sync(under.log.end)
     assert synced == [segment_name(under.log.end // make.SEGMENT * make.SEGMENT)]
@@ -248,7 +248,7 @@ def test_the_next_segment_is_there_before_it_is_needed(under: make.LogUnderTest,
     assert under.log.prepare_next()
     assert disk.list(HOME) == [segment_name(0), segment_name(make.SEGMENT)]
     steps: list[str] = []
-    disk.on_step = lambda operation, path: steps.append(operation)
+    disk.before = lambda operation: steps.append(operation.kind)
     fill_segment(under)
     under.append(make.plain(b"x" * 10_000))
     assert set(steps) == {"write"}, "a roll costs nothing on the writer's thread"
@@ -342,7 +342,7 @@ def test_trim_removes_whole_segments_oldest_first_and_each_durably(under: make.L
         under.append(make.plain(b"x" * 8_000))
     under.log.sync(under.log.end)
     steps: list[str] = []
-    disk.on_step = lambda operation, path: steps.append(f"{operation} {path.name}")
+    disk.before = lambda operation: steps.append(f"{operation.kind} {operation.path.name}")
     assert under.log.trim(2 * make.SEGMENT + 8) == [0, make.SEGMENT]
     assert steps == [
         f"remove {segment_name(0)}", "sync_directory log", f"remove {segment_name(make.SEGMENT)}", "sync_directory log",

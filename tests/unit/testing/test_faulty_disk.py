@@ -1,13 +1,16 @@
 """What the faulty disk breaks, and what it must not break. The port itself: ``tests/unit/runtime/test_disk.py``."""
 
 import errno
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from halfmq.testing.faulty_disk import SECTOR_BYTES, FaultyDisk, PowerLost
+from halfmq.testing.faulty_disk import BLOCK_BYTES, MISDIRECTED, SECTOR_BYTES, FaultyDisk, Operation, PowerLost
 
 HOME = Path("/store")
 
@@ -152,34 +155,290 @@ def test_errors_come_when_ordered_and_only_then() -> None:
     assert disk.content(HOME / "a") == b"xbc"
 
 
-def test_a_failed_sync_loses_the_pages_although_the_next_one_succeeds() -> None:
+def failed_sync(share: float | None) -> Callable[[FaultyDisk], None]:
     def prepare(disk: FaultyDisk) -> None:
         durable_file(disk, b"old")
         file = disk.open(HOME / "a")
         file.write(0, [b"new"])
+        disk.failed_sync_keeps_share = share
         disk.fail("sync")
         with pytest.raises(OSError, match="Input/output"):
             file.sync()
         assert disk.content(HOME / "a") == b"new"
         file.sync()
 
-    assert after_crashes(prepare, lambda disk: disk.content(HOME / "a")) == {b"old": 200}
+    return prepare
+
+
+@pytest.mark.parametrize(("share", "left"), [(0.0, {b"old"}), (1.0, {b"new"}), (None, {b"old", b"new"})])
+def test_a_failed_sync_loses_pages_or_not_and_the_next_one_succeeds_without_them(
+    share: float | None, left: set[bytes]
+) -> None:
+    assert set(after_crashes(failed_sync(share), lambda disk: disk.content(HOME / "a"))) == left
+
+
+def test_what_a_failed_sync_lost_is_written_by_a_sync_behind_a_new_write() -> None:
+    def prepare(disk: FaultyDisk) -> None:
+        failed_sync(0.0)(disk)
+        file = disk.open(HOME / "a")
+        file.write(0, [b"n"])
+        file.sync()
+
+    assert set(after_crashes(prepare, lambda disk: disk.content(HOME / "a"))) == {b"new"}
+
+
+def test_a_killed_process_may_find_that_the_cache_dropped_what_a_failed_sync_lost() -> None:
+    seen = set()
+    for seed in range(20):
+        disk = disk_with_home(seed)
+        failed_sync(0.0)(disk)
+        disk.kill()
+        seen.add((disk.content(HOME / "a"), disk.faults["cache dropped"]))
+    assert seen == {(b"new", 0), (b"old", 1)}
 
 
 def test_a_full_disk_says_so_and_a_removed_file_gives_room() -> None:
     disk = disk_with_home()
-    disk.fill(100)
+    disk.fill(5 * BLOCK_BYTES)
     file = disk.open(HOME / "a", create=True)
-    file.allocate(80)
-    assert disk.free_bytes(HOME) == 20
-    file.write(0, [b"x" * 80])
+    file.allocate(4 * BLOCK_BYTES)
+    assert disk.free_bytes(HOME) == BLOCK_BYTES
+    file.write(0, [b"x" * 4 * BLOCK_BYTES])
     with pytest.raises(OSError, match="No space") as caught:
-        file.write(80, [b"x" * 21])
+        disk.open(HOME / "b", create=True).allocate(2 * BLOCK_BYTES)
     assert caught.value.errno == errno.ENOSPC
-    with pytest.raises(OSError, match="No space"):
-        disk.open(HOME / "b", create=True).allocate(21)
+    assert disk.content(HOME / "b") == b""
     disk.remove(HOME / "a")
-    assert disk.free_bytes(HOME) == 100
+    assert disk.free_bytes(HOME) == 5 * BLOCK_BYTES
+    disk.open(HOME / "b").allocate(2 * BLOCK_BYTES)
+    assert (disk.faults["disk full"], disk.faults["allocate ENOSPC"]) == (1, 1)
+
+
+def test_a_write_that_meets_a_full_disk_has_written_what_fits() -> None:
+    disk = disk_with_home()
+    file = disk.open(HOME / "a", create=True)
+    disk.fill(BLOCK_BYTES)
+    with pytest.raises(OSError, match="No space"):
+        file.write(4_000, [b"x" * 200])
+    assert disk.content(HOME / "a") == bytes(4_000) + b"x" * 96
+    disk.fill(BLOCK_BYTES)
+    file.write(4_000, [b"x" * 200])
+    assert disk.content(HOME / "a") == bytes(4_000) + b"x" * 200
+    assert disk.faults == {"disk full": 1, "write ENOSPC": 1, "short write": 1, "room again": 1}
+
+
+def test_a_hole_takes_no_room_until_it_is_written_and_a_shorter_file_gives_room_back() -> None:
+    disk = disk_with_home()
+    disk.fill(10 * BLOCK_BYTES)
+    file = disk.open(HOME / "a", create=True)
+    file.truncate(100 * BLOCK_BYTES)
+    assert disk.free_bytes(HOME) == 10 * BLOCK_BYTES
+    file.write(50 * BLOCK_BYTES, [b"x"])
+    assert disk.free_bytes(HOME) == 9 * BLOCK_BYTES
+    file.truncate(10)
+    assert disk.free_bytes(HOME) == 10 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_short_write_has_written_some_of_its_bytes_and_then_the_error(code: int) -> None:
+    lengths = set()
+    for seed in range(30):
+        disk = disk_with_home(seed)
+        file = disk.open(HOME / "a", create=True)
+        disk.fail("write", code, short=True)
+        with pytest.raises(OSError, match=os.strerror(code)):
+            file.write(0, [b"x" * 6])
+        content = disk.content(HOME / "a")
+        assert content == b"x" * len(content)
+        lengths.add(len(content))
+        assert disk.faults["short write"] == disk.faults[f"write {errno.errorcode[code]}"] == 1
+    assert lengths == set(range(6))
+
+
+def test_errors_by_chance_come_in_their_share_until_the_disk_heals_also_after_a_crash() -> None:
+    disk = disk_with_home()
+    disk.open(HOME / "a", create=True)
+    disk.fail_by_chance("write", 0.25, path_ends="a")
+
+    def failures() -> int:
+        count = 0
+        for _ in range(400):
+            try:
+                disk.open(HOME / "a").write(0, [b"x"])
+            except OSError:
+                count += 1
+        return count
+
+    assert 60 < failures() < 140
+    disk.kill()
+    assert 60 < failures() < 140
+    disk.heal()
+    assert failures() == 0
+
+
+def test_a_misdirected_write_tells_nothing_and_lies_elsewhere() -> None:
+    disk = disk_with_home(3)
+    durable_file(disk, bytes(4096))
+    disk.fail("write", MISDIRECTED)
+    assert disk.open(HOME / "a").write(0, [b"xyz"]) == 3
+    assert disk.content(HOME / "a").find(b"xyz") > 0
+    assert disk.faults["misdirected write"] == 1
+
+
+def test_observers_see_each_operation_before_and_after_and_may_end_it_there() -> None:
+    disk = disk_with_home()
+    seen: list[tuple[str, str, str, int, int]] = []
+    disk.before = lambda op: seen.append(("before", op.kind, op.path.name, op.at, op.length))
+    disk.after = lambda op: seen.append(("after", op.kind, op.path.name, op.at, op.length))
+    first = disk.steps
+    file = disk.open(HOME / "a", create=True)
+    file.allocate(1_000)
+    file.write(7, [b"ab", b"c"])
+    file.sync()
+    file.truncate(10)
+    disk.rename(HOME / "a", HOME / "b")
+    disk.sync_directory(HOME)
+    disk.remove(HOME / "b")
+    operations = [
+        ("create", "a", 0, 0), ("allocate", "a", 0, 1_000), ("write", "a", 7, 3), ("sync", "a", 0, 0), ("truncate", "a", 0, 10),
+        ("rename", "b", 0, 0), ("sync_directory", "store", 0, 0), ("remove", "b", 0, 0),
+    ]  # fmt: skip
+    assert seen == [(when, *operation) for operation in operations for when in ("before", "after")]
+    assert disk.steps == first + len(operations)
+
+
+@pytest.mark.parametrize(("when", "left"), [("before", b""), ("after", b"abc")])
+def test_power_lost_in_an_observer_stops_the_machine_there(when: str, left: bytes) -> None:
+    disk = disk_with_home()
+    file = disk.open(HOME / "a", create=True)
+
+    def lose(operation: Operation) -> None:
+        raise PowerLost
+
+    setattr(disk, when, lose)
+    with pytest.raises(PowerLost):
+        file.write(0, [b"abc"])
+    setattr(disk, when, None)
+    with pytest.raises(PowerLost):  # whatever the process still tries while it dies
+        disk.remove(HOME / "a")
+    disk.kill()
+    assert disk.content(HOME / "a") == left
+
+
+def test_a_write_is_cut_where_the_observer_says() -> None:
+    disk = disk_with_home()
+    file = disk.open(HOME / "a", create=True)
+    disk.before = lambda operation: disk.cut_write(2)
+    with pytest.raises(PowerLost):
+        file.write(0, [b"abcd"])
+    disk.kill()
+    assert disk.content(HOME / "a") == b"ab"
+    assert disk.faults["torn write"] == 1
+
+
+def test_a_process_killed_in_the_middle_of_a_write_has_written_a_beginning_of_it() -> None:
+    lengths = set()
+    for seed in range(60):
+        disk = disk_with_home(seed)
+        file = disk.open(HOME / "a", create=True)
+        disk.power_fails_after(0)
+        with pytest.raises(PowerLost):
+            file.write(0, [b"abcd"])
+        disk.crash(power=False)
+        lengths.add(disk.content(HOME / "a"))
+    assert lengths == {b"", b"a", b"ab", b"abc", b"abcd"}
+
+
+@pytest.mark.parametrize(("keep", "left"), [(0.0, {"a": b"old"}), (1.0, {"a": b"newer", "b": b"b"})])
+def test_a_crash_keeps_nothing_or_all_when_told_so(keep: float, left: dict[str, bytes]) -> None:
+    for seed in range(10):
+        disk = disk_with_home(seed)
+        durable_file(disk, b"old")
+        disk.open(HOME / "a").write(0, [b"newer"])
+        disk.open(HOME / "b", create=True).write(0, [b"b"])
+        disk.crash(keep=keep)
+        assert {name: disk.content(HOME / name) for name in disk.list(HOME)} == left
+
+
+def test_a_content_that_was_cut_and_grew_again_is_zero_there_once_synced() -> None:
+    def prepare(disk: FaultyDisk) -> None:
+        durable_file(disk, b"x" * 9_000)
+        file = disk.open(HOME / "a")
+        file.truncate(100)
+        file.truncate(9_000)
+        assert disk.content(HOME / "a") == b"x" * 100 + bytes(8_900)
+        file.sync()
+
+    assert set(after_crashes(prepare, lambda disk: disk.content(HOME / "a"))) == {b"x" * 100 + bytes(8_900)}
+
+
+def test_a_truncation_that_was_not_synced_may_be_undone() -> None:
+    def prepare(disk: FaultyDisk) -> None:
+        durable_file(disk, b"x" * 9_000)
+        disk.open(HOME / "a").truncate(0)
+
+    seen = after_crashes(prepare, lambda disk: disk.content(HOME / "a"))
+    assert {b"", b"x" * 9_000} <= set(seen)
+
+
+def test_long_files_keep_what_was_synced_too() -> None:
+    def prepare(disk: FaultyDisk) -> None:
+        file = disk.open(HOME / "a", create=True)
+        file.truncate(1 << 21)
+        file.write(1_000_000, [b"abc"])
+        file.sync()
+        disk.sync_directory(HOME)
+        file.view()
+        file.write(1_000_001, [b"xy"])
+
+    def look(disk: FaultyDisk) -> tuple[int, bytes]:
+        file = disk.open(HOME / "a")
+        assert not any(file.read(0, 999_424)), "a hole"
+        return file.size(), file.read(1_000_000, 4)
+
+    assert set(after_crashes(prepare, look)) == {(1 << 21, b"abc\0"), (1 << 21, b"axy\0")}
+
+
+def test_a_fork_is_in_the_same_state_and_leaves_the_first_one_alone() -> None:
+    disk = disk_with_home(1)
+    durable_file(disk, b"old" * 1_000)
+    file = disk.open(HOME / "a")
+    file.write(500, [b"new" * 100])
+    disk.open(HOME / "b", create=True).write(0, [b"b"])
+    before = disk.fingerprint()
+    for keep, names in ((0.0, ["a"]), (1.0, ["a", "b"])):
+        fork = disk.fork()
+        assert fork.fingerprint() == before
+        fork.crash(keep=keep)
+        assert fork.list(HOME) == names
+        assert (fork.content(HOME / "a") == b"old" * 1_000) == (keep == 0.0)
+        fork.open(HOME / "a").write(0, [b"X"])
+    assert disk.fingerprint() == before
+    file.write(500, [b"N"])
+    assert disk.fingerprint() != before
+    disk.crash(keep=0.0)
+    assert disk.content(HOME / "a") == b"old" * 1_000
+
+
+def test_faults_by_chance_and_crashes_are_the_same_under_any_hash_seed() -> None:
+    program = (
+        "from pathlib import Path; from halfmq.testing.faulty_disk import FaultyDisk\n"
+        "disk = FaultyDisk(5); home = Path('/store'); disk.make_directories(home); disk.fail_by_chance('write', 0.2, short=True)\n"
+        "for number in range(200):\n"
+        "    file = disk.open(home / str(number % 7), create=True)\n"
+        "    try: file.write(number * 97 % 5000, [bytes([number]) * 700])\n"
+        "    except OSError: pass\n"
+        "    if number % 50 == 49: disk.rot(home / '3'); disk.crash()\n"
+        "print(disk.fingerprint().hex(), sorted(disk.faults.items()))\n"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(told) == 1
+    assert b"short write" in told.pop()
 
 
 def test_a_flipped_bit_is_seen_and_survives() -> None:

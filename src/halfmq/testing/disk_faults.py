@@ -1,0 +1,83 @@
+"""Which operation of a faulty disk fails, and how: what was ordered, or what the dice say. Every fault is counted.
+
+Names in the counter, as a table of coverage wants them:
+
+    write EIO, sync ENOSPC, create EMFILE, ...    an operation raised that error
+    short write                                   a write raised after some of its bytes were written
+    misdirected write                             a write went to another place of its file
+    disk full, room again                         ``fill`` was met; ``heal`` or ``fill`` with more room after that
+    failed sync lost, failed sync kept            what became of what a failed sync should have written
+    cache dropped                                 after such a loss, a reader saw the disk's content again
+    power loss, kill                              ``crash`` with and without the page cache
+    torn write, cut operation                     the power failed, or the process died, in the middle of it
+    lost sectors, lost names                      a power loss took some of what was not synced
+    bit flip
+"""
+
+import errno
+import random
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+#: ``fail("write", MISDIRECTED)``: no error is told, the bytes go to another place.
+MISDIRECTED = -1
+
+
+class Fails(NamedTuple):
+    """How one operation fails. ``short``: a write that writes some of its bytes first."""
+
+    code: int
+    short: bool = False
+
+
+class _Chance(NamedTuple):
+    operation: str
+    path_ends: str
+    fails: Fails
+    share: float
+
+
+class FaultOrders:
+    """Asked before each operation. Own dice, so that switching faults on moves nothing else."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(f"{seed}/disk faults")
+        self.counts: Counter[str] = Counter()
+        #: Whether anything may fail at all: asked on each operation.
+        self.any = False
+        self._next: list[tuple[str, str, Fails]] = []
+        self._chances: list[_Chance] = []
+
+    def order(self, operation: str, path_ends: str, fails: Fails, times: int) -> None:
+        self._next += [(operation, path_ends, fails)] * times
+        self.any = True
+
+    def order_by_chance(self, operation: str, path_ends: str, fails: Fails, share: float) -> None:
+        self._chances.append(_Chance(operation, path_ends, fails, share))
+        self.any = True
+
+    def clear_next(self) -> None:
+        """A crash: what was ordered for the process that ended does not meet the next one. Chances stay."""
+        self._next.clear()
+        self.any = bool(self._chances)
+
+    def clear(self) -> None:
+        self._next.clear()
+        self._chances.clear()
+        self.any = False
+
+    def take(self, operation: str, path: Path) -> Fails | None:
+        """How this operation fails; None: it does not."""
+        text = str(path)
+        for place, (wanted, path_ends, fails) in enumerate(self._next):
+            if wanted == operation and text.endswith(path_ends):
+                del self._next[place]
+                return fails
+        for chance in self._chances:
+            if chance.operation == operation and text.endswith(chance.path_ends) and self.dice.random() < chance.share:
+                return chance.fails
+        return None
+
+    def count_error(self, operation: str, code: int) -> None:
+        self.counts[f"{operation} {errno.errorcode.get(code, code)}"] += 1

@@ -1,0 +1,102 @@
+"""One file's content seen and durable, against a model that keeps whole copies. The rest: ``test_faulty_disk.py``."""
+
+import random
+
+from halfmq.testing.page_cache import BLOCK_BYTES, SECTOR_BYTES, CachedFile
+
+
+class Model:
+    """The same with whole copies: slow and plain."""
+
+    def __init__(self) -> None:
+        self.seen = b""
+        self.durable = b""
+        #: Every content since the last sync.
+        self.versions = [b""]
+
+    def write(self, at: int, data: bytes) -> None:
+        self.seen = self.seen.ljust(at, b"\0")
+        self._now(self.seen[:at] + data + self.seen[at + len(data) :])
+
+    def resize(self, length: int) -> None:
+        self._now(self.seen[:length].ljust(length, b"\0"))
+
+    def sync(self) -> None:
+        self.versions = [self.seen]
+
+    def _now(self, content: bytes) -> None:
+        self.seen = content
+        self.versions.append(content)
+
+    def may_be(self, content: bytes) -> bool:
+        """Each sector as it was at some moment since the sync, and such a length."""
+        if len(content) not in {len(version) for version in self.versions}:
+            return False
+        for at in range(0, len(content), SECTOR_BYTES):
+            sector = content[at : at + SECTOR_BYTES]
+            was = {
+                version[at : at + SECTOR_BYTES].ljust(SECTOR_BYTES, b"\0")[: len(sector)] for version in self.versions
+            }
+            if sector not in was:
+                return False
+        return True
+
+
+def test_over_random_lives_a_reader_sees_what_was_written_and_a_crash_leaves_what_it_may() -> None:
+    crashes = changed = 0
+    for seed in range(150):
+        dice = random.Random(seed)
+        file, model = CachedFile(), Model()
+        for _ in range(dice.randint(3, 25)):
+            if dice.random() < 0.3:
+                length = dice.choice((0, 100, 512, 5_000, 20_000))
+                file.resize(length)
+                model.resize(length)
+            elif dice.random() < 0.2:
+                file.make_durable()
+                model.sync()
+            else:
+                at, data = dice.randrange(9_000), dice.randbytes(dice.choice((1, 48, 700, 4_000)))
+                file.write(at, data)
+                model.write(at, data)
+            assert bytes(file.seen) == model.seen
+            if dice.random() < 0.3:
+                file.view()
+            covered = bytearray(model.seen)
+            for low, high in file.data_ranges(0):
+                covered[low:high] = bytes(high - low)
+            assert not any(covered)
+        for keep in (0.0, 0.5, 1.0):
+            copy = file.copy()
+            copy.lose_power(dice, keep)
+            left = bytes(copy.seen)
+            assert model.may_be(left)
+            assert copy.is_clean
+            if keep == 0.0:
+                assert left == model.versions[0]
+            if keep == 1.0:
+                assert left == model.seen
+            crashes += 1
+            changed += left != model.seen
+    assert crashes == 450
+    assert changed > 100
+
+
+def test_blocks_are_claimed_where_bytes_were_written_and_nowhere_else() -> None:
+    file = CachedFile()
+    file.resize(1 << 20)
+    file.write(BLOCK_BYTES * 3 - 1, b"ab")
+    assert file.claimed == {2, 3}
+    file.resize(BLOCK_BYTES * 3)
+    assert file.claimed == {2}
+
+
+def test_a_flipped_bit_is_on_the_disk_too_where_a_write_waits_for_the_sync() -> None:
+    file = CachedFile()
+    file.write(0, b"aaa")
+    file.make_durable()
+    file.write(1, b"b")
+    file.flip_bit(0, 0)
+    assert bytes(file.seen) == b"`ba"
+    file.lose_power(random.Random(1), 0.0)
+    assert bytes(file.seen) == b"`aa"
