@@ -58,6 +58,8 @@ class HalfAsked(Event, tag="half", frozen=True, kw_only=True):
     crc: int = 0
     #: Sharding key; empty: none.
     key: str = ""
+    #: Visible this much after its verdict, ms: not held to the order of verdicts, and not missed.
+    delay_ms: int = 0
 
 
 class PlainAsked(Event, tag="plain", frozen=True, kw_only=True):
@@ -69,6 +71,8 @@ class PlainAsked(Event, tag="plain", frozen=True, kw_only=True):
     queue: int = -1
     crc: int = 0
     key: str = ""
+    #: Visible this much later, ms: not held to the order, and not missed.
+    delay_ms: int = 0
 
 
 class EndAsked(Event, tag="end", frozen=True, kw_only=True):
@@ -156,13 +160,18 @@ class Seen(Event, tag="seen", frozen=True, kw_only=True):
 
 
 class QueueRead(Event, tag="queue_read", frozen=True, kw_only=True):
-    """``reader`` saw every message of this queue in [first, end), and ``end`` was the end. Written after all faults."""
+    """``reader`` saw every message of this queue in [first, end), and ``end`` was the end. Written after all faults.
+
+    For every queue of a topic, or for none: a message that is in none of the queues read is missed.
+    """
 
     reader: str
     topic: str
     queue: int
     first: int
     end: int
+    #: When ``end`` was asked for: what was visible by then was seen. -1: at ``t_us``, when nobody wrote any more.
+    since_us: int = -1
 
 
 # --- what the log says --------------------------------------------------------------------------------------------
@@ -202,7 +211,7 @@ class Fault(Event, tag="fault", frozen=True, kw_only=True):
 
 
 class Started(Event, tag="started", frozen=True, kw_only=True):
-    """``whom`` is back. ``epoch`` and ``log_start`` of a broker."""
+    """``whom`` is back. ``epoch`` and ``log_start`` of a broker, whose name begins with "broker"."""
 
     whom: str
     epoch: int = 0

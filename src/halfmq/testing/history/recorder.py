@@ -1,0 +1,111 @@
+"""Writing a history while it happens.
+
+A process that is killed must not have acted on what it did not record: a request is recorded before it leaves, an
+answer before anything follows from it. So ``record`` has written when it returns: one ``write`` into the page cache,
+which a kill does not take back (a power loss of the whole machine does; record on another machine then). Who handles
+many events at once may ``note`` them and call ``flush`` once, before any of them has an effect.
+
+``MemoryRecorder`` has the same methods and keeps the events in a list, for simulations.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from halfmq.testing.history.events import AnyEvent, Began
+
+
+def monotonic_us() -> int:
+    """The clock of a history on one machine: CLOCK_MONOTONIC, the same for all processes (and Java's ``nanoTime``)."""
+    return time.monotonic_ns() // 1_000
+
+
+class Recorder:
+    """Appends events to ``path``; made with a first line that says what is recorded.
+
+    ``by``: who writes, unique among the files of a history. ``clock``: microseconds, one clock for all of them.
+    ``began``: fields of the first line (``system="rocketmq 5.4.0"``, ``policy_groups``, ...).
+
+    A file that is there already is continued: a process that comes back may go on with the file that its former life
+    left with half a line. Its operations must have new names then. Safe to call from several threads.
+
+    Raises:
+        OSError: the file cannot be written. What was to be recorded must not happen then.
+    """
+
+    def __init__(self, path: Path, by: str, clock: Callable[[], int] = monotonic_us, **began: Any) -> None:
+        self.path = path
+        self.by = by
+        self._clock = clock
+        self._encode = msgspec.json.Encoder().encode
+        self._noted: list[bytes] = []
+        self._file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
+            self._write(b"\n")
+        self.record(Began, **began)
+
+    def record(self, kind: type[AnyEvent], /, **fields: Any) -> None:
+        """One event, now; written when this returns, after everything noted before it."""
+        self.add(kind(t_us=self._clock(), by=self.by, **fields))
+
+    def note(self, kind: type[AnyEvent], /, **fields: Any) -> None:
+        """One event, now; written with the next ``record``, ``add`` or ``flush``."""
+        self._noted.append(self._encode(kind(t_us=self._clock(), by=self.by, **fields)) + b"\n")
+
+    def add(self, event: AnyEvent) -> None:
+        """An event that has its time and its writer."""
+        self._noted.append(self._encode(event) + b"\n")
+        self.flush()
+
+    def flush(self) -> None:
+        noted, self._noted = self._noted, []
+        if noted:
+            self._write(b"".join(noted))
+
+    def close(self) -> None:
+        self.flush()
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _write(self, data: bytes) -> None:
+        written = os.write(self._file, data)
+        while written < len(data):  # a signal, or the disk is nearly full: the next one says ENOSPC
+            data = data[written:]
+            written = os.write(self._file, data)
+
+
+class MemoryRecorder:
+    """The same, into ``events``. Several of them may share one list."""
+
+    def __init__(
+        self, by: str, clock: Callable[[], int] = monotonic_us, events: list[AnyEvent] | None = None, **began: Any
+    ) -> None:
+        self.by = by
+        self._clock = clock
+        self.events: list[AnyEvent] = [] if events is None else events
+        self.record(Began, **began)
+
+    def record(self, kind: type[AnyEvent], /, **fields: Any) -> None:
+        self.events.append(kind(t_us=self._clock(), by=self.by, **fields))
+
+    note = record
+
+    def add(self, event: AnyEvent) -> None:
+        self.events.append(event)
+
+    def flush(self) -> None:
+        """Nothing to do: there is no file."""
+
+    def close(self) -> None:
+        """Nothing to do: there is no file."""
