@@ -24,6 +24,7 @@ class PeerBug(NamedTuple):
 
 _ONCE: Final = "test_verdict_is_write_once.py"
 _HANDLES: Final = "test_handles_stay_good.py"
+_CHECKS: Final = "test_checks_reach_somebody.py"
 _WAITING: Final = "test_waiting_costs_nothing.py"
 _CRASHES: Final = "test_crashes_take_nothing_back.py"
 
@@ -134,5 +135,22 @@ BUGS: Final = (
         f"{_WAITING}::test_half_that_cannot_be_moved_is_tried_for_ever_and_never_skipped",
         "Retention, never guess",
         (("half_that_cannot_be_moved_is_skipped_after_ten_tries", "the segment went"),),
+    ),
+    PeerBug(
+        "RocketMQ #9500",
+        "an exception in the scan loop keeps all others from being checked",
+        f"{_CHECKS}::test_half_that_cannot_be_read_keeps_nobody_else_from_being_asked",
+        "Progress",
+        (
+            ("damaged_half_ends_the_round_of_checks", "nobody is asked about"),
+            ("damaged_half_stops_the_broker", "stopped the broker"),
+        ),
+    ),
+    PeerBug(
+        "RocketMQ #1694",
+        "a check for a busy channel is dropped",
+        f"{_CHECKS}::test_busy_connection_gets_its_checks_when_it_reads_again",
+        "Progress, never guess",
+        (("check_for_a_busy_connection_is_dropped", "the member that reads was asked about"),),
     ),
 )

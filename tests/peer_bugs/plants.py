@@ -12,15 +12,18 @@ from typing import Any, Final
 import pytest
 
 from halfmq.broker import broker as broker_module
-from halfmq.broker.sends import Sends
-from halfmq.core import apply as apply_module
 from halfmq.broker.pump import Failed, Pump
+from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.sends import Sends
+from halfmq.broker.stored import StoredMessages
+from halfmq.core import apply as apply_module
 from halfmq.core import decide as decide_module
 from halfmq.core.commands import CarryForward, Tick, Wanted
 from halfmq.core.decision import Decision, Done, Settled
 from halfmq.core.state import Undecided
-from halfmq.core.transaction import check_schedule, machine, retention, states
-from halfmq.model.records import CarriedHalf, Checked, Committed, DecidedBy, HalfRecord, checked_size
+from halfmq.core.transaction import machine, retention, states
+from halfmq.model.records import CarriedHalf, Checked, Committed, HalfRecord, checked_size
+from halfmq.model.stored_message import decode
 from halfmq.store.store import Store
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -316,3 +319,45 @@ def half_that_cannot_be_moved_is_skipped_after_ten_tries(patch: pytest.MonkeyPat
         return records, reply, effects
 
     patch.setattr(Pump, "_copied", gives_up)
+
+
+# --- checks ----------------------------------------------------------------------------------------------------
+
+
+@plant
+def damaged_half_ends_the_round_of_checks(patch: pytest.MonkeyPatch) -> None:
+    """The loop over what is due is left with the exception, and begins anew at the same half."""
+    on_effects = broker_module.Broker._on_effects
+
+    def gives_up(self: Any, effects: list[Any]) -> None:
+        try:
+            on_effects(self, effects)
+        except ValueError:
+            return
+
+    def unguarded(self: Any, offset: int) -> bytes:
+        half = bytes(self._store.stored_view(offset))
+        decode(half)
+        return half
+
+    patch.setattr(broker_module.Broker, "_on_effects", gives_up)
+    patch.setattr(StoredMessages, "half_bytes", unguarded)
+
+
+@plant
+def damaged_half_stops_the_broker(patch: pytest.MonkeyPatch) -> None:
+    """Ours, found by this test: nobody caught what decoding raised."""
+    patch.setattr(StoredMessages, "half_bytes", lambda self, offset: bytes(self._store.stored_view(offset)))
+
+
+@plant
+def check_for_a_busy_connection_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    push_frame = Gateway.push_frame
+
+    def drops(self: Any, number: int, make: Callable[[int], bytes]) -> bool:
+        connection = self.connections.get(number)
+        if connection is not None and connection.is_full:
+            return True
+        return push_frame(self, number, make)
+
+    patch.setattr(Gateway, "push_frame", drops)

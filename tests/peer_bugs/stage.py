@@ -111,6 +111,15 @@ class Stage:
         self.life.settle()
         return peer
 
+    @staticmethod
+    def stops_reading(peer: Peer) -> None:
+        """What is sent to the process stays in its socket, and then in the broker: its connection is full."""
+        peer.protocol.pause_writing()
+
+    def reads_again(self, peer: Peer) -> None:
+        peer.protocol.resume_writing()
+        self.life.settle()
+
     def leaves(self, peer: Peer) -> None:
         """The process is gone, and so is its connection."""
         self._alive.pop(peer, None)
@@ -171,7 +180,7 @@ class Stage:
             if push.code == 39:
                 message = decode(push.body)[0]
                 pairs = props.to_dict(message.properties)
-                tx_id = pairs.get("HMQ_TX_ID") or pairs["UNIQ_KEY"]
+                tx_id = pairs.get("HMQ_TX_ID") or pairs.get("UNIQ_KEY", "?")
                 found.append(Check(tx_id, int(pairs["TRANSACTION_CHECK_TIMES"]), message.body, push))
         peer.pushes.clear()
         return found

@@ -5,6 +5,7 @@ message counts once its row in the transaction table says committed and shown. S
 rolled-back one or on a delayed message before its time find nothing.
 """
 
+import logging
 from typing import Final, Protocol
 
 from halfmq.core.commands import SettledRow
@@ -16,6 +17,8 @@ from halfmq.store.derive import FoundMessage
 from halfmq.store.layout import ROW_COMMITTED, ROW_ROLLED_BACK
 from halfmq.store.transaction_table import TransactionRow
 from halfmq.wire.remoting.message_codec import patch_committed, patch_released
+
+log = logging.getLogger("halfmq.stored")
 
 _HALVES: Final = frozenset({Kind.HALF, Kind.CARRIED_HALF})
 _DELAYED: Final = frozenset({Kind.DELAYED, Kind.CARRIED_DELAYED})
@@ -73,11 +76,24 @@ class StoredMessages:
         )
 
     def half_bytes(self, offset: int) -> bytes | None:
-        """The stored half whose record is at ``offset``, undecided or not; None when the log no longer has it."""
+        """The stored half whose record is at ``offset``, undecided or not.
+
+        None when the log no longer has it, or when the disk damaged it so that no message can be read there: nobody can be
+        asked about it then, and that is no reason to ask about nothing else.
+        """
         try:
-            return bytes(self._store.stored_view(offset))
+            half = bytes(self._store.stored_view(offset))
+            decode(half)
         except LookupError:
             return None
+        except ValueError as error:
+            log.error(
+                "the half at log offset %d is damaged, and nobody can be asked about it; its transaction stays undecided: "
+                "restore its segment from a backup, or roll the transaction back, which needs no copy (%s)",
+                offset, error,
+            )  # fmt: skip
+            return None
+        return half
 
     def visible_bytes(self, offset: int) -> bytearray | None:
         """The message whose record is at ``offset``, as consumers see it; None: there is none that they may see."""

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from tests.support.in_process import serving
 
 from halfmq.broker.stored import StoredMessages, patched
@@ -77,3 +78,18 @@ async def test_verdict_of_a_half_is_in_its_row(tmp_path: Path) -> None:
         assert [row.committed if row else None for row in rows] == [True, False, None, None]
         assert stored.settled_row(-1) is None
         assert stored.settled_row(1 << 40) is None
+
+
+class Damaged:
+    """A store whose every message begins with the wrong magic number."""
+
+    def stored_view(self, offset: int) -> memoryview:
+        stored = bytearray(b"".join(encode(message(b"x"), offset)))
+        stored[4] ^= 1
+        return memoryview(stored)
+
+
+def test_half_that_is_no_message_any_more_is_none_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    stored = StoredMessages(None, Damaged())  # type: ignore[arg-type]  # nothing else is asked of either
+    assert stored.half_bytes(1_000) is None
+    assert "the half at log offset 1000 is damaged" in caplog.text
