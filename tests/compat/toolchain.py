@@ -41,14 +41,17 @@ def require_java() -> None:
         _unavailable(f"{', '.join(missing)} not found: {HOW_TO_GET}")
 
 
-def client_classpath(version: str) -> str:
-    """Our programs and the published client of this version; skips when they cannot be had."""
+def client_classpath(version: str, sources: Path = SOURCES, suffix: str = "") -> str:
+    """Our programs and the published client of this version; skips when they cannot be had.
+
+    ``sources``: where they and their ``pom.xml`` are; ``suffix`` tells the output of one such place from another's.
+    """
     require_java()
-    output = CACHE / version
-    with _once(output, _digest(SOURCES.rglob("*.java"), SOURCES / "pom.xml")) as needed:
+    output = CACHE / f"{version}{suffix}"
+    with _once(output, _digest(sources.rglob("*.java"), sources / "pom.xml")) as needed:
         if needed:
-            _fetch_jars(version, output)
-            _maven(version, output, "compiler:compile")
+            _fetch_jars(version, output, sources)
+            _maven(version, output, sources, "compiler:compile")
     return f"{output / 'classes'}{os.pathsep}{output / 'jars'}/*"
 
 
@@ -58,20 +61,20 @@ def stock_classpath(version: str) -> str:
     output = CACHE / f"{version}-stock"
     with _once(output, _digest([], SOURCES / "pom.xml")) as needed:
         if needed:
-            _fetch_jars(version, output, "-Pstock-broker")
+            _fetch_jars(version, output, SOURCES, "-Pstock-broker")
     return f"{output / 'jars'}/*"
 
 
-def _fetch_jars(version: str, output: Path, *options: str) -> None:
+def _fetch_jars(version: str, output: Path, sources: Path, *options: str) -> None:
     try:
-        _maven(version, output, "dependency:copy-dependencies", *options)
+        _maven(version, output, sources, "dependency:copy-dependencies", *options)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         said = error.stdout or b""
         _unavailable(f"Maven could not fetch RocketMQ {version}:\n{said.decode(errors='replace')[-1500:]}")
 
 
-def _maven(version: str, output: Path, goal: str, *options: str) -> None:
-    command = ["mvn", "-B", "-q", "-f", str(SOURCES / "pom.xml"), f"-Drocketmq.version={version}", f"-Doutput={output}"]
+def _maven(version: str, output: Path, sources: Path, goal: str, *options: str) -> None:
+    command = ["mvn", "-B", "-q", "-f", str(sources / "pom.xml"), f"-Drocketmq.version={version}", f"-Doutput={output}"]
     subprocess.run(
         [*command, *options, goal], check=True, timeout=MAVEN_SECONDS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

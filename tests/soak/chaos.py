@@ -1,0 +1,265 @@
+"""SIGKILL and SIGSTOP by dice, and a disk that fills up; at each kill, what was going on.
+
+The same seed draws the same victims, moments and pauses. What a process is doing in that microsecond is the machine's
+own dice. A victim is killed when it has done something in this life; the broker when others got something done with it.
+"""
+
+import random
+import time
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Callable
+
+from halfmq.cli.ask import ask
+from halfmq.client.connector import Address
+from halfmq.errors import HalfmqError
+from halfmq.testing.history.events import Fault, Started
+from halfmq.wire.remoting import operators
+from tests.soak.notes import Notes, now_us
+from tests.soak.plan import Plan
+from tests.soak.processes import Broker, Child, ProcessFailed
+from tests.soak.record import Kill
+from tests.soak.small_disk import SmallDisk
+
+WEIGHTS = {"broker": 40, "order service": 26, "java": 9, "consumer": 12, "watcher": 5}
+#: Seconds between two kills of the outside, and how long a killed process stays away.
+KILL_EVERY_S = (0.5, 2.6)
+DOWN_S = (0.0, 0.6)
+PAUSE_EVERY_S = (2.0, 9.0)
+#: Sometimes longer than a client waits for an answer, so that it sends again.
+PAUSE_S = (0.1, 4.5)
+FILL_EVERY_S = (6.0, 18.0)
+FULL_S = (0.5, 3.0)
+#: A victim that does nothing for so long is killed all the same.
+PATIENCE_S = 6.0
+#: The broker may not come back while the disk is full; not longer than this after it was freed.
+RESTART_S = 30.0
+
+
+class Load:
+    """Finished transactions of all producers, and how many there were in the last second."""
+
+    def __init__(self, producers: list[Child]) -> None:
+        self._producers = producers
+        self._samples: deque[tuple[float, int]] = deque()
+
+    @property
+    def total(self) -> int:
+        return sum(one.counter.read() for one in self._producers)
+
+    def sample(self) -> None:
+        now = time.monotonic()
+        if not self._samples or now - self._samples[-1][0] > 0.05:
+            self._samples.append((now, self.total))
+        while now - self._samples[0][0] > 1.0 and len(self._samples) > 1:
+            self._samples.popleft()
+
+    def per_second(self) -> int:
+        now = time.monotonic()
+        within = [(at, total) for at, total in self._samples if now - at <= 1.05]
+        return self.total - within[0][1] if within else 0
+
+
+class Undecided:
+    """How many transactions the broker holds without a verdict: asked now, else what it said last."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._address = Address("127.0.0.1", plan.broker_port)
+        self._last: tuple[float, int] | None = None
+
+    def ask(self, timeout_s: float = 0.3) -> int | None:
+        try:
+            answer = ask(self._address, operators.HMQ_TRANSACTIONS, {operators.EXT_MAX: "1"}, timeout_s)
+            total, _ = operators.decode_pending(answer.ext, answer.body)
+        except (HalfmqError, OSError):
+            return None
+        self._last = (time.monotonic(), total)
+        return total
+
+    def now_or_last(self) -> tuple[int, float]:
+        """(how many, how many seconds ago); (-1, 0) when it was never heard of."""
+        if self.ask() is not None:
+            assert self._last is not None
+            return self._last[1], 0.0
+        if self._last is None:
+            return -1, 0.0
+        return self._last[1], round(time.monotonic() - self._last[0], 2)
+
+
+class Chaos:
+    """Call ``step`` often until ``kills`` has as many as wanted, then ``heal``."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        notes: Notes,
+        broker: Broker,
+        producers: list[Child],
+        others: list[Child],
+        disk: SmallDisk | None,
+        on_kill: Callable[[Kill], None],
+    ) -> None:
+        self._plan = plan
+        self._notes = notes
+        self._broker = broker
+        self._everybody: list[Child] = [broker, *producers, *others]
+        self._disk = disk
+        self._on_kill = on_kill
+        self.load = Load(producers)
+        self.undecided = Undecided(plan)
+        self.kills: list[Kill] = []
+        self.pauses: Tally[str] = Tally()
+        self.fills: Tally[str] = Tally()
+        self.refused_starts = 0
+        self._started_at = time.monotonic()
+        self._dice = {what: random.Random(f"{plan.seed}/{what}") for what in ("kill", "pause", "disk", "down")}
+        self._restart_at: dict[Child, float] = {}
+        self._go_on_at: dict[Child, float] = {}
+        self._free_at = 0.0
+        self._freed_at = 0.0
+        self._kill_at = self._later("kill", KILL_EVERY_S)
+        self._pause_at = self._later("pause", PAUSE_EVERY_S)
+        self._fill_at = self._later("disk", FILL_EVERY_S)
+        self._victim = self._draw_victim()
+        self._load_at_broker_start = 0
+
+    def _later(self, what: str, span: tuple[float, float]) -> float:
+        return time.monotonic() + self._dice[what].uniform(*span)
+
+    def _draw_victim(self) -> Child:
+        kinds = {child.kind for child in self._everybody}
+        dice = self._dice["kill"]
+        kind = dice.choices([one for one in WEIGHTS if one in kinds], [WEIGHTS[one] for one in WEIGHTS if one in kinds])
+        return dice.choice([child for child in self._everybody if child.kind == kind[0]])
+
+    def step(self) -> None:
+        self.load.sample()
+        self._broker.look()
+        now = time.monotonic()
+        self._restart(now)
+        self._see_own_deaths()
+        self._end_pauses(now)
+        self._free_disk(now)
+        if now >= self._kill_at and self._is_ripe(now):
+            self._kill()
+        if now >= self._pause_at:
+            self._pause()
+        if self._disk is not None and now >= self._fill_at:
+            self._fill(self._disk)
+
+    # --- kills ----------------------------------------------------------------------------------------------------
+
+    def _is_ripe(self, now: float) -> bool:
+        if self._victim in self._restart_at or not self._victim.is_running:
+            return False
+        if now - self._kill_at > PATIENCE_S:
+            return True
+        if self._victim is self._broker:
+            return self._broker.look() and self.load.total > self._load_at_broker_start + 5
+        return self._victim.is_warm
+
+    def _kill(self) -> None:
+        victim = self._victim
+        kill = self._about(victim, "SIGKILL", "")
+        victim.kill()
+        self._killed(victim, kill)
+        self._kill_at = self._later("kill", KILL_EVERY_S)
+        self._victim = self._draw_victim()
+
+    def _about(self, victim: Child, how: str, point: str) -> Kill:
+        undecided, ago = self.undecided.now_or_last()
+        return Kill(
+            at_s=round(time.monotonic() - self._started_at, 2), kind=victim.kind, whom=f"{victim.name}.{victim.lives}",
+            how=how, point=point, paused=victim.paused, disk_full=bool(self._free_at), load=self.load.per_second(),
+            undecided=undecided, undecided_asked_s_ago=ago,
+        )  # fmt: skip
+
+    def _killed(self, victim: Child, kill: Kill) -> None:
+        self._go_on_at.pop(victim, None)
+        self._restart_at[victim] = self._later("down", DOWN_S)
+        detail = f"load {kill.load}, undecided {kill.undecided}"
+        self._notes.write(Fault(t_us=now_us(), by=self._notes.by, what="kill", whom=kill.whom, detail=detail))
+        self.kills.append(kill)
+        self._on_kill(kill)
+
+    def _see_own_deaths(self) -> None:
+        for child in self._everybody:
+            if child.is_running or child.lives == 0 or child in self._restart_at:
+                continue
+            if child is self._broker:
+                if self._has_no_room() and not child.killed_itself:
+                    self.refused_starts += 1
+                    self._restart_at[child] = time.monotonic() + 0.5
+                    continue
+                status = None if child.process is None else child.process.returncode
+                raise ProcessFailed(f"the broker ended by itself with {status}\n{child.last_words()}")
+            if not child.killed_itself:
+                status = None if child.process is None else child.process.returncode
+                raise ProcessFailed(f"{child.name} ended by itself with {status}\n{child.last_words()}")
+            self._killed(child, self._about(child, "own", getattr(child, "point", "")))
+
+    def _has_no_room(self) -> bool:
+        """The broker may refuse to start on a full disk, and must say so."""
+        full = bool(self._free_at) or time.monotonic() - self._freed_at < 2.0
+        return full and "full" in self._broker.last_words(8)
+
+    def _restart(self, now: float) -> None:
+        for child, at in list(self._restart_at.items()):
+            if now >= at:
+                del self._restart_at[child]
+                child.start()
+                if child is self._broker:
+                    self._load_at_broker_start = self.load.total
+                self._notes.write(Started(t_us=now_us(), by=self._notes.by, whom=f"{child.name}.{child.lives}"))
+
+    # --- pauses and the disk ----------------------------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        dice = self._dice["pause"]
+        victim = dice.choice(self._everybody)
+        seconds = dice.uniform(*PAUSE_S)
+        if victim.is_running and not victim.paused and victim not in self._restart_at:
+            victim.pause()
+            self.pauses[victim.kind] += 1
+            self._go_on_at[victim] = time.monotonic() + seconds
+            self._fault("pause", victim.name, f"{seconds:.1f} s")
+        self._pause_at = self._later("pause", PAUSE_EVERY_S)
+
+    def _end_pauses(self, now: float) -> None:
+        for victim, at in list(self._go_on_at.items()):
+            if now >= at:
+                del self._go_on_at[victim]
+                victim.go_on()
+
+    def _fill(self, disk: SmallDisk) -> None:
+        dice = self._dice["disk"]
+        left = dice.choice((0, 0, 256 << 10, 1 << 20, 3 << 20))
+        disk.fill(left)
+        self.fills["full" if left == 0 else "below the reserve"] += 1
+        self._free_at = time.monotonic() + dice.uniform(*FULL_S)
+        self._fill_at = self._free_at + dice.uniform(*FILL_EVERY_S)
+        self._fault("full", "broker", f"{left} bytes left")
+
+    def _free_disk(self, now: float) -> None:
+        if self._disk is not None and self._free_at and now >= self._free_at:
+            self._disk.free()
+            self._free_at = 0.0
+            self._freed_at = now
+
+    def _fault(self, what: str, whom: str, detail: str) -> None:
+        self._notes.write(Fault(t_us=now_us(), by=self._notes.by, what=what, whom=whom, detail=detail))
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """No more faults: the disk is free, nobody is paused, everybody runs."""
+        self._free_disk(self._free_at)
+        self._end_pauses(float("inf"))
+        until = time.monotonic() + RESTART_S
+        while self._restart_at or not all(child.is_running for child in self._everybody) or not self._broker.look():
+            self._restart(time.monotonic())
+            self._broker.look()
+            self._see_own_deaths()
+            if time.monotonic() > until:
+                raise ProcessFailed(f"not everybody came back\n{self._broker.last_words()}")
+            time.sleep(0.02)

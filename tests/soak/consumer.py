@@ -1,0 +1,67 @@
+"""A consumer with an inbox: every message is credited once in its own database, however often it comes.
+
+``python -m tests.soak.consumer DIRECTORY NAME LIFE``. SIGTERM: acknowledge what is done, leave.
+"""
+
+import logging
+import signal
+import sys
+
+from sqlalchemy import insert
+from sqlalchemy.orm import sessionmaker
+
+from halfmq.client.message import Message
+from halfmq.model import properties as names
+from halfmq.model.stored_message import body_crc_of
+from halfmq.testing.history.events import Seen
+from tests.soak import tables
+from tests.soak.notes import Counter, Notes, now_us
+from tests.soak.order_service import connected
+from tests.soak.plan import CREDITS_GROUP, TOPICS, load_plan
+
+
+def seen(notes: Notes, reader: str, message: Message) -> Seen:
+    text = message.properties
+    return Seen(
+        t_us=now_us(), by=notes.by, reader=reader, message=message.message_id, topic=message.topic,
+        queue=message.queue, queue_offset=message.offset, tx=message.transaction_id or "",
+        index=int(text.get(names.HMQ_TX_INDEX, "0")), offset=message.log_offset,
+        store_time_ms=message._stored.store_time_ms, crc=body_crc_of(message.body), key=message.sharding_key or "",
+    )  # fmt: skip
+
+
+def credit(message: Message) -> dict[str, object]:
+    return {
+        "message_id": message.message_id,
+        "tx_id": message.transaction_id or "",
+        "number": int(message.properties.get(names.HMQ_TX_INDEX, "0")),
+        "topic": message.topic,
+        "crc": body_crc_of(message.body),
+    }
+
+
+def main(directory: str, name: str, life: str) -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    plan = load_plan(directory)
+    notes = Notes(plan, f"{name}.{life}")
+    counter = Counter(plan.counter_file(name))
+    sessions = sessionmaker(tables.connect(plan.postgres_url))
+    mq = connected(plan, CREDITS_GROUP)
+    with mq.consumer(TOPICS, group=CREDITS_GROUP) as messages:
+        signal.signal(signal.SIGTERM, lambda *_: messages.stop())
+        for batch in messages.batches(max=100, wait=0.5):
+            if not batch:
+                continue
+            notes.write(*(seen(notes, CREDITS_GROUP, message) for message in batch))
+            with sessions() as session:
+                first = [one for one in batch if tables.inbox.claim(session, one, group=CREDITS_GROUP)]
+                if first:
+                    session.execute(insert(tables.credited), [credit(message) for message in first])
+                session.commit()
+            batch.ack()
+            counter.add()
+    mq.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,197 @@
+package halfmq.soak;
+
+import java.io.File;
+import java.io.RandomAccessFile;
+import java.nio.ByteOrder;
+import java.nio.MappedByteBuffer;
+import java.nio.channels.FileChannel;
+import java.util.Map;
+import java.util.Random;
+import java.util.concurrent.ArrayBlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.zip.CRC32;
+import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageClientIDSetter;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * A service as teams have it today: {@code TransactionMQProducer}, a listener, its orders in PostgreSQL.
+ *
+ * <p>Arguments: name server, producer group, JDBC URL, directory of the round, its name, number of this life, seed,
+ * transactions per second, system (for the history), topics separated by commas, and perhaps "point:count" where it
+ * dies at once, with no shutdown hook. The verdict is COMMIT, ROLLBACK, or UNKNOWN and then what a check finds.
+ */
+public final class OrderService implements TransactionListener {
+    private static final int THREADS = 3;
+
+    private final Notes notes;
+    private final Database database;
+    private final String group;
+    private final MappedByteBuffer counter;
+    private final String deathPoint;
+    private final AtomicInteger deathCount;
+    private final AtomicInteger operations = new AtomicInteger();
+    /** What a sender asked: transaction id to the name of its request in the history, until it is answered. */
+    private final Map<String, String> asked = new ConcurrentHashMap<>();
+
+    private OrderService(String[] args) throws Exception {
+        group = args[1];
+        database = new Database(args[2]);
+        notes = new Notes(args[3] + "/history", args[4] + "." + args[5], args[8]);
+        try (RandomAccessFile file = new RandomAccessFile(args[3] + "/" + args[4] + ".count", "rw")) {
+            counter = file.getChannel().map(FileChannel.MapMode.READ_WRITE, 0, 8);
+        }
+        counter.order(ByteOrder.LITTLE_ENDIAN);
+        String[] death = (args.length > 10 ? args[10] : ":0").split(":");
+        deathPoint = death[0];
+        deathCount = new AtomicInteger(Integer.parseInt(death[1]));
+    }
+
+    public static void main(String[] args) throws Exception {
+        OrderService service = new OrderService(args);
+        TransactionMQProducer producer = new TransactionMQProducer(service.group);
+        producer.setNamesrvAddr(args[0]);
+        producer.setInstanceName(args[4] + "." + args[5]);
+        producer.setPollNameServerInterval(1000);
+        producer.setHeartbeatBrokerInterval(1000);
+        producer.setTransactionListener(service);
+        producer.setExecutorService(new ThreadPoolExecutor(2, 2, 1, TimeUnit.MINUTES, new ArrayBlockingQueue<>(2000)));
+        producer.start();
+        File quiet = new File(args[3], "quiet");
+        double pauseMs = 1000.0 * THREADS / Double.parseDouble(args[7]);
+        for (int thread = 0; thread < THREADS; thread++) {
+            Random dice = new Random((args[6] + "/" + args[4] + "/" + args[5] + "/" + thread).hashCode());
+            new Thread(() -> service.work(producer, dice, args[9].split(","), quiet, pauseMs)).start();
+        }
+        // Ends when it is told to: SIGTERM ends a JVM by itself.
+    }
+
+    private void work(TransactionMQProducer producer, Random dice, String[] topics, File quiet, double pauseMs) {
+        while (true) {
+            try {
+                if (quiet.exists()) {
+                    Thread.sleep(100);
+                    continue;
+                }
+                long started = System.nanoTime();
+                place(producer, dice, topics[dice.nextInt(topics.length)]);
+                long waitMs = (long) ((pauseMs - (System.nanoTime() - started) / 1e6) * (0.6 + 0.8 * dice.nextDouble()));
+                if (waitMs > 0) {
+                    Thread.sleep(waitMs);
+                }
+            } catch (InterruptedException end) {
+                return;
+            }
+        }
+    }
+
+    private void place(TransactionMQProducer producer, Random dice, String topic) throws InterruptedException {
+        byte[] body = new byte[40 + dice.nextInt(860)];
+        dice.nextBytes(body);
+        Message message = new Message(topic, body);
+        MessageClientIDSetter.setUniqID(message);
+        String id = MessageClientIDSetter.getUniqID(message);
+        message.setKeys(id);
+        if (dice.nextInt(4) == 0) {
+            message.putUserProperty("CHECK_IMMUNITY_TIME_IN_SECONDS", "1");
+        }
+        String operation = ask(id, topic, body);
+        try {
+            producer.sendMessageInTransaction(message, dice.nextDouble());
+            synchronized (counter) {
+                counter.putLong(0, counter.getLong(0) + 1);
+            }
+        } catch (Exception error) {
+            if (error instanceof InterruptedException) {
+                throw (InterruptedException) error;
+            }
+            if (asked.remove(id) != null) {
+                // An answer to each attempt, and none of them took it: else it may be there.
+                boolean refused = error instanceof MQBrokerException || error.getCause() instanceof MQBrokerException;
+                notes.write("answered", "op", operation, "outcome", "unknown", "code", refused ? 1 : 0);
+            }
+            Thread.sleep(50);
+        }
+    }
+
+    private String ask(String id, String topic, byte[] body) {
+        String operation = "h" + operations.incrementAndGet();
+        asked.put(id, operation);
+        notes.write("half", "op", operation, "group", group, "tx", id, "message", id, "topic", topic, "crc", crc(body));
+        return operation;
+    }
+
+    @Override
+    public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+        String id = message.getTransactionId();
+        notes.write("answered", "op", asked.remove(id), "outcome", "ok");
+        double fate = (Double) argument;
+        dieAt("before-local-commit");
+        if (fate < 0.12) {
+            return end(id, LocalTransactionState.ROLLBACK_MESSAGE, "application");
+        }
+        if (fate < 0.19) {
+            return LocalTransactionState.UNKNOW; // nothing was written: a check shall find out
+        }
+        try {
+            database.place(id, group, message.getTopic(), crc(message.getBody()), () -> dieAt("in-local-transaction"));
+        } catch (Exception error) {
+            System.err.println(id + ": " + error);
+            return LocalTransactionState.UNKNOW; // perhaps it was written
+        }
+        dieAt("after-local-commit");
+        if (fate < 0.33) {
+            return LocalTransactionState.UNKNOW;
+        }
+        return end(id, LocalTransactionState.COMMIT_MESSAGE, "application");
+    }
+
+    @Override
+    public LocalTransactionState checkLocalTransaction(MessageExt message) {
+        String id = message.getTransactionId();
+        String times = message.getProperty("TRANSACTION_CHECK_TIMES");
+        notes.write("check", "group", group, "tx", id, "times", times == null ? 0 : Integer.parseInt(times));
+        dieAt("in-check");
+        char outcome = 0;
+        try {
+            outcome = database.fence(id);
+        } catch (Exception error) {
+            System.err.println("check of " + id + ": " + error);
+        }
+        if (outcome == 0) {
+            notes.write("no_verdict", "group", group, "tx", id);
+            return LocalTransactionState.UNKNOW;
+        }
+        LocalTransactionState said = outcome == 'C' ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.ROLLBACK_MESSAGE;
+        end(id, said, "check");
+        dieAt("check-decided");
+        return said;
+    }
+
+    /** The client sends it one-way when this returns: nobody answers. */
+    private LocalTransactionState end(String id, LocalTransactionState said, String decidedBy) {
+        String verdict = said == LocalTransactionState.COMMIT_MESSAGE ? "COMMITTED" : "ROLLED_BACK";
+        notes.write("end", "op", "e" + operations.incrementAndGet(), "group", group, "tx", id, "verdict", verdict, "decided_by", decidedBy);
+        return said;
+    }
+
+    private void dieAt(String point) {
+        if (point.equals(deathPoint) && deathCount.decrementAndGet() == 0) {
+            notes.write("fault", "what", "kill", "whom", "self", "detail", point);
+            Runtime.getRuntime().halt(137);
+        }
+    }
+
+    private static long crc(byte[] body) {
+        CRC32 sum = new CRC32();
+        sum.update(body);
+        return sum.getValue() & 0x7FFFFFFF;
+    }
+}

@@ -1,0 +1,204 @@
+"""What the databases say must be visible, what readers saw, and where the two differ.
+
+The comparison is one of sets and needs no theory: (transaction, number) -> (topic, CRC of the body) on both sides. The
+history checker, which has the theory, looks at the same files afterwards. ``test_oracle`` plants each difference.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import Engine, select
+
+from halfmq.testing.history.events import AnyEvent, HalfAsked, QueueRead, Seen
+from halfmq.testing.history.reader import files_of
+from tests.soak import tables
+from tests.soak.plan import CREDITS_GROUP
+
+#: (transaction, number)
+Key = tuple[str, int]
+#: (topic, queue, offset)
+Place = tuple[str, int, int]
+
+
+class What(NamedTuple):
+    topic: str
+    crc: int
+
+
+class Books(NamedTuple):
+    """The databases. ``orders``: producer group and number of messages by transaction; ``markers``: C or R."""
+
+    orders: dict[str, tuple[str, int]]
+    lines: dict[Key, What]
+    markers: dict[str, str]
+    #: (message id, transaction, number, what) of each credit, in no order.
+    credits: list[tuple[str, str, int, What]]
+
+
+def read_books(engines: Iterable[Engine]) -> Books:
+    books = Books({}, {}, {}, [])
+    for engine in engines:
+        with engine.connect() as connection:
+            for tx, group, messages in connection.execute(
+                select(tables.orders.c.tx_id, tables.orders.c.producer_group, tables.orders.c.messages)
+            ):
+                books.orders[tx] = (group, messages)
+            for tx, number, topic, crc in connection.execute(select(*tables.lines.c)):
+                books.lines[tx, number] = What(topic, crc)
+            for table in (tables.txlog.table, tables.java_markers):
+                books.markers.update(
+                    (tx, outcome) for tx, outcome in connection.execute(select(table.c.tx_id, table.c.outcome))
+                )
+            for message_id, tx, number, topic, crc in connection.execute(select(*tables.credited.c)):
+                books.credits.append((message_id, tx, number, What(topic, crc)))
+    return books
+
+
+class Sight(NamedTuple):
+    """All that readers noted. ``asked``: group by transaction, of each half that left."""
+
+    seen: list[Seen]
+    read: list[QueueRead]
+    asked: dict[str, str]
+    #: Lines that were cut off by the death of their writer, each the last one of its file.
+    torn_lines: int
+
+
+def read_sight(histories: Path) -> Sight:
+    """All files of a round.
+
+    Raises:
+        UsageError: a line inside a file is no event; the last one of a killed process may be torn.
+    """
+    sources = files_of([histories])
+    sight = take_in(event for source in sources for block in source.blocks() for event in block.events)
+    return sight._replace(torn_lines=sum(source.torn for source in sources))
+
+
+def take_in(events: Iterable[AnyEvent]) -> Sight:
+    seen: list[Seen] = []
+    read: list[QueueRead] = []
+    asked: dict[str, str] = {}
+    for event in events:
+        match event:
+            case Seen():
+                seen.append(event)
+            case QueueRead():
+                read.append(event)
+            case HalfAsked():
+                asked[event.tx] = event.group
+    return Sight(seen, read, asked, 0)
+
+
+class Found(NamedTuple):
+    differences: list[str]
+    looked_at: Counter[str]
+
+
+def compare(books: Books, sight: Sight) -> Found:
+    found = Found([], Counter())
+    places = _places(sight, found)
+    visible: dict[Key, list[Place]] = defaultdict(list)
+    for place, one in places.items():
+        visible[one.tx, one.index].append(place)
+    _books_against_visible(books, visible, places, found)
+    _whole_queues(sight, places, found)
+    _credits(books, places, found)
+    _markers(books, sight, found)
+    return found
+
+
+def _places(sight: Sight, found: Found) -> dict[Place, Seen]:
+    """What stands at each place; it must be the same for everybody who looks."""
+    places: dict[Place, Seen] = {}
+    for one in sight.seen:
+        found.looked_at["messages seen"] += 1
+        place = (one.topic, one.queue, one.queue_offset)
+        first = places.setdefault(place, one)
+        if (first.message, first.tx, first.index, first.crc) != (one.message, one.tx, one.index, one.crc):
+            found.differences.append(f"strange: {place} was {first.message} for {first.by}, {one.message} for {one.by}")
+    return places
+
+
+def _books_against_visible(
+    books: Books, visible: dict[Key, list[Place]], places: dict[Place, Seen], found: Found
+) -> None:
+    missing: Counter[str] = Counter()
+    for key, what in books.lines.items():
+        found.looked_at["rows in the databases"] += 1
+        at = visible.get(key, [])
+        if not at:
+            missing[key[0]] += 1
+        for place in at:
+            if (place[0], places[place].crc) != what:
+                found.differences.append(f"altered: {key} is {what} in the database, {places[place].crc} at {place}")
+    for tx, count in missing.items():
+        group, messages = books.orders.get(tx, ("?", 0))
+        kind = "lost" if count == messages else "torn"
+        found.differences.append(f"{kind}: {count} of {messages} messages of {tx} ({group}) are not visible")
+    for key, at in visible.items():
+        found.looked_at["visible messages"] += 1
+        if key not in books.lines:
+            known = "of an order without this line" if key[0] in books.orders else "no order"
+            found.differences.append(f"phantom: {key} at {at} is visible, the database has {known}")
+        if len(at) > 1:
+            found.differences.append(f"twice: {key} is at {at}")
+
+
+def _whole_queues(sight: Sight, places: dict[Place, Seen], found: Found) -> None:
+    """Who says to have read a range must have seen each place of it; and somebody must have seen the whole queue."""
+    by_reader: dict[tuple[str, str, int], set[int]] = defaultdict(set)
+    for one in sight.seen:
+        by_reader[one.reader, one.topic, one.queue].add(one.queue_offset)
+    ends: dict[tuple[str, int], int] = {}
+    begins: dict[tuple[str, int], int] = {}
+    for read in sight.read:
+        found.looked_at["queues read to their end"] += 1
+        holes = set(range(read.first, read.end)) - by_reader[read.reader, read.topic, read.queue]
+        if holes:
+            found.differences.append(
+                f"hole: {read.reader} read {read.topic}[{read.queue}] to {read.end} without {sorted(holes)[:5]}"
+            )
+        queue = (read.topic, read.queue)
+        if ends.setdefault(queue, read.end) != read.end:
+            found.differences.append(f"strange: {queue} ends at {ends[queue]}, and at {read.end} for {read.reader}")
+        begins[queue] = min(begins.get(queue, read.first), read.first)
+    for queue, begin in begins.items():
+        if begin:
+            found.differences.append(
+                f"unseen: nobody saw {queue} below {begin}: retention was faster than every reader"
+            )
+    for topic, queue_id, offset in places:
+        if offset >= ends.get((topic, queue_id), 0):
+            found.differences.append(f"lost: {topic}[{queue_id}]@{offset} was seen, and the queue ends before it")
+
+
+def _credits(books: Books, places: dict[Place, Seen], found: Found) -> None:
+    """Each visible message has its effect once in the consumers' database, nothing else has one."""
+    want = Counter((one.message, one.tx, one.index, What(one.topic, one.crc)) for one in places.values())
+    have = Counter(books.credits)
+    found.looked_at["effects of consumers"] += have.total()
+    for one, times in (want - have).items():
+        found.differences.append(f"not consumed: {one[0]} ({one[1]}) lacks {times} of its effects")
+    for one, times in (have - want).items():
+        found.differences.append(f"consumed too often: {one[0]} ({one[1]}), {times} times more than it is visible")
+
+
+def _markers(books: Books, sight: Sight, found: Found) -> None:
+    """The marker table, which answered the checks, and the business rows must say the same."""
+    for tx, (group, messages) in books.orders.items():
+        found.looked_at["orders"] += 1
+        if books.markers.get(tx) != "C":
+            found.differences.append(f"fence: order {tx} ({group}) has the marker {books.markers.get(tx)}")
+        there = sum((tx, number) in books.lines for number in range(messages))
+        if there != messages:
+            found.differences.append(f"database: order {tx} has {there} of {messages} lines")
+        if tx not in sight.asked:
+            found.differences.append(f"strange: order {tx} is there, and none of its halves ever left")
+    for tx, outcome in books.markers.items():
+        if outcome == "C" and tx not in books.orders:
+            found.differences.append(f"fence: {tx} is marked as committed and has no order")
+    if not any(one.reader == CREDITS_GROUP for one in sight.seen):
+        found.differences.append("strange: no consumer saw anything")

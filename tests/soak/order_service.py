@@ -1,0 +1,178 @@
+"""An order service: local transactions with one to four messages, through ``mq.transaction(session, log=...)``.
+
+``python -m tests.soak.order_service DIRECTORY NAME LIFE GROUP RATE [POINT:COUNT]``. With a point it kills itself there,
+with SIGKILL, when it is there for the COUNT-th time. It ends by itself only on SIGTERM.
+"""
+
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import insert
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, sessionmaker
+
+from halfmq import Client, OutgoingMessage, Prepared, TransactionReceipt
+from halfmq.errors import HalfmqError
+from halfmq.model.stored_message import body_crc_of
+from halfmq.testing.history.events import Fault
+from tests.soak import tables
+from tests.soak.notes import Counter, Notes, now_us
+from tests.soak.plan import SQLITE_GROUP, TOPICS, Plan, load_plan
+from tests.soak.wire_tap import TappedConnector
+
+log = logging.getLogger("soak.order_service")
+
+#: Where a service may kill itself. The first ones in the application's code, the others between two frames of the wire.
+POINTS = (
+    "in-body", "before-halves", "after-halves", "after-local-commit", "after-end",
+    "half-sent", "half-answered", "end-sent", "end-answered", "check-heard", "check-answered",
+)  # fmt: skip
+WORKERS = 3
+
+
+class ChangedItsMind(Exception):
+    """The business rule: this order is not placed."""
+
+
+class Death:
+    """Kills this process at ``point``, the ``count``-th time that it is there."""
+
+    def __init__(self, notes: Notes, point: str, count: int) -> None:
+        self._notes = notes
+        self._point = point
+        self._left = count
+        self._lock = threading.Lock()
+
+    def at(self, point: str) -> None:
+        if point != self._point:
+            return
+        with self._lock:
+            self._left -= 1
+            if self._left == 0:
+                self._notes.write(Fault(t_us=now_us(), by=self._notes.by, what="kill", whom="self", detail=point))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+class MortalCalls:
+    """The client's calls, with death between them."""
+
+    def __init__(self, client: Client, death: Death) -> None:
+        self._client = client
+        self._death = death
+        self.group = client.group
+
+    def new_transaction_id(self) -> str:
+        return self._client.new_transaction_id()
+
+    def prepare(self, messages: Sequence[OutgoingMessage], **names: Any) -> Prepared:
+        self._death.at("before-halves")
+        prepared = self._client.prepare(messages, **names)
+        self._death.at("after-halves")
+        return prepared
+
+    def commit(self, prepared: Prepared) -> TransactionReceipt:
+        self._death.at("after-local-commit")
+        receipt = self._client.commit(prepared)
+        self._death.at("after-end")
+        return receipt
+
+    def rollback(self, prepared: Prepared) -> TransactionReceipt:
+        return self._client.rollback(prepared)
+
+
+class OrderService:
+    def __init__(self, plan: Plan, name: str, group: str, rate: float, death: Death) -> None:
+        self._plan = plan
+        self._name = name
+        self._group = group
+        self._pause_s = WORKERS / rate
+        self._death = death
+        url = plan.sqlite_url if group == SQLITE_GROUP else plan.postgres_url
+        self.sessions = sessionmaker(tables.connect(url))
+        self._counter = Counter(plan.counter_file(name))
+        self.stopping = threading.Event()
+
+    def work(self, mq: Client, dice: random.Random, worker: int) -> None:
+        calls = MortalCalls(mq, self._death)
+        while not self.stopping.is_set():
+            if self._plan.quiet_file.exists():
+                self.stopping.wait(0.1)
+                continue
+            started = time.monotonic()
+            try:
+                self._place(calls, dice, worker)
+            except ChangedItsMind:
+                self._counter.add()
+            except (HalfmqError, DBAPIError) as error:
+                # Another order: this one is committed, or not, and nobody needs to know here.
+                log.info("%s", error)
+                self.stopping.wait(0.05)
+            else:
+                self._counter.add()
+            wait_s = self._pause_s - (time.monotonic() - started)
+            if wait_s > 0:
+                self.stopping.wait(wait_s * dice.uniform(0.6, 1.4))
+
+    def _place(self, calls: MortalCalls, dice: random.Random, worker: int) -> None:
+        count = dice.randint(1, 4)
+        fate = dice.random()
+        session: Session
+        with self.sessions() as session, tables.txlog.bind(calls, session) as tx:
+            customer = tables.NO_CUSTOMER if fate < 0.08 else tables.CUSTOMER
+            order = {"tx_id": tx.id, "producer_group": self._group, "customer": customer, "messages": count}
+            session.execute(insert(tables.orders).values(order))
+            for number in range(count):
+                body = dice.randbytes(dice.randint(40, 900))
+                topic = dice.choice(TOPICS)
+                line = {"tx_id": tx.id, "number": number, "topic": topic, "crc": body_crc_of(body)}
+                session.execute(insert(tables.lines).values(line))
+                shard = f"{self._name}-{worker}" if dice.random() < 0.3 else None
+                tx.send(topic, body, key=tx.id, sharding_key=shard)
+            self._death.at("in-body")
+            if fate > 0.95:
+                raise ChangedItsMind
+
+
+def connected(plan: Plan, group: str, connector: TappedConnector | None = None) -> Client:
+    """Open, as soon as the broker answers."""
+    while True:
+        mq = Client(plan.url, group=group, connector=connector)
+        try:
+            mq.connect()
+        except HalfmqError as error:
+            log.info("%s", error)
+            time.sleep(0.1)
+        else:
+            return mq
+
+
+def main(directory: str, name: str, life: str, group: str, rate: str, mortality: str = "") -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    plan = load_plan(directory)
+    notes = Notes(plan, f"{name}.{life}")
+    point, _, count = mortality.partition(":")
+    death = Death(notes, point, int(count or 0))
+    service = OrderService(plan, name, group, float(rate), death)
+    signal.signal(signal.SIGTERM, lambda *_: service.stopping.set())
+    mq = connected(plan, group, TappedConnector(notes, death.at))
+    mq.answer_checks(tables.txlog, service.sessions)
+    threads = [
+        threading.Thread(target=service.work, args=(mq, random.Random(f"{plan.seed}/{name}/{life}/{n}"), n))
+        for n in range(WORKERS)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    mq.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,56 @@
+"""What every process of a round must know, in one file of the round's directory."""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+TOPICS: Final = ("SoakOrders", "SoakStock", "SoakLoyalty")
+QUEUES: Final = 4
+#: Producer groups: each has processes of its own, and all of one group use one database.
+SQLITE_GROUP: Final = "soak-sqlite"
+POSTGRES_GROUP: Final = "soak-postgres"
+JAVA_GROUP: Final = "soak-java"
+#: The consumer group whose effects are counted.
+CREDITS_GROUP: Final = "soak-credits"
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """``rate``: transactions per second of all producers together while nothing is killed."""
+
+    directory: str
+    seed: int
+    broker_port: int
+    name_port: int
+    sqlite_url: str
+    postgres_url: str
+    jdbc_url: str
+    rate: float
+
+    @property
+    def path(self) -> Path:
+        return Path(self.directory)
+
+    @property
+    def url(self) -> str:
+        return f"rocketmq://127.0.0.1:{self.name_port}"
+
+    @property
+    def histories(self) -> Path:
+        return self.path / "history"
+
+    @property
+    def quiet_file(self) -> Path:
+        """While it is there, producers begin no transaction; they still answer checks."""
+        return self.path / "quiet"
+
+    def counter_file(self, name: str) -> Path:
+        return self.path / f"{name}.count"
+
+    def save(self) -> None:
+        self.histories.mkdir(parents=True, exist_ok=True)
+        (self.path / "plan.json").write_bytes(msgspec.json.encode(self))
+
+
+def load_plan(directory: str | Path) -> Plan:
+    return msgspec.json.decode((Path(directory) / "plan.json").read_bytes(), type=Plan)

@@ -1,0 +1,112 @@
+"""The record of a soak: one line of JSON for each kill and for each round; a later run goes on where it ends.
+
+A round counts only with its own line, which is written after its check. Kills of a round that was broken off are left
+in the file, and not counted.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="kill"):
+    """One SIGKILL. ``load``: transactions finished in the last second; ``undecided``: held by the broker."""
+
+    round: int = -1
+    at_s: float
+    kind: str
+    whom: str
+    #: SIGKILL from outside, or "own", at ``point``.
+    how: str
+    point: str = ""
+    paused: bool = False
+    disk_full: bool = False
+    load: int
+    #: -1: the broker was never asked in this round.
+    undecided: int
+    #: 0: asked at this moment; else the broker could not answer now, and this is how old its last answer is.
+    undecided_asked_s_ago: float = 0.0
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="round"):
+    round: int
+    seed: str
+    commit: str
+    started: str
+    seconds: float
+    kills: dict[str, int]
+    pauses: dict[str, int]
+    fills: dict[str, int]
+    #: Starts of the broker that the full disk did not allow.
+    refused_starts: int
+    disk: str
+    #: In the databases, by producer group: orders that are there.
+    committed: dict[str, int]
+    #: Transactions whose halves left and that are in no database.
+    rolled_back: int
+    messages: int
+    #: Verdicts by who said them, and records of each kind, as the retained log tells.
+    log: dict[str, int]
+    settle_seconds: float
+    restart_seconds_max: float
+    #: What each look counted, and what it found.
+    looked_at: dict[str, int]
+    differences: list[str]
+
+
+Line = Kill | Round
+
+
+class Record:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("ab")
+
+    def write(self, line: Line) -> None:
+        self._file.write(msgspec.json.encode(line) + b"\n")
+        self._file.flush()
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    if not path.exists():
+        return
+    decode = msgspec.json.Decoder(Line).decode
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield decode(line)
+
+
+class Summary:
+    """What the finished rounds of a record say together."""
+
+    def __init__(self, lines: Iterator[Line]) -> None:
+        rounds: dict[int, Round] = {}
+        kills: list[Kill] = []
+        for line in lines:
+            if isinstance(line, Round):
+                rounds[line.round] = line
+            else:
+                kills.append(line)
+        self.rounds = list(rounds.values())
+        self.kills = [kill for kill in kills if kill.round in rounds]
+        self.next_round = max((one.round for one in (*self.rounds, *kills)), default=-1) + 1
+
+    @property
+    def differences(self) -> int:
+        return sum(len(one.differences) for one in self.rounds)
+
+    def rows(self) -> Iterator[tuple[str, int, int, str, str]]:
+        """For each kind and way: kills, of them with transactions undecided, load and undecided as median (maximum)."""
+        ways = Counter((kill.kind, kill.how) for kill in self.kills)
+        for (kind, how), count in sorted(ways.items()):
+            of_it = [kill for kill in self.kills if (kill.kind, kill.how) == (kind, how)]
+            undecided = [max(kill.undecided, 0) for kill in of_it]
+            loads = [kill.load for kill in of_it]
+            yield (
+                f"{kind}, {'by itself' if how == 'own' else how}", count, sum(map(bool, undecided)),
+                f"{median(loads):.0f} ({max(loads)})", f"{median(undecided):.0f} ({max(undecided)})",
+            )  # fmt: skip

@@ -1,0 +1,306 @@
+"""One round: start everybody, let chaos kill for a while, heal, let checks settle all, and hold what is left together.
+
+Each round has a directory, a store and databases of its own, so that its evidence is small and whole.
+"""
+
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import func, select
+
+from halfmq.cli.ask import ask
+from halfmq.client.connector import Address
+from halfmq.testing.history.events import Local, Settled
+from halfmq.wire.remoting.codes import RequestCode
+from tests.soak import tables
+from tests.soak.chaos import Chaos
+from tests.soak.log_events import logged
+from tests.soak.notes import Notes, now_us
+from tests.soak.oracle import Books, Found, Sight, compare, read_books, read_sight
+from tests.soak.order_service import POINTS
+from tests.soak.plan import JAVA_GROUP, POSTGRES_GROUP, QUEUES, SQLITE_GROUP, TOPICS, Plan
+from tests.soak.processes import Broker, Child, ProcessFailed, java_command, module
+from tests.soak.record import Kill, Round
+from tests.soak.small_disk import SmallDisk
+
+#: Bounds of the quiet end, seconds. Longer than the longest back-off of a check.
+SETTLE_S = 100.0
+CATCH_UP_S = 60.0
+#: Restarted when something is undecided for so long: a producer that comes back is asked at once.
+NUDGE_S = 6.0
+#: How many lives of a service have a death of their own, and how far they come.
+MORTAL = 0.4
+JAVA_POINTS = (
+    "before-local-commit", "in-local-transaction", "after-local-commit", "in-check", "check-decided",
+)  # fmt: skip
+
+
+class Settings(NamedTuple):
+    """``java``: client version to class path. ``deadline``: of ``time.monotonic``, when the killing ends."""
+
+    kills: int
+    deadline: float
+    java: dict[str, str]
+    disk: SmallDisk | None
+    commit: str
+
+
+class Mortal(Child):
+    """A service, some of whose lives end by their own hand at a drawn point."""
+
+    def __init__(
+        self, plan: Plan, kind: str, name: str, points: Sequence[str], command: Callable[[int, str], list[str]]
+    ) -> None:
+        dice = random.Random(f"{plan.seed}/{name}")
+
+        def mortal(life: int) -> list[str]:
+            dies = dice.random() < MORTAL
+            self.point = dice.choice(points) if dies and not self.immortal else ""
+            rare = "check" in self.point
+            count = dice.randint(1, 4) if rare else dice.randint(1, 150)
+            return command(life, f"{self.point}:{count}" if self.point else "")
+
+        super().__init__(plan, kind, name, mortal)
+        self.point = ""
+        #: From now on it does not kill itself.
+        self.immortal = False
+
+
+class Company:
+    """Everybody who takes part."""
+
+    def __init__(self, plan: Plan, data: Path, java: dict[str, str]) -> None:
+        self.broker = Broker(plan, data)
+        # A Java client takes a share as large as the others'; SQLite has one writer at a time.
+        share = plan.rate / (4 + len(java))
+        services = [
+            ("sqlite-0", SQLITE_GROUP), ("sqlite-1", SQLITE_GROUP),
+            ("postgres-0", POSTGRES_GROUP), ("postgres-1", POSTGRES_GROUP),
+        ]  # fmt: skip
+        self.producers: list[Mortal] = [
+            Mortal(
+                plan, "order service", name, POINTS,
+                lambda life, death, name=name, group=group: module(
+                    "order_service", plan.directory, name, life, group, share, *([death] if death else [])
+                ),
+            )
+            for name, group in services
+        ]  # fmt: skip
+        self.producers += [
+            Mortal(
+                plan, "java", f"java-{version}", JAVA_POINTS,
+                lambda life, death, version=version, classpath=classpath: java_command(
+                    plan, classpath, version, f"java-{version}", life, share, death
+                ),
+            )
+            for version, classpath in java.items()
+        ]  # fmt: skip
+        self.consumers = [
+            Child(plan, "consumer", name, lambda life, name=name: module("consumer", plan.directory, name, life))
+            for name in ("consumer-0", "consumer-1")
+        ]
+        self.watchers = [
+            Child(plan, kind, name, lambda life, name=name: module("watcher", plan.directory, name, life))
+            # The witness is never killed, and sees what a killed watcher might miss when retention overtakes it.
+            for kind, name in (("watcher", "watcher"), ("witness", "witness"))
+        ]
+
+    @property
+    def everybody(self) -> list[Child]:
+        return [self.broker, *self.producers, *self.consumers, *self.watchers]
+
+
+def run_round(
+    plan: Plan, number: int, settings: Settings, on_kill: Callable[[Kill], None], say: Callable[[str], None]
+) -> Round:
+    """The whole round; everybody is gone when this returns or raises.
+
+    Raises:
+        ProcessFailed: somebody ended who should not have, or nothing settled in time. The directory is the evidence.
+    """
+    started, began = datetime.now(UTC), time.monotonic()
+    data = settings.disk.path / "store" if settings.disk is not None else plan.path / "store"
+    shutil.rmtree(data, ignore_errors=True)
+    engines = [tables.connect(plan.sqlite_url), tables.connect(plan.postgres_url)]
+    company = Company(plan, data, settings.java)
+    notes = Notes(plan, "conductor")
+    try:
+        for engine in engines:
+            tables.make(engine)
+        company.broker.start_and_wait()
+        make_topics(plan)
+        for child in company.everybody[1:]:
+            child.start()
+        witness = company.watchers[1]
+        others = [child for child in (*company.consumers, *company.watchers) if child is not witness]
+        chaos = Chaos(plan, notes, company.broker, [*company.producers], others, settings.disk, on_kill)
+        wait_until(lambda: all(one.is_warm for one in company.producers), 60, "a producer did nothing", company)
+        while len(chaos.kills) < settings.kills and time.monotonic() < settings.deadline:
+            chaos.step()
+            time.sleep(0.01)
+        say(f"round {number}: {len(chaos.kills)} kills; healing")
+        for one in company.producers:
+            one.immortal = True
+        settle_seconds = quiet_end(plan, company, chaos, notes, engines)
+        stop_all(plan, company)
+        counts: Tally[str] = Tally()
+        notes.write(*logged(data, notes.by, counts, say))
+        verify_store(data)
+        say(f"round {number}: everything settled in {settle_seconds:.1f} s; comparing")
+        books, sight = read_books(engines), read_sight(plan.histories)
+        write_oracle(notes, books, sight)
+        found = compare(books, sight)
+    except BaseException:
+        keep_store(settings.disk, data, plan)
+        raise
+    finally:
+        for child in company.everybody:
+            child.abandon()
+        for engine in engines:
+            engine.dispose()
+    if found.differences:
+        keep_store(settings.disk, data, plan)
+    return summary(plan, number, settings, started, time.monotonic() - began, chaos, company, books, sight, counts,
+                   settle_seconds, found)  # fmt: skip
+
+
+def make_topics(plan: Plan) -> None:
+    for topic in TOPICS:
+        fields = {"topic": topic, "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES), "perm": "6"}
+        answer = ask(Address("127.0.0.1", plan.broker_port), RequestCode.UPDATE_AND_CREATE_TOPIC, fields, 5.0)
+        assert answer.code == 0, answer
+
+
+def wait_until(ready: Callable[[], bool], seconds: float, otherwise: str, company: Company) -> None:
+    until = time.monotonic() + seconds
+    while not ready():
+        company.broker.look()
+        dead = [child for child in company.everybody if not child.is_running]
+        for child in dead:
+            if child.killed_itself and isinstance(child, Mortal):
+                child.start()
+            else:
+                raise ProcessFailed(f"{child.name} ended by itself\n{child.last_words()}")
+        if time.monotonic() > until:
+            raise ProcessFailed(f"{otherwise} in {seconds:.0f} s")
+        time.sleep(0.05)
+
+
+def quiet_end(plan: Plan, company: Company, chaos: Chaos, notes: Notes, engines: list[Any]) -> float:
+    """No faults and no new transactions: checks settle all, consumers catch up. Seconds until nothing was undecided."""
+    plan.quiet_file.touch()
+    chaos.heal()
+    began = nudged = time.monotonic()
+    quiet_since = 0.0
+    while True:
+        undecided = chaos.undecided.ask(2.0)
+        now = time.monotonic()
+        if undecided == 0:
+            # A local transaction that was open when it became quiet may still prepare: it has as long as a client waits.
+            quiet_since = quiet_since or now
+            if now - quiet_since > 1.5 and now - began > 3:
+                break
+        else:
+            quiet_since = 0.0
+        if now - began > SETTLE_S:
+            raise ProcessFailed(f"{undecided} transactions are undecided {SETTLE_S:.0f} s after the last fault")
+        if now - nudged > NUDGE_S and undecided:
+            nudged = now
+            for one in company.producers:
+                one.abandon()
+                one.start()
+        time.sleep(0.2)
+    settled = time.monotonic() - began
+    notes.write(Settled(t_us=now_us(), by=notes.by))
+    wait_until(lambda: credits_in(engines) >= visible_in(plan), CATCH_UP_S, "consumers did not catch up", company)
+    return settled
+
+
+def credits_in(engines: list[Any]) -> int:
+    with engines[1].connect() as connection:
+        return connection.scalar(select(func.count()).select_from(tables.credited)) or 0
+
+
+def visible_in(plan: Plan) -> int:
+    address = Address("127.0.0.1", plan.broker_port)
+    return sum(
+        int(ask(address, RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue)}, 5.0).ext["offset"])
+        for topic in TOPICS
+        for queue in range(QUEUES)
+    )
+
+
+def stop_all(plan: Plan, company: Company) -> None:
+    """Producers first; then consumers; watchers read to the end; a fresh reader reads all that is retained."""
+    for one in company.producers:
+        one.stop(30, expected=(143, -15) if one.kind == "java" else (0,))
+    for child in (*company.consumers, *company.watchers):
+        child.stop(30)
+    reader = Child(plan, "reader", "reader", lambda life: module("watcher", plan.directory, "reader", "fresh"))
+    reader.start()
+    assert reader.process is not None
+    try:
+        if reader.process.wait(60):
+            raise ProcessFailed(f"the last reader failed\n{reader.last_words()}")
+    finally:
+        reader.abandon()
+    company.broker.stop(40)
+
+
+def verify_store(data: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "halfmq", "store", "verify", str(data)], capture_output=True, text=True, timeout=300,
+        env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+    )  # fmt: skip
+    if done.returncode:
+        raise ProcessFailed(f"store verify found:\n{done.stdout}{done.stderr}")
+
+
+def write_oracle(notes: Notes, books: Books, sight: Sight) -> None:
+    """What the databases say of every transaction whose halves ever left."""
+    notes.write(
+        *(
+            Local(t_us=now_us(), by=notes.by, group=group, tx=tx,
+                  outcome="COMMITTED" if tx in books.orders else "ROLLED_BACK")
+            for tx, group in sight.asked.items()
+        )
+    )  # fmt: skip
+
+
+def keep_store(disk: SmallDisk | None, data: Path, plan: Plan) -> None:
+    """Evidence outlives the small file system."""
+    if disk is not None and data.exists():
+        disk.free()
+        shutil.copytree(data, plan.path / "store", dirs_exist_ok=True)
+
+
+def summary(
+    plan: Plan, number: int, settings: Settings, started: datetime, seconds: float, chaos: Chaos, company: Company,
+    books: Books, sight: Sight, counts: Tally[str], settle_seconds: float, found: Found,
+) -> Round:  # fmt: skip
+    committed = Tally(group for group, _ in books.orders.values())
+    groups = {SQLITE_GROUP, POSTGRES_GROUP, *([JAVA_GROUP] if settings.java else [])}
+    idle = [group for group in groups if not committed[group]]
+    found.differences.extend(f"strange: group {group} committed nothing" for group in sorted(idle))
+    return Round(
+        round=number, seed=str(plan.seed), commit=settings.commit, started=started.isoformat(timespec="seconds"),
+        seconds=round(seconds, 1), kills=dict(Tally(kill.kind for kill in chaos.kills)), pauses=dict(chaos.pauses),
+        fills=dict(chaos.fills), refused_starts=chaos.refused_starts,
+        disk=settings.disk.kind if settings.disk else "none", committed=dict(committed),
+        rolled_back=len(sight.asked.keys() - books.orders.keys()), messages=len(books.lines), log=dict(counts),
+        settle_seconds=round(settle_seconds, 1), restart_seconds_max=round(max(company.broker.ready_seconds), 2),
+        looked_at={**found.looked_at, "torn lines": sight.torn_lines}, differences=found.differences,
+    )  # fmt: skip
+
+
+def save_differences(plan: Plan, found: Sequence[str]) -> None:
+    (plan.path / "differences.json").write_bytes(msgspec.json.format(msgspec.json.encode(list(found))))

@@ -1,0 +1,76 @@
+"""The business tables, which are the oracle: a message must be visible exactly if its line is here.
+
+``orders`` and ``lines`` are written in the local transaction itself; which messages they stand for is said by
+transaction id and index, and what is in them by the CRC of the body. ``credits`` is the consumers' side.
+"""
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Engine, ForeignKey, Integer, MetaData, String, Table, create_engine, event
+
+from halfmq.sql import Inbox, TransactionLog
+
+metadata = MetaData()
+
+customers = Table("customers", metadata, Column("id", Integer, primary_key=True))
+orders = Table(
+    "orders",
+    metadata,
+    Column("tx_id", String(64), primary_key=True),
+    Column("producer_group", String(64), nullable=False),
+    # Deferred, so that it is the COMMIT that fails where there is no such customer.
+    Column("customer", ForeignKey("customers.id", deferrable=True, initially="DEFERRED"), nullable=False),
+    Column("messages", Integer, nullable=False),
+)
+lines = Table(
+    "lines",
+    metadata,
+    Column("tx_id", String(64), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("topic", String(64), nullable=False),
+    Column("crc", BigInteger, nullable=False),
+)
+#: The marker table of the Java services, which keep the fence themselves.
+java_markers = Table(
+    "java_tx",
+    metadata,
+    Column("tx_id", String(64), primary_key=True),
+    Column("outcome", String(1), nullable=False),
+)
+credited = Table(
+    "credits",
+    metadata,
+    # No key on purpose: what happened twice shall stand here twice.
+    Column("message_id", String(64), nullable=False),
+    Column("tx_id", String(64), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("topic", String(64), nullable=False),
+    Column("crc", BigInteger, nullable=False),
+)
+#: Checks come early here: what is undecided after a kill shall not wait long.
+IMMUNITY_MS = 1_000
+txlog = TransactionLog(metadata, min_age_s=IMMUNITY_MS / 1000)
+inbox = Inbox(metadata)
+
+CUSTOMER, NO_CUSTOMER = 1, 2
+
+
+def connect(url: str) -> Engine:
+    if url.startswith("sqlite"):
+        engine = create_engine(url, connect_args={"timeout": 15})
+        event.listen(engine, "connect", _set_up_sqlite)
+        return engine
+    return create_engine(url, pool_size=8, max_overflow=8, pool_pre_ping=True)
+
+
+def make(engine: Engine) -> None:
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(customers.insert().values(id=CUSTOMER))
+
+
+def _set_up_sqlite(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()

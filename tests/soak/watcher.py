@@ -1,0 +1,169 @@
+"""Reads every queue of all topics from its start, in order, across restarts of the broker and of itself.
+
+``python -m tests.soak.watcher DIRECTORY NAME LIFE``. It knows where it was from a small file that is replaced after what
+it saw is noted: killed in between, it sees some messages again, in the same places. SIGTERM: read on until every queue
+says "nothing new", note the end of each, exit 0. Raw frames, so that no client of ours stands between it and the broker.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+
+import msgspec
+
+from halfmq.bench.load import frame
+from halfmq.model import properties as names
+from halfmq.model.stored_message import body_crc_of, decode
+from halfmq.testing.history.events import QueueRead, Seen
+from tests.soak.notes import Counter, Notes, now_us
+from tests.soak.plan import QUEUES, TOPICS, Plan, load_plan
+
+Queue = tuple[str, int]
+
+
+class _Answer(msgspec.Struct, gc=False):
+    opaque: int
+    code: int = 0
+    flag: int = 0
+    remark: str | None = None
+    extFields: dict[str, str] | None = None  # noqa: N815
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+class Where(msgspec.Struct):
+    """What is read of one queue: everything in [first, at)."""
+
+    first: int
+    at: int
+
+
+class Watcher:
+    """``fresh``: begin where the queues begin now, as a reader does that comes when all is over."""
+
+    def __init__(self, plan: Plan, name: str, notes: Notes, *, fresh: bool = False) -> None:
+        self._port = plan.broker_port
+        self._name = name
+        self._notes = notes
+        self._fresh = fresh
+        self._file = plan.path / f"{name}.where"
+        self._counter = Counter(plan.counter_file(name))
+        self._queues: list[Queue] = [(topic, queue) for topic in TOPICS for queue in range(QUEUES)]
+        self._where = {queue: Where(0, 0) for queue in self._queues}
+        if self._file.exists() and not fresh:
+            rows = msgspec.json.decode(self._file.read_bytes(), type=list[tuple[str, int, Where]])
+            self._where = {(topic, queue): where for topic, queue, where in rows}
+        self.stopping = fresh
+
+    async def run(self) -> None:
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+                try:
+                    if await self._read_on(reader, writer):
+                        break
+                finally:
+                    writer.close()
+            except (OSError, asyncio.IncompleteReadError):
+                await asyncio.sleep(0.05)
+        self._notes.write(
+            *(
+                QueueRead(t_us=now_us(), by=self._notes.by, reader=self._name, topic=topic, queue=queue,
+                          first=where.first, end=where.at)
+                for (topic, queue), where in self._where.items()
+            )
+        )  # fmt: skip
+
+    async def _read_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Ask all queues in rounds; True when all are at their end and we are to stop."""
+        while True:
+            stopping = self.stopping
+            writer.write(b"".join(self._pull(number) for number in range(len(self._queues))))
+            idle = 0
+            events: list[Seen] = []
+            for _ in self._queues:
+                async with asyncio.timeout(10):  # the broker may be paused; a new connection is no harm
+                    length = int.from_bytes(await reader.readexactly(4), "big")
+                    rest = await reader.readexactly(length)
+                body_at = 4 + int.from_bytes(rest[1:4], "big")
+                answer = _decode(rest[4:body_at])
+                idle += not self._look_at(self._queues[answer.opaque], answer, rest[body_at:], events)
+            if events:
+                self._notes.write(*events)
+                self._counter.add()
+            if idle < len(self._queues):
+                self._save()
+            elif stopping:
+                return True
+            if not stopping:
+                await asyncio.sleep(0.1)  # fuller answers: the load shall be the services'
+
+    def _save(self) -> None:
+        rows = [(topic, queue, where) for (topic, queue), where in self._where.items()]
+        new = self._file.with_suffix(".new")
+        new.write_bytes(msgspec.json.encode(rows))
+        os.replace(new, self._file)
+
+    def _pull(self, number: int) -> bytes:
+        topic, queue = self._queues[number]
+        ext = {
+            "consumerGroup": f"soak-{self._name}", "topic": topic, "queueId": str(queue),
+            "queueOffset": str(self._where[topic, queue].at), "maxMsgNums": "500", "sysFlag": "4", "commitOffset": "0",
+            "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+        }  # fmt: skip
+        header = {"code": 11, "flag": 0, "language": "JAVA", "opaque": number, "version": 401, "extFields": ext}
+        return frame(msgspec.json.encode(header))
+
+    def _look_at(self, queue: Queue, answer: _Answer, body: bytes, events: list[Seen]) -> bool:
+        """Whether there was something new."""
+        where = self._where[queue]
+        if answer.code == 0:
+            self._take(queue, body, events)
+            return True
+        if answer.code == 21:
+            moved = int((answer.extFields or {})["nextBeginOffset"])
+            if moved == where.at:
+                return False
+            if not (self._fresh and where.at == 0):
+                # Retention was faster: what lies between was not read, and the end of this queue says so.
+                print(f"overtaken: {queue} from {where.at} to {moved}", file=sys.stderr)
+            where.first = where.at = moved
+            return True
+        if answer.code not in (17, 19, 20):
+            print(f"refused: {queue} {answer.code} {answer.remark}", file=sys.stderr)
+            return True
+        return False
+
+    def _take(self, queue: Queue, body: bytes, events: list[Seen]) -> None:
+        where, at = self._where[queue], 0
+        while at < len(body):
+            message, offset, size = decode(body, at)
+            text = names.to_dict(message.properties)
+            tx = text.get(names.HMQ_TX_ID) or (text[names.UNIQ_KEY] if text.get(names.TRAN_MSG) == "true" else "")
+            events.append(
+                Seen(
+                    t_us=now_us(), by=self._notes.by, reader=self._name, message=text.get(names.UNIQ_KEY, ""),
+                    topic=message.topic, queue=message.queue_id, queue_offset=message.queue_offset, tx=tx,
+                    index=int(text.get(names.HMQ_TX_INDEX, "0")), offset=offset, store_time_ms=message.store_time_ms,
+                    crc=body_crc_of(message.body), key=text.get(names.SHARDING_KEY, ""),
+                )
+            )  # fmt: skip
+            where.at = message.queue_offset + 1
+            at += size
+
+
+def main(directory: str, name: str, life: str) -> None:
+    plan = load_plan(directory)
+    watcher = Watcher(plan, name, Notes(plan, f"{name}.{life}"), fresh=life == "fresh")
+
+    async def run() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: setattr(watcher, "stopping", True))
+        await watcher.run()
+
+    asyncio.run(run())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
