@@ -24,6 +24,8 @@ class PeerBug(NamedTuple):
 
 _ONCE: Final = "test_verdict_is_write_once.py"
 _HANDLES: Final = "test_handles_stay_good.py"
+_CLIENTS: Final = "test_clients_say_what_they_know.py"
+_MARKERS: Final = "test_markers_do_not_expire.py"
 _CHECKS: Final = "test_checks_reach_somebody.py"
 _WAITING: Final = "test_waiting_costs_nothing.py"
 _CRASHES: Final = "test_crashes_take_nothing_back.py"
@@ -152,5 +154,65 @@ BUGS: Final = (
         f"{_CHECKS}::test_busy_connection_gets_its_checks_when_it_reads_again",
         "Progress, never guess",
         (("check_for_a_busy_connection_is_dropped", "the member that reads was asked about"),),
+    ),
+    PeerBug(
+        "RocketMQ #1519",
+        "the pool for checks is full and the check is lost",
+        f"{_CLIENTS}::test_check_that_finds_no_room_is_asked_again_and_answered_once",
+        "Progress, once in the log",
+        (("check_without_an_answer_is_never_repeated", "a check that found no room is never asked again"),),
+    ),
+    PeerBug(
+        "RocketMQ #9791",
+        "the wrong member of a producer group is asked, and answers",
+        f"{_CLIENTS}::test_application_that_knows_the_transaction_is_asked",
+        "Never guess, progress",
+        (
+            ("any_member_answers_for_the_group", "the wrong application answered for"),
+            ("first_member_is_always_asked", "whoever knows is never asked"),
+        ),
+    ),
+    PeerBug(
+        "RocketMQ #3885",
+        "a slave that is down, or a slow flush, at prepare cancels every transaction",
+        f"{_CLIENTS}::test_prepare_that_is_slow_to_be_safe_does_not_cancel_the_local_transaction",
+        "Durable answers, once in the log",
+        (("prepare_that_is_not_answered_in_time_is_rolled_back", "the local transaction did not run"),),
+    ),
+    PeerBug(
+        "rocketmq-flink (InnerProducerImpl)",
+        "a connector swallows the error of its COMMIT",
+        f"{_CLIENTS}::test_commit_that_was_not_heard_is_not_reported_as_done",
+        "Durable answers, agreement",
+        (("committer_swallows_errors", "a refused COMMIT is reported as done"),),
+    ),
+    PeerBug(
+        "rocketmq-clients, Python (producer.py)",
+        "a checker that raises or returns nothing is not heard of",
+        f"{_CLIENTS}::test_check_function_that_raises_or_returns_nothing_is_reported_and_asked_again",
+        "Never guess, progress",
+        (
+            ("exception_of_a_checker_vanishes", "nobody was told"),
+            ("checker_that_returns_nothing_means_rollback", "decided against the message"),
+        ),
+    ),
+    PeerBug(
+        "Seata (seata-go PR #1054, seata#3612)",
+        '"finished", said of what is not known any more, is answered as ROLLBACK',
+        f"{_MARKERS}::test_marker_of_an_undecided_transaction_is_not_cleaned_up",
+        "Never guess",
+        (
+            (
+                "old_markers_are_forgotten_whatever_their_state",
+                "the order is committed, and its message was rolled back",
+            ),
+        ),
+    ),
+    PeerBug(
+        "django-outbox-pattern (producers.py)",
+        "a relay's row expires unsent",
+        f"{_MARKERS}::test_message_of_a_committed_order_is_sent_after_any_outage",
+        "Retention, progress",
+        (("marker_expires_after_a_day", "the message of a committed order is never sent"),),
     ),
 )

@@ -10,20 +10,29 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
+from sqlalchemy import select
 
+from halfmq import AsyncClient, Outcome
 from halfmq.broker import broker as broker_module
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.sends import Sends
 from halfmq.broker.stored import StoredMessages
+from halfmq.client import check_listener
+from halfmq.client.check_listener import CheckListener
+from halfmq.client.prepare import Preparation
+from halfmq.client.receipts import COMMITTED, TransactionReceipt
+from halfmq.client.user_code import call
 from halfmq.core import apply as apply_module
 from halfmq.core import decide as decide_module
 from halfmq.core.commands import CarryForward, Tick, Wanted
 from halfmq.core.decision import Decision, Done, Settled
 from halfmq.core.state import Undecided
-from halfmq.core.transaction import machine, retention, states
+from halfmq.core.transaction import check_schedule, machine, retention, states
+from halfmq.errors import HalfmqError, SendTimeout
 from halfmq.model.records import CarriedHalf, Checked, Committed, HalfRecord, checked_size
 from halfmq.model.stored_message import decode
+from halfmq.sql.marker import MarkerTable
 from halfmq.store.store import Store
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -361,3 +370,99 @@ def check_for_a_busy_connection_is_dropped(patch: pytest.MonkeyPatch) -> None:
         return push_frame(self, number, make)
 
     patch.setattr(Gateway, "push_frame", drops)
+
+
+@plant
+def check_without_an_answer_is_never_repeated(patch: pytest.MonkeyPatch) -> None:
+    """Rejected by a full pool, and still in flight for whoever asked."""
+    patch.setattr(check_schedule, "expire_in_flight", lambda group, now_ms: None)
+
+
+@plant
+def any_member_answers_for_the_group(patch: pytest.MonkeyPatch) -> None:
+    """One listener a group, and whoever is asked has it."""
+    ask = CheckListener._ask
+
+    async def with_what_there_is(self: Any, transaction: Any) -> Outcome:
+        transaction.name = next(iter(self._listeners), transaction.name)
+        return await ask(self, transaction)
+
+    patch.setattr(CheckListener, "_ask", with_what_there_is)
+
+
+@plant
+def first_member_is_always_asked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(check_schedule, "_member_in_turn", lambda group: next(iter(group.members)))
+
+
+# --- clients ---------------------------------------------------------------------------------------------------
+
+
+@plant
+def prepare_that_is_not_answered_in_time_is_rolled_back(patch: pytest.MonkeyPatch) -> None:
+    """Whatever is not SEND_OK is ROLLBACK."""
+
+    async def once(self: Any) -> None:
+        failure = await self._send_missing(self._plumbing.attempt_timeout_s)
+        if failure is not None:
+            raise SendTimeout("FLUSH_DISK_TIMEOUT") from failure
+
+    patch.setattr(Preparation, "send", once)
+
+
+@plant
+def committer_swallows_errors(patch: pytest.MonkeyPatch) -> None:
+    commit = AsyncClient.commit
+
+    async def reports_success(self: Any, prepared: Any) -> TransactionReceipt:
+        try:
+            return await commit(self, prepared)
+        except HalfmqError:
+            return TransactionReceipt(prepared.tx_id, COMMITTED)
+
+    patch.setattr(AsyncClient, "commit", reports_success)
+
+
+@plant
+def exception_of_a_checker_vanishes(patch: pytest.MonkeyPatch) -> None:
+    """In a future that is thrown away."""
+
+    async def unseen(self: Any, transaction: Any) -> Outcome:
+        try:
+            answer = await call(self._run_blocking, self._listeners[transaction.name], transaction)
+        except Exception:
+            return Outcome.UNKNOWN
+        return answer if isinstance(answer, Outcome) else Outcome.UNKNOWN
+
+    patch.setattr(CheckListener, "_ask", unseen)
+
+
+@plant
+def checker_that_returns_nothing_means_rollback(patch: pytest.MonkeyPatch) -> None:
+    def taken(value: object, what: str) -> Outcome:
+        return value if isinstance(value, Outcome) else Outcome.ROLLBACK
+
+    patch.setattr(check_listener, "checked_outcome", taken)
+
+
+# --- the database side -----------------------------------------------------------------------------------------
+
+
+@plant
+def old_markers_are_forgotten_whatever_their_state(patch: pytest.MonkeyPatch) -> None:
+    """Whoever asks later is told "finished", and that is ROLLBACK."""
+    forget = MarkerTable.forget
+    patch.setattr(MarkerTable, "forget", lambda self, connection, ids, undecided: forget(self, connection, ids, ()))
+
+
+@plant
+def marker_expires_after_a_day(patch: pytest.MonkeyPatch) -> None:
+    """A row whose time is over is not looked at any more."""
+    look = MarkerTable.look
+
+    def looks_at_what_is_fresh(self: Any, connection: Any, tx_id: str) -> Outcome | None:
+        written = connection.scalar(select(self.table.c.written_at_ms).where(self.table.c.tx_id == tx_id))
+        fresh = written is not None and written > self._now_ms() - 86_400_000
+        return look(self, connection, tx_id) if fresh else None
+
+    patch.setattr(MarkerTable, "look", looks_at_what_is_fresh)

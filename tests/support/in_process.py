@@ -9,7 +9,7 @@ from typing import Any
 from halfmq.broker.broker import Broker, Ports
 from halfmq.broker.config import BrokerConfig
 from halfmq.model.settings import BrokerSettings
-from halfmq.runtime.clock import SystemClock
+from halfmq.runtime.clock import Clock, SystemClock
 from halfmq.runtime.disk import Disk, RealDisk
 from halfmq.runtime.entropy import SystemEntropy
 from halfmq.store.group_flush import Job, Syncer
@@ -63,12 +63,13 @@ async def serving(
     *,
     make_syncer: Callable[[Job], Syncer] | None = None,
     disk: Disk | None = None,
+    clock: Clock | None = None,
     **changes: Any,
 ) -> AsyncIterator[Running]:
     """A broker on ``directory`` of ``disk``, the real one by default. Leaving cuts it off as a kill does: no drain, no
     checkpoint."""
     broker = Broker(
-        config(directory, **changes), disk or RealDisk(), SystemClock(), SystemEntropy(), asyncio.get_running_loop(),
+        config(directory, **changes), disk or RealDisk(), clock or SystemClock(), SystemEntropy(), asyncio.get_running_loop(),
         make_syncer=make_syncer,
     )  # fmt: skip
     running = None
