@@ -33,6 +33,12 @@ CHECKS_IN_FLIGHT_MAX: Final = 256
 #: Undecided transactions per producer group: count and bytes. Protects memory and disk (FMQ source, 3.3.2).
 UNDECIDED_MAX: Final = 1_000_000
 UNDECIDED_BYTES_MAX: Final = 16 << 30
+#: Shortest age at which a policy may set a transaction aside, ms: well behind the first checks.
+SKIP_AGE_MIN_MS: Final = 60_000
+#: How long a client may wait for checks that it fetches, ms, and how many it may fetch at once. As a parked pull (FMQ's
+#: Feedback, source 3.3.5, waits 5,000 ms).
+FEEDBACK_WAIT_MAX_MS: Final = 25_000
+FEEDBACK_CHECKS_MAX: Final = 256
 #: What "sent again" remembers: age and number of ids.
 SENT_AGAIN_MS: Final = 120_000
 SENT_AGAIN_IDS_MAX: Final = 262_144

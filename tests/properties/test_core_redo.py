@@ -14,6 +14,7 @@ import pytest
 from tests.support.core_log import PEER, CoreLog, consumer, end, half, message, part, producer
 
 from halfmq.core.commands import (
+    AskNow,
     CarryForward,
     CheckNotSent,
     CommitOffset,
@@ -22,18 +23,19 @@ from halfmq.core.commands import (
     ResolveTransaction,
     SendBack,
     SendBatch,
+    SetProducer,
     SetTopic,
     TrimLog,
     Wanted,
 )
-from halfmq.core.decision import Done, Refused, SendCheck, Sent, Settled, Why
+from halfmq.core.decision import Asked, Done, PolicyActed, Refused, SendCheck, Sent, Settled, Why
 from halfmq.core.digest import durable_digest
-from halfmq.core.session import ConnectionClosed, DiskSpace, LogOffsetsNow, Published
+from halfmq.core.session import CheckLeft, ConnectionClosed, DiskSpace, LogOffsetsNow, PollEnded, Polling, Published
 from halfmq.core.state import State
 from halfmq.core.transaction.invariants import check
 from halfmq.model.properties import encode
-from halfmq.model.records import Committed, DelayedRecord, MessageRecord, Released, RolledBack
-from halfmq.model.settings import BrokerSettings
+from halfmq.model.records import Committed, DecidedBy, DelayedRecord, MessageRecord, Released, RolledBack
+from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 from halfmq.model.stored_message import StoredMessage
 
 TOPICS = ("orders", "loyalty", "audit")
@@ -181,6 +183,14 @@ class Life:
                 self.seen["check"] += 1
                 if self.dice.random() < 0.2:
                     self.log.do(CheckNotSent(effect.group, effect.tx_id))
+                elif self.dice.random() < 0.9:
+                    self.log.session(CheckLeft(effect.group, effect.tx_id, effect.checks, self.log.now_ms))
+            elif isinstance(effect, PolicyActed) and effect.rolled_back:
+                position = self.log.state.producer_groups[effect.group].settled[effect.tx_id][3]
+                self.verdicts[effect.group, effect.tx_id] = (False, position)
+                self.seen["rolled back by policy"] += 1
+            elif isinstance(effect, PolicyActed):
+                self.seen[f"set aside by {effect.because.name}"] += 1
         self.seen["tick"] += 1
 
     def connect(self) -> None:
@@ -188,6 +198,28 @@ class Life:
         self.log.session(
             self.one_of([producer(connection, 0, *GROUPS), ConnectionClosed(connection), consumer(connection, 0)])
         )
+
+    def poll(self) -> None:
+        """Somebody fetches checks, once or for a while."""
+        connection, group = self.dice.randrange(20, 23), self.one_of(GROUPS)
+        self.log.session(Polling(connection, f"poller-{connection}", group, self.one_of([1, 2, 32])))
+        if self.dice.random() < 0.7:
+            self.tick()
+        if self.dice.random() < 0.5:
+            self.log.session(self.one_of([PollEnded(connection, group), ConnectionClosed(connection)]))
+
+    def policy(self) -> None:
+        group = self.one_of(GROUPS)
+        limit = self.one_of([0, 1, 2, 4])
+        past = self.one_of([PastLimit.ROLLBACK, PastLimit.SET_ASIDE]) if limit else PastLimit.WAIT
+        age_ms = self.one_of([0, 0, 60_000, 200_000])
+        assert self.log.do(SetProducer(ProducerSettings(group, limit, past, age_ms))) == Done()
+
+    def ask(self) -> None:
+        if self.open:
+            group, tx_id = self.one_of(self.open)
+            reply = self.log.do(AskNow(group, tx_id))
+            self.seen["asked by hand"] += isinstance(reply, Asked)
 
     def offsets(self) -> None:
         self.log.do(EnsureGroup(self.one_of(["CG", "CG2"])))
@@ -239,6 +271,7 @@ class Life:
     STEPS = (
         (prepare, 30), (settle, 30), (send, 15), (send_batch, 3), (send_back, 3), (wait, 10), (tick, 12), (connect, 5),
         (offsets, 5), (topics, 2), (disk, 2), (publish, 5), (trim, 2), (compare, 2), (restart, 1),
+        (poll, 5), (policy, 1), (ask, 4),
     )  # fmt: skip
 
     def live(self) -> None:
@@ -267,6 +300,8 @@ class Life:
                 queues.setdefault((record.topic_id, record.message.queue_id), []).append(record.message.queue_offset)
             if isinstance(record, Committed | RolledBack):
                 settled[record.group, record.tx_id] += 1
+            if isinstance(record, Committed):
+                assert record.decided_by != DecidedBy.POLICY, "a policy never commits"
             if isinstance(record, RolledBack):
                 gone.update(record.half_indexes)
             if isinstance(record, Committed | Released):
@@ -316,7 +351,7 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
         seen.update(life.seen)
     for what in (
         "half sent again", "repeated", "conflict", "incomplete", "check", "trim", "restart", "snapshot", "shown",
-        "delayed", "past the window",
+        "delayed", "past the window", "rolled back by policy", "set aside by CHECKS", "set aside by AGE", "asked by hand",
     ):  # fmt: skip
         assert seen[what], (what, seen)
 

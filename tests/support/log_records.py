@@ -8,6 +8,7 @@ from halfmq.model.placement import aligned
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
     TRIM_SIZE,
+    AsideBecause,
     Base,
     CarriedDelayed,
     CarriedHalf,
@@ -20,10 +21,12 @@ from halfmq.model.records import (
     HalfRecord,
     MessageRecord,
     OffsetsCommitted,
+    ProducerSet,
     Record,
     Ref,
     Released,
     RolledBack,
+    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -38,6 +41,7 @@ from halfmq.model.records import (
     payload_record_size,
     released_size,
     rolled_back_size,
+    set_aside_size,
 )
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.runtime.disk import Disk
@@ -119,6 +123,11 @@ def checked(tx_id: str = "T1", checks: int = 1) -> Make:
     return lambda offset: Checked(offset, size, GROUP, tx_id, 5, checks, 1_700_000_009_000)
 
 
+def set_aside(tx_id: str = "T1", checks: int = 15) -> Make:
+    size = set_aside_size(GROUP, tx_id)
+    return lambda offset: SetAside(offset, size, GROUP, tx_id, 5, checks, DecidedBy.POLICY, AsideBecause.CHECKS)
+
+
 def delayed(due_ms: int = 1_700_000_050_000) -> Make:
     properties = props.encode({"UNIQ_KEY": "D1", "DELAY": "3"})
     stored = message(properties=properties)
@@ -157,6 +166,11 @@ def topic_deleted() -> Make:
 def group_set(name: str = GROUP, filler: bytes = b"") -> Make:
     payload = payload_of(name, filler)
     return lambda offset: GroupSet(offset, payload_record_size(payload), name, payload)
+
+
+def producer_set(name: str = GROUP) -> Make:
+    payload = payload_of(name, 15, "rollback", 0, -1, 1 << 30, "ada")
+    return lambda offset: ProducerSet(offset, payload_record_size(payload), name, payload)
 
 
 def offsets_committed() -> Make:

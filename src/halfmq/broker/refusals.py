@@ -19,6 +19,7 @@ CODES: Final[dict[Why, ResponseCode]] = {
     Why.NO_PERMISSION: ResponseCode.NO_PERMISSION,
     Why.STORE_FULL: ResponseCode.SERVICE_NOT_AVAILABLE,
     Why.LIMIT_REACHED: ResponseCode.SYSTEM_BUSY,
+    Why.NOT_NOW: ResponseCode.SYSTEM_BUSY,
     # What RocketMQ says where 33, 36 and 37 find no message: "Find prepared transaction message failed" and the like.
     Why.NOT_FOUND: ResponseCode.SYSTEM_ERROR,
     Why.WRONG_GROUP: ResponseCode.SYSTEM_ERROR,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from heapq import heappush
 from typing import Any, Final
 
-from halfmq.core.base import apply_base, read_group, read_topic
+from halfmq.core.base import apply_base, read_group, read_producer, read_topic
 from halfmq.core.queues.sent_again import forget_old, forget_sent, forget_verdict, remember, remember_verdict
 from halfmq.core.state import CHECK_BUCKET_MS, Delayed, Half, ProducerGroup, State, Undecided
 from halfmq.core.transaction.immunity import immunity_ms
@@ -22,6 +22,7 @@ from halfmq.model.records import (
     BATCH_HEADER_BYTES,
     DELAYED_MESSAGE_AT,
     MESSAGE_AT,
+    SET_ASIDE_MS,
     Base,
     CarriedDelayed,
     CarriedHalf,
@@ -33,10 +34,12 @@ from halfmq.model.records import (
     HalfRecord,
     MessageRecord,
     OffsetsCommitted,
+    ProducerSet,
     Record,
     Ref,
     Released,
     RolledBack,
+    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -254,6 +257,17 @@ def _checked(state: State, record: Checked) -> None:
     )  # fmt: skip
 
 
+def _set_aside(state: State, record: SetAside) -> None:
+    group = state.producer_groups.get(record.group)
+    known = group.undecided.get(record.tx_id) if group is not None else None
+    if group is None or known is None:
+        return
+    _replace(
+        state, group, known, known.halves, known.count, known.prepared_at_ms, known.immune_until_ms, record.checks,
+        SET_ASIDE_MS + record.because,
+    )  # fmt: skip
+
+
 def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
     """Take the transaction out of the undecided ones, with everything that hangs on it."""
     known = group.undecided.pop(tx_id, None)
@@ -272,7 +286,7 @@ def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
 
 
 def _committed(state: State, record: Committed) -> None:
-    offset, _, group_name, tx_id, _, refs = record
+    offset, _, group_name, tx_id, decided_by, refs = record
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
     _settle(state, group, tx_id)
     topics = state.topics_by_id
@@ -289,7 +303,7 @@ def _committed(state: State, record: Committed) -> None:
     else:
         halves = tuple([ref[3] for ref in refs])
         places = tuple([ref[2] for ref in refs])
-    verdict = (group_name, tx_id, True, offset, state.batch_time_ms, halves, places)
+    verdict = (group_name, tx_id, True, offset, state.batch_time_ms, halves, places, decided_by)
     remember_verdict(state, group, verdict)
 
 
@@ -304,7 +318,7 @@ def _commit_delayed(state: State, ref: Ref) -> None:
 
 
 def _rolled_back(state: State, record: RolledBack) -> None:
-    offset, _, group_name, tx_id, _, half_indexes = record
+    offset, _, group_name, tx_id, decided_by, half_indexes = record
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
     known = _settle(state, group, tx_id)
     places = {half[1]: half[3] for half in known[2]} if known is not None else {}
@@ -313,7 +327,7 @@ def _rolled_back(state: State, record: RolledBack) -> None:
     if len(half_indexes) == 1:
         halves = half_indexes[0]
         first = places.get(halves, -1)
-    verdict = (group_name, tx_id, False, offset, state.batch_time_ms, halves, first)
+    verdict = (group_name, tx_id, False, offset, state.batch_time_ms, halves, first, decided_by)
     remember_verdict(state, group, verdict)
 
 
@@ -334,6 +348,10 @@ def _topic_deleted(state: State, record: TopicDeleted) -> None:
 
 def _group_set(state: State, record: GroupSet) -> None:
     read_group(state, record.payload)
+
+
+def _producer_set(state: State, record: ProducerSet) -> None:
+    read_producer(state, record.payload)
 
 
 def _offsets(state: State, record: OffsetsCommitted) -> None:
@@ -377,4 +395,6 @@ _APPLY: Final[dict[type, Callable[[State, Any], None]]] = {
     EpochStarted: _epoch_started,
     Base: apply_base,
     Trim: _trim,
+    ProducerSet: _producer_set,
+    SetAside: _set_aside,
 }

@@ -10,18 +10,19 @@ from typing import Final
 
 import msgspec
 
-from halfmq.core.state import State, Topic, next_offset
+from halfmq.core.state import Policy, State, Topic, next_offset
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
 from halfmq.model.records import (
     Base,
     GroupSet,
+    ProducerSet,
     TopicSet,
     base_size,
     payload_of,
     payload_record_size,
 )
-from halfmq.model.settings import GroupSettings
+from halfmq.model.settings import GroupSettings, PastLimit, ProducerSettings
 
 _VERSION: Final = 1
 
@@ -35,6 +36,8 @@ class _Payload(msgspec.Struct, array_like=True):
     topics: list[tuple[bytes, list[int]]]
     groups: list[bytes]
     offsets: list[tuple[str, list[tuple[int, int, int]]]]
+    #: Not written while there are none, so that a base from before there could be any still compares.
+    producers: list[bytes] = []
 
 
 _decode: Final = msgspec.msgpack.Decoder(_Payload)
@@ -79,24 +82,61 @@ def read_group(state: State, payload: bytes) -> None:
     state.groups[name] = GroupSettings(name, retry_max_times, retry_queues, consume_enabled)
 
 
+def producer_set(offset: int, settings: ProducerSettings) -> ProducerSet:
+    payload = producer_payload(settings)
+    return ProducerSet(offset, payload_record_size(payload), settings.name, payload)
+
+
+def producer_payload(settings: ProducerSettings) -> bytes:
+    return payload_of(
+        settings.name, settings.check_limit, settings.past_limit.value, settings.skip_age_ms, settings.undecided_max,
+        settings.undecided_bytes_max, settings.set_by,
+    )  # fmt: skip
+
+
+def read_producer(state: State, payload: bytes) -> None:
+    """Give the producer group that ``payload`` describes its limits and policy, or take them away."""
+    name, check_limit, past_limit, age_ms, count, size, set_by = msgspec.msgpack.decode(payload)[:7]
+    settings = ProducerSettings(name, check_limit, PastLimit(past_limit), age_ms, count, size, set_by)
+    group = state.producer_group(name)
+    group.undecided_max = state.settings.undecided_max if count < 0 else count
+    group.undecided_bytes_max = state.settings.undecided_bytes_max if size < 0 else size
+    before = group.policy
+    group.policy = Policy(settings) if check_limit or age_ms else None
+    if group.policy is None:
+        state.policies.pop(name, None)
+    else:
+        state.policies[name] = None
+    if before is not None:
+        group.ready += before.past
+        if group.ready:
+            state.asking[name] = None
+        if group.policy is not None:
+            group.policy.left = before.left
+    if settings.is_default:
+        state.producer_settings.pop(name, None)
+    else:
+        state.producer_settings[name] = settings
+
+
 def base_payload(state: State) -> bytes:
     """Everything durable that is not messages. The same state gives the same bytes."""
     topics = [state.topics_by_id[topic_id] for topic_id in sorted(state.topics_by_id)]
-    return msgspec.msgpack.encode(
-        _Payload(
-            _VERSION,
-            state.epoch,
-            state.next_topic_id,
-            state.next_half_index,
-            [(topic_payload(t.topic_id, t.name, t.read_queues, t.write_queues, t.permission), t.ends) for t in topics],
-            [group_payload(state.groups[name]) for name in sorted(state.groups)],
-            [
-                (group, [(topic_id, queue_id, at) for (topic_id, queue_id), at in sorted(offsets.items())])
-                for group, offsets in sorted(state.offsets.items())
-                if offsets
-            ],
-        )
+    fields = (
+        _VERSION,
+        state.epoch,
+        state.next_topic_id,
+        state.next_half_index,
+        [(topic_payload(t.topic_id, t.name, t.read_queues, t.write_queues, t.permission), t.ends) for t in topics],
+        [group_payload(state.groups[name]) for name in sorted(state.groups)],
+        [
+            (group, [(topic_id, queue_id, at) for (topic_id, queue_id), at in sorted(offsets.items())])
+            for group, offsets in sorted(state.offsets.items())
+            if offsets
+        ],
     )
+    producers = [producer_payload(state.producer_settings[name]) for name in sorted(state.producer_settings)]
+    return msgspec.msgpack.encode((*fields, producers) if producers else fields)
 
 
 def make_base(state: State, previous_end: int) -> Base:
@@ -133,6 +173,8 @@ def _load(state: State, payload: _Payload) -> None:
         topic.mins[:] = ends
     for group in payload.groups:
         read_group(state, group)
+    for producer in payload.producers:
+        read_producer(state, producer)
     state.offsets = {
         group: {(topic_id, queue_id): at for topic_id, queue_id, at in entries} for group, entries in payload.offsets
     }

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from halfmq.model.records import DecidedBy
+from halfmq.model.settings import ProducerSettings
 from halfmq.model.stored_message import StoredMessage
 
 
@@ -162,6 +163,19 @@ class ResolveTransaction(NamedTuple):
     operator: str
 
 
+class AskNow(NamedTuple):
+    """An operator wants a producer to be asked about this transaction now, and again if it was set aside."""
+
+    group: str
+    tx_id: str
+
+
+class SetProducer(NamedTuple):
+    """An administrator gives a producer group limits and a policy, or takes them away."""
+
+    settings: ProducerSettings
+
+
 class Tick(NamedTuple):
     """Time has passed: whatever is due (checks, releases, offsets to log) happens now. Bounded work; asks to be called again."""
 
@@ -181,5 +195,5 @@ class TrimLog(NamedTuple):
 
 Command = (
     SendMessage | SendBatch | EndTransaction | SendBack | SetTopic | DeleteTopic | SetGroup | EnsureGroup | EnsureTopic
-    | CommitOffset | CheckNotSent | ResolveTransaction | Tick | CarryForward | TrimLog
+    | CommitOffset | CheckNotSent | ResolveTransaction | AskNow | SetProducer | Tick | CarryForward | TrimLog
 )  # fmt: skip

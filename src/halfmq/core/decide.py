@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from halfmq.core.commands import (
+    AskNow,
     CarryForward,
     CheckNotSent,
     Command,
@@ -22,6 +23,7 @@ from halfmq.core.commands import (
     SendBatch,
     SendMessage,
     SetGroup,
+    SetProducer,
     SetTopic,
     Tick,
     TrimLog,
@@ -36,8 +38,10 @@ from halfmq.core.queues.send import decide_send, decide_send_batch
 from halfmq.core.state import State, next_offset
 from halfmq.core.topics import decide_delete_topic, decide_ensure_topic, decide_set_topic
 from halfmq.core.transaction.admission import COMMIT_FRAME_BYTES, HALF_FRAME_BYTES
-from halfmq.core.transaction.check_schedule import decide_check_not_sent, next_check_ms, send_checks
+from halfmq.core.transaction.check_schedule import decide_ask_now, decide_check_not_sent, next_check_ms, send_checks
 from halfmq.core.transaction.machine import decide_end, decide_resolve
+from halfmq.core.transaction.past_limit import next_look_ms
+from halfmq.core.transaction.policy import decide_set_producer, enforce
 from halfmq.core.transaction.retention import carry_bytes_bound, decide_carry_forward, decide_trim
 from halfmq.model.placement import segment_start
 from halfmq.model.records import TRIM_SIZE, Record, carried_delayed_size, released_size
@@ -59,14 +63,14 @@ def decide(state: State, command: Command, now_ms: int) -> Decision:
 def next_deadline_ms(state: State) -> int | None:
     """When to send ``Tick``, broker time ms; 0 or past: at once. None: when something happens."""
     soonest: int | None = None
-    for at_ms in (next_check_ms(state), next_due_ms(state), next_log_ms(state)):
+    for at_ms in (next_check_ms(state), next_look_ms(state), next_due_ms(state), next_log_ms(state)):
         if at_ms is not None and (soonest is None or at_ms < soonest):
             soonest = at_ms
     return soonest
 
 
 def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
-    """Checks, releases and offsets whose time has come, a bounded number of each. ``again``: more is due now.
+    """Checks, policies, releases and offsets whose time has come, a bounded number of each. ``again``: more is due now.
 
     Releases that copy older messages come alone: the caller may find that one cannot be copied and decide anew, and
     what checks and offsets note in session state must not be noted twice.
@@ -81,14 +85,20 @@ def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
     checks, asked, more_checks = send_checks(state, offset, bytes_max, now_ms)
     records += checks
     offset += sum([record.size for record in checks])
+    more_past = False
+    if state.policies:
+        settled, told, more_past = enforce(state, offset, bytes_max, now_ms)
+        records += settled
+        asked += told
+        offset += sum([record.size for record in settled])
     logged, more_offsets = log_due(state, offset, bytes_max, now_ms)
     if logged is not None:
         records.append(logged)
-    return Decision(tuple(records), Done(again=more_due or more_checks or more_offsets), (*wakes, *asked))
+    return Decision(tuple(records), Done(again=more_due or more_checks or more_past or more_offsets), (*wakes, *asked))
 
 
 def _tick_bytes(state: State) -> int:
-    """What each of the three parts of a tick may log."""
+    """What each of the parts of a tick may log."""
     return min(1 << 18, state.record_bytes_max // 8)
 
 
@@ -146,9 +156,9 @@ def _send_back_bound(state: State, command: SendBack) -> int:
 
 
 def _tick_bound(state: State, command: Tick) -> int:
-    if not (state.asking or state.check_heap or state.delayed_heap or state.offsets_due):
+    if not (state.asking or state.check_heap or state.delayed_heap or state.offsets_due or state.policies):
         return 0
-    bound = 2 * _tick_bytes(state) + 1_024
+    bound = (3 if state.policies else 2) * _tick_bytes(state) + 1_024
     due_ms = next_due_ms(state)
     if due_ms is not None:
         first = state.delayed[state.delayed_heap[0][1]]
@@ -173,6 +183,8 @@ _DECIDE: Final[dict[type, Callable[[State, Any, int], Decision]]] = {
     CommitOffset: decide_commit_offset,
     CheckNotSent: decide_check_not_sent,
     ResolveTransaction: decide_resolve,
+    AskNow: decide_ask_now,
+    SetProducer: decide_set_producer,
     Tick: _decide_tick,
     CarryForward: decide_carry_forward,
     TrimLog: decide_trim,

@@ -7,7 +7,7 @@ to where it ended at the decision, **also when there are no records**: nothing t
 from enum import Enum
 from typing import NamedTuple
 
-from halfmq.model.records import Record
+from halfmq.model.records import AsideBecause, Record
 
 
 class Why(Enum):
@@ -29,6 +29,8 @@ class Why(Enum):
     INCOMPLETE = "incomplete"
     WRONG_GROUP = "wrong-group"
     WRONG_OFFSETS = "wrong-offsets"
+    #: Nobody can or may be asked just now; nothing was changed.
+    NOT_NOW = "not-now"
 
 
 class Sent(NamedTuple):
@@ -69,13 +71,20 @@ class Noted(NamedTuple):
     """UNKNOWN was heard; nothing is settled. Stock clients get no answer to it."""
 
 
+class Asked(NamedTuple):
+    """A check goes to this client. No name: to whoever fetches the group's checks next."""
+
+    client_id: str
+    checks: int
+
+
 class Done(NamedTuple):
     """Asked and done; nothing to tell. ``again``: more of the same is due, call again soon."""
 
     again: bool = False
 
 
-Reply = Sent | SentBatch | Settled | Refused | Noted | Done
+Reply = Sent | SentBatch | Settled | Refused | Noted | Asked | Done
 
 
 class WakeQueue(NamedTuple):
@@ -100,12 +109,22 @@ class SendCheck(NamedTuple):
     checks: int
 
 
+class PolicyActed(NamedTuple):
+    """The policy of a group settled a transaction or set it aside: an operator should see it."""
+
+    group: str
+    tx_id: str
+    because: AsideBecause
+    checks: int
+    rolled_back: bool
+
+
 class TopicChanged(NamedTuple):
     topic_id: int
     name: str
 
 
-Effect = WakeQueue | SendCheck | TopicChanged
+Effect = WakeQueue | SendCheck | TopicChanged | PolicyActed
 
 
 class Decision(NamedTuple):

@@ -26,6 +26,7 @@ def durable_digest(state: State) -> dict[str, Any]:
             for t in state.topics_by_id.values()
         ),
         "groups": sorted(repr(settings) for settings in state.groups.values()),
+        "producers": sorted(repr(settings) for settings in state.producer_settings.values()),
         "offsets": sorted((group, tuple(sorted(entries.items()))) for group, entries in state.offsets.items() if entries),
         "undecided": sorted(
             tuple(known) for group in state.producer_groups.values() for known in group.undecided.values()
@@ -37,7 +38,7 @@ def durable_digest(state: State) -> dict[str, Any]:
             for name, group in state.producer_groups.items()
             for tx_id, verdict in group.settled.items()
         ),
-        "verdicts": [verdict[:6] for verdict in state.verdicts],
+        "verdicts": [(*verdict[:6], verdict[7]) for verdict in state.verdicts],
         "sent": [sent[:7] for sent in state.sent],
         "bases": sorted(state.bases.items()),
     }  # fmt: skip

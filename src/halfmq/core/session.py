@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from halfmq.core.queues.offsets import log_now
 from halfmq.core.state import GROUPS_KEPT_MIN, ConsumerSession, Member, State, Subscription
 from halfmq.core.transaction.check_schedule import cut_backoff
+from halfmq.core.transaction.past_limit import note_left
 
 
 class ConsumerData(NamedTuple):
@@ -42,6 +43,31 @@ class Reachable(NamedTuple):
     producer: str
 
 
+class Polling(NamedTuple):
+    """A client waits for checks of a producer group, as many as it has room for; until it gets some, or ``PollEnded``."""
+
+    connection: int
+    client_id: str
+    producer: str
+    room: int
+
+
+class PollEnded(NamedTuple):
+    """It has waited long enough, or asks anew. It may come again."""
+
+    connection: int
+    producer: str
+
+
+class CheckLeft(NamedTuple):
+    """A check has gone out to its connection."""
+
+    producer: str
+    tx_id: str
+    checks: int
+    now_ms: int
+
+
 class Unregistered(NamedTuple):
     """35. An empty group name: none of that kind."""
 
@@ -70,7 +96,10 @@ class LogOffsetsNow(NamedTuple):
     """Drain: the next ticks log all fresh offsets, until one has nothing left (``Done.again``)."""
 
 
-Event = Heartbeat | Reachable | Unregistered | ConnectionClosed | Published | DiskSpace | LogOffsetsNow
+Event = (
+    Heartbeat | Reachable | Polling | PollEnded | CheckLeft | Unregistered | ConnectionClosed | Published | DiskSpace
+    | LogOffsetsNow
+)  # fmt: skip
 
 
 class MembersChanged(NamedTuple):
@@ -107,6 +136,34 @@ def _reachable(state: State, event: Reachable) -> tuple[MembersChanged, ...]:
         group.members.setdefault(event.connection, event.client_id)
         if group.ready or group.cut:
             state.asking[event.producer] = None
+    return ()
+
+
+def _polling(state: State, event: Polling) -> tuple[MembersChanged, ...]:
+    """The first poll of a connection is a producer that (re)connects; later ones only go on."""
+    group = state.producer_group(event.producer)
+    state.produces.setdefault(event.connection, {})[event.producer] = None
+    is_new = event.connection not in group.members and event.connection not in group.pollers
+    group.pollers[event.connection] = event.client_id
+    group.parked[event.connection] = event.room
+    if is_new:
+        cut_backoff(state, group)
+    elif group.ready or group.cut:
+        state.asking[event.producer] = None
+    return ()
+
+
+def _poll_ended(state: State, event: PollEnded) -> tuple[MembersChanged, ...]:
+    group = state.producer_groups.get(event.producer)
+    if group is not None:
+        group.parked.pop(event.connection, None)
+    return ()
+
+
+def _check_left(state: State, event: CheckLeft) -> tuple[MembersChanged, ...]:
+    group = state.producer_groups.get(event.producer)
+    if group is not None:
+        note_left(group, event.tx_id, event.checks, event.now_ms, state.settings.check_answer_ms)
     return ()
 
 
@@ -167,13 +224,17 @@ def _closed(state: State, event: ConnectionClosed) -> tuple[MembersChanged, ...]
 
 def _leave_producers(state: State, name: str, connection: int) -> None:
     group = state.producer_groups.get(name)
-    if group is None or group.members.pop(connection, None) is None:
+    if group is None:
+        return
+    group.parked.pop(connection, None)
+    was_poller = group.pollers.pop(connection, None) is not None
+    if group.members.pop(connection, None) is None and not was_poller:
         return
     # What it was asked it will not answer: another member may be asked before the answer is overdue.
     lost = [tx_id for tx_id, (_, asked) in group.in_flight.items() if asked == connection]
     for tx_id in lost:
         del group.in_flight[tx_id]
-    if lost and group.members:
+    if lost and (group.members or group.pollers):
         group.cut.extend(lost)
         state.asking[name] = None
 
@@ -198,7 +259,8 @@ def forget_idle_groups(state: State) -> None:
     if len(state.producer_groups) + len(state.consumers) < state.groups_kept_max:
         return
     for name, group in list(state.producer_groups.items()):
-        if not (group.members or group.undecided or group.settled or group.in_flight):
+        held = group.members or group.pollers or group.undecided or group.settled or group.in_flight
+        if not held and name not in state.producer_settings:
             del state.producer_groups[name]
             state.asking.pop(name, None)
     for name, session in list(state.consumers.items()):
@@ -226,6 +288,9 @@ def _log_offsets_now(state: State, event: LogOffsetsNow) -> tuple[MembersChanged
 _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...]]]] = {
     Heartbeat: _heartbeat,
     Reachable: _reachable,
+    Polling: _polling,
+    PollEnded: _poll_ended,
+    CheckLeft: _check_left,
     Unregistered: _unregistered,
     ConnectionClosed: _closed,
     Published: _published,

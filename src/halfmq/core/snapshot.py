@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from halfmq.core.apply import add_delayed, schedule
-from halfmq.core.base import group_payload, read_group, read_topic, topic_payload
+from halfmq.core.base import group_payload, producer_payload, read_group, read_producer, read_topic, topic_payload
 from halfmq.core.state import Delayed, SentOnce, State, Undecided, Verdict
 from halfmq.errors import InvariantViolated
 from halfmq.model.settings import BrokerSettings
@@ -27,6 +27,7 @@ _new = tuple.__new__
 _Head = tuple[int, int, int, int, int, int]
 _TopicRow = tuple[bytes, list[int], list[int]]
 _OffsetRow = tuple[str, list[tuple[int, int, int]]]
+_EarlierVerdict = tuple[str, str, bool, int, int, int | tuple[int, ...], int | tuple[int, ...]]
 _BaseRow = tuple[int, tuple[tuple[int, tuple[int, ...]], ...]]
 
 
@@ -64,11 +65,12 @@ def snapshot_rows(state: State) -> Snapshot:
             ("head", [head]),
             ("topics", topics),
             ("groups", [group_payload(settings) for settings in state.groups.values()]),
+            ("producers", [producer_payload(settings) for settings in state.producer_settings.values()]),
             ("offsets", offsets),
             ("bases", list(state.bases.items())),
             ("undecided", undecided),
             ("delayed", list(state.delayed.values())),
-            ("verdicts", list(state.verdicts)),
+            ("decided", list(state.verdicts)),
             ("sent", list(state.sent)),
         ),
     )
@@ -150,6 +152,11 @@ def _load_groups(state: State, rows: list[bytes]) -> None:
         read_group(state, payload)
 
 
+def _load_producers(state: State, rows: list[bytes]) -> None:
+    for payload in rows:
+        read_producer(state, payload)
+
+
 def _load_offsets(state: State, rows: list[_OffsetRow]) -> None:
     for group, entries in rows:
         state.offsets[group] = {(topic_id, queue_id): offset for topic_id, queue_id, offset in entries}
@@ -183,6 +190,11 @@ def _load_verdicts(state: State, rows: list[Verdict]) -> None:
         state.verdicts.append(verdict)
 
 
+def _load_verdicts_without_who(state: State, rows: list[_EarlierVerdict]) -> None:
+    """Of a snapshot that does not say who decided."""
+    _load_verdicts(state, [(*row, 0) for row in rows])
+
+
 def _load_sent(state: State, rows: list[SentOnce]) -> None:
     for row in rows:
         sent = (*row[:7], 0)  # of another run: its connection is nobody's now
@@ -198,10 +210,12 @@ _LOADERS: Final[dict[str, tuple[Callable[[bytes], list[Any]], Callable[[State, A
     "head": (msgspec.msgpack.Decoder(list[_Head]).decode, _load_head),
     "topics": (msgspec.msgpack.Decoder(list[_TopicRow]).decode, _load_topics),
     "groups": (msgspec.msgpack.Decoder(list[bytes]).decode, _load_groups),
+    "producers": (msgspec.msgpack.Decoder(list[bytes]).decode, _load_producers),
     "offsets": (msgspec.msgpack.Decoder(list[_OffsetRow]).decode, _load_offsets),
     "bases": (msgspec.msgpack.Decoder(list[_BaseRow]).decode, _load_bases),
     "undecided": (msgspec.msgpack.Decoder(list[Undecided]).decode, _load_undecided),
     "delayed": (msgspec.msgpack.Decoder(list[Delayed]).decode, _load_delayed),
-    "verdicts": (msgspec.msgpack.Decoder(list[Verdict]).decode, _load_verdicts),
+    "decided": (msgspec.msgpack.Decoder(list[Verdict]).decode, _load_verdicts),
+    "verdicts": (msgspec.msgpack.Decoder(list[_EarlierVerdict]).decode, _load_verdicts_without_who),
     "sent": (msgspec.msgpack.Decoder(list[SentOnce]).decode, _load_sent),
 }

@@ -12,8 +12,8 @@ from halfmq import limits
 from halfmq.core.decision import Effect, WakeQueue
 from halfmq.model.placement import segment_start
 from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC
-from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, Record
-from halfmq.model.settings import BrokerSettings, GroupSettings
+from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, SET_ASIDE_MS, Record
+from halfmq.model.settings import BrokerSettings, GroupSettings, ProducerSettings
 from halfmq.model.stored_message import size_of
 
 RETRY_PREFIX: Final = "%RETRY%"
@@ -57,7 +57,7 @@ class Undecided(NamedTuple):
     immune_until_ms: int
     #: Checks sent.
     checks: int
-    #: At or after ``immune_until_ms`` while no check was sent.
+    #: At or after ``immune_until_ms`` while no check was sent. From ``SET_ASIDE_MS`` on: nobody asks by itself any more.
     next_check_at_ms: int
 
 
@@ -75,11 +75,11 @@ class Delayed(NamedTuple):
     key_hash: int
 
 
-#: (group, id, committed, position, settled at ms, half indexes, first offsets): a verdict of the recent past. The last two
-#: are plain numbers where there is one half, which is the common case: that saves a quarter of the memory. A plain
-#: tuple, since a quarter of a million of them live at once and the collector leaves plain tuples alone.
-#: A first offset is -1 where redo found the rollback but no longer the half.
-Verdict = tuple[str, str, bool, int, int, int | tuple[int, ...], int | tuple[int, ...]]
+#: (group, id, committed, position, settled at ms, half indexes, first offsets, decided by): a verdict of the recent past.
+#: Half indexes and first offsets are plain numbers where there is one half, which is the common case: that saves a quarter
+#: of the memory. A plain tuple, since a quarter of a million of them live at once and the collector leaves plain tuples
+#: alone. A first offset is -1 where redo found the rollback but no longer the half.
+Verdict = tuple[str, str, bool, int, int, int | tuple[int, ...], int | tuple[int, ...], int]
 
 #: (unique id, topic id, body CRC, log offset, queue id, queue offset, stored at ms, connection): a plain message that
 #: may be sent again. ``connection`` is 0 when another run of the broker stored it. Plain for the same reason.
@@ -150,15 +150,40 @@ class Place(NamedTuple):
     offset: int
 
 
+class Policy:
+    """What a producer group's policy is about to do: all of it session, made anew when the policy changes."""
+
+    __slots__ = ("left", "past", "scan", "scan_at_ms", "scan_next_ms", "settings")
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self.settings = settings
+        #: Ids that were past a limit when they were looked at; who takes one looks again. Each once, however it got here:
+        #: the decision that settles it does not see its own records.
+        self.past: dict[str, None] = {}
+        #: Id -> number of its last allowed check, which reached a producer in time to be answered. Some are settled.
+        self.left: dict[str, int] = {}
+        #: Ids that are still to be looked at in this round; the next round begins at ``scan_at_ms``.
+        self.scan: deque[str] = deque()
+        self.scan_at_ms = 0
+        #: What the round says so far about when the next one is worth it.
+        self.scan_next_ms = SET_ASIDE_MS
+
+
 class ProducerGroup:
     """One producer group: its undecided transactions, recent verdicts, and who can be asked."""
 
     __slots__ = (
-        "bytes", "cut", "due", "heard", "in_flight", "members", "name", "ready", "settled", "turn", "undecided",
+        "bytes", "cut", "due", "heard", "in_flight", "members", "name", "parked", "policy", "pollers", "ready", "settled",
+        "turn", "undecided", "undecided_bytes_max", "undecided_max",
     )  # fmt: skip
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, settings: BrokerSettings) -> None:
         self.name = name
+        #: Durable, from the group's own settings or the broker's.
+        self.undecided_max = settings.undecided_max
+        self.undecided_bytes_max = settings.undecided_bytes_max
+        #: Of a group that does not wait for ever.
+        self.policy: Policy | None = None
         #: Durable, in order of preparation.
         self.undecided: dict[str, Undecided] = {}
         #: Durable: message bytes of all undecided halves.
@@ -173,6 +198,10 @@ class ProducerGroup:
         self.cut: deque[str] = deque()
         #: Session: live connections of the group, in order of registration, with their client ids.
         self.members: dict[int, str] = {}
+        #: Session: live connections that fetch their checks instead of being sent them, with their client ids; and of these
+        #: the ones that wait for some now, with how many they take.
+        self.pollers: dict[int, str] = {}
+        self.parked: dict[int, int] = {}
         #: Session: counts up with each check, so that members take turns.
         self.turn = 0
         #: Session: id -> (answer deadline ms, connection). Deadlines ascend.
@@ -237,6 +266,8 @@ class State:
         self.topics_by_name: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
         self.groups: dict[str, GroupSettings] = {}
+        #: Of the producer groups that an administrator gave limits or a policy; each is also in ``producer_groups``.
+        self.producer_settings: dict[str, ProducerSettings] = {}
         #: Logged consumer offsets, by group, then (topic id, queue id). Topics that are gone have none.
         self.offsets: dict[str, dict[tuple[int, int], int]] = {}
         self.producer_groups: dict[str, ProducerGroup] = {}
@@ -251,6 +282,8 @@ class State:
         # --- derived
         #: (bucket ms, group name), a heap; every bucket in any ``ProducerGroup.due`` is in it, others are gone.
         self.check_heap: list[tuple[int, str]] = []
+        #: Producer groups with a policy.
+        self.policies: dict[str, None] = {}
         #: (due ms, first offset), a heap; every delayed message is in it.
         self.delayed_heap: list[tuple[int, int]] = []
         # --- session: gone at a restart
@@ -285,7 +318,7 @@ class State:
         """The group, made if it was never heard of. It is durable only by what it holds."""
         group = self.producer_groups.get(name)
         if group is None:
-            group = self.producer_groups[name] = ProducerGroup(name)
+            group = self.producer_groups[name] = ProducerGroup(name, self.settings)
         return group
 
 

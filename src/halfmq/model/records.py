@@ -8,8 +8,8 @@ Two things are read back from elsewhere: ``source`` of a carried record is its o
 there now), and the fields of a record whose content is its payload (topics, groups, offsets, epochs) come from the
 payload: a MessagePack array that **begins with these fields in the order of the tuple**; what follows is core's own.
 
-Records with a ``payload`` are nothing else on disk: TopicSet, TopicDeleted, GroupSet, OffsetsCommitted and
-EpochStarted carry in it a msgpack array that begins with their fields between ``size`` and ``payload``, in order
+Records with a ``payload`` are nothing else on disk: TopicSet, TopicDeleted, GroupSet, ProducerSet, OffsetsCommitted
+and EpochStarted carry in it a msgpack array that begins with their fields between ``size`` and ``payload``, in order
 (``payload_of``); the payload of a Base is ``core``'s own.
 
 Every record begins with ``offset`` (start of the record, set by the decision) and ``size`` (encoded bytes, head
@@ -53,6 +53,8 @@ class Kind(IntEnum):
     EPOCH_STARTED = 20
     BASE = 21
     TRIM = 22
+    PRODUCER_SET = 23
+    SET_ASIDE = 24
 
 
 class DecidedBy(IntEnum):
@@ -179,6 +181,34 @@ class Checked(NamedTuple):
     next_check_at_ms: int
 
 
+class AsideBecause(IntEnum):
+    """Why nobody asks about an undecided transaction any more, by itself."""
+
+    #: It was asked about as often as its group's policy allows.
+    CHECKS = 1
+    #: It is older than its group's policy allows.
+    AGE = 2
+
+
+#: ``next_check_at_ms`` of a transaction that was set aside is this plus the reason: later than any time.
+SET_ASIDE_MS: Final = 1 << 62
+
+
+class SetAside(NamedTuple):
+    """Nobody asks about the transaction any more by itself. It stays undecided; a later Checked takes it up again."""
+
+    offset: int
+    size: int
+    group: str
+    tx_id: str
+    half_index: int
+    #: Sent so far.
+    checks: int
+    decided_by: int
+    #: An ``AsideBecause``.
+    because: int
+
+
 class DelayedRecord(NamedTuple):
     """A message that becomes visible at ``due_ms`` (delay levels, retries, timers). Known by its offset."""
 
@@ -238,7 +268,16 @@ class TopicDeleted(NamedTuple):
 
 
 class GroupSet(NamedTuple):
-    """Settings of a consumer or producer group, as a payload that ``core`` reads."""
+    """Settings of a consumer group, as a payload that ``core`` reads."""
+
+    offset: int
+    size: int
+    name: str
+    payload: bytes
+
+
+class ProducerSet(NamedTuple):
+    """Limits and policy of a producer group, as a payload that ``core`` reads."""
 
     offset: int
     size: int
@@ -298,6 +337,8 @@ Record = (
     | EpochStarted
     | Base
     | Trim
+    | ProducerSet
+    | SetAside
 )
 
 #: Fixed bytes between the head of a record and the message in it, per kind that holds a message.
@@ -321,6 +362,8 @@ VERDICT_PREFIX_BYTES: Final = 8
 HALF_INDEX_BYTES: Final = 8
 #: half index 8, next check 8, checks 4, group length 2, id length 2.
 CHECKED_PREFIX_BYTES: Final = 24
+#: half index 8, checks 4, decided by 1, because 1, group length 2, id length 2, reserved 2.
+SET_ASIDE_PREFIX_BYTES: Final = 20
 
 
 def message_record_size(topic: str, body_bytes: int, properties_bytes: int, born_host_bytes: int = 8) -> int:
@@ -350,6 +393,10 @@ def rolled_back_size(group: str, tx_id: str, halves: int) -> int:
 
 def checked_size(group: str, tx_id: str) -> int:
     return RECORD_HEAD_BYTES + CHECKED_PREFIX_BYTES + len(group) + len(tx_id)
+
+
+def set_aside_size(group: str, tx_id: str) -> int:
+    return RECORD_HEAD_BYTES + SET_ASIDE_PREFIX_BYTES + len(group) + len(tx_id)
 
 
 def released_size(refs: int) -> int:

@@ -1,6 +1,7 @@
 """Settings that decisions depend on, as values. Where each comes from (flag, environment, file) is the shells' business."""
 
 from dataclasses import dataclass
+from enum import Enum
 
 from halfmq import limits
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT
@@ -46,3 +47,36 @@ class GroupSettings:
     retry_max_times: int = limits.RETRY_TIMES_MAX
     retry_queues: int = 1
     consume_enabled: bool = True
+
+
+class PastLimit(Enum):
+    """What becomes of a transaction that asking ``check_limit`` times did not settle."""
+
+    #: It is asked about for ever.
+    WAIT = "wait"
+    #: It is rolled back, and the record says that a policy did it. RocketMQ's default is near: it throws the half away.
+    ROLLBACK = "rollback"
+    #: Nobody is asked any more by itself; it stays undecided, for an operator or a late verdict.
+    SET_ASIDE = "set-aside"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """Limits and policy of one producer group. Without one a group has what ``BrokerSettings`` says, and waits for ever."""
+
+    name: str
+    #: Checks that reach a producer before ``past_limit`` takes effect; 0: no limit, and only then ``WAIT``.
+    check_limit: int = 0
+    past_limit: PastLimit = PastLimit.WAIT
+    #: A transaction older than this is set aside, never inside its immunity; 0: never.
+    skip_age_ms: int = 0
+    #: Undecided transactions of the group, and bytes of their messages; -1: as the broker's.
+    undecided_max: int = -1
+    undecided_bytes_max: int = -1
+    #: Who set this last.
+    set_by: str = ""
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the group is as it would be without these settings."""
+        return self == ProducerSettings(self.name, set_by=self.set_by)

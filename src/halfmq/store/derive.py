@@ -6,7 +6,8 @@ writes these files. So they can always be made again, and an entry never names a
     MessageRecord               queue entry, visible at its own offset
     HalfRecord, CarriedHalf     table row: undecided, and where the bytes lie
     Committed, Released         queue entries, visible at this record; rows settled
-    RolledBack, Checked         rows
+    RolledBack, Checked,        rows
+    SetAside
     DelayedRecord               nothing until it is released
     TopicSet, TopicDeleted      topics.json; a deleted topic's queues go
     Trim                        what became visible below the log's start goes, with the next flush
@@ -32,6 +33,7 @@ from halfmq.model.message_facts import tag_hash
 from halfmq.model.offsets import DELAYED, NO_HALF
 from halfmq.model.records import (
     MESSAGE_AT,
+    SET_ASIDE_MS,
     CarriedDelayed,
     CarriedHalf,
     Checked,
@@ -43,6 +45,7 @@ from halfmq.model.records import (
     Ref,
     Released,
     RolledBack,
+    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -293,6 +296,9 @@ class Derived:
     def _checked(self, record: Checked, now_ms: int) -> None:
         self.table.checked(record.half_index, record.checks, record.next_check_at_ms)
 
+    def _set_aside(self, record: SetAside, now_ms: int) -> None:
+        self.table.set_aside(record.half_index, record.checks, SET_ASIDE_MS + record.because, record.decided_by)
+
     def _topic_set(self, record: TopicSet, now_ms: int) -> None:
         self._topics[record.topic_id] = TopicInfo(
             record.topic_id, record.name, record.read_queues, record.write_queues, record.permission
@@ -315,6 +321,7 @@ class Derived:
         DelayedRecord: _delayed,
         Released: _released,
         Checked: _checked,
+        SetAside: _set_aside,
         TopicSet: _topic_set,
         TopicDeleted: _topic_deleted,
         Trim: _trim,

@@ -7,6 +7,7 @@ and the fields of the record. A message is its fields with the properties as an 
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import msgspec
 from halfmq.errors import StoreDamaged, UsageError
 from halfmq.model import properties as props
 from halfmq.model.records import (
+    AsideBecause,
     Base,
     CarriedDelayed,
     CarriedHalf,
@@ -28,10 +30,12 @@ from halfmq.model.records import (
     Kind,
     MessageRecord,
     OffsetsCommitted,
+    ProducerSet,
     Record,
     Ref,
     Released,
     RolledBack,
+    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -62,6 +66,8 @@ KIND_OF: Final[dict[type, str]] = {
     EpochStarted: "epoch_started",
     Base: "base",
     Trim: "trim",
+    ProducerSet: "producer_set",
+    SetAside: "set_aside",
 }
 KINDS: Final = frozenset(KIND_OF.values())
 
@@ -141,7 +147,9 @@ def _fields(record: Record, raw: memoryview, *, bodies: bool) -> dict[str, Any]:
         elif name == "refs":
             fields["refs"] = [dict(zip(Ref._fields, ref, strict=True)) for ref in value]
         elif name == "decided_by":
-            fields["decided_by"] = _decided_by(value)
+            fields["decided_by"] = _name_of(DecidedBy, value)
+        elif name == "because":
+            fields["because"] = _name_of(AsideBecause, value)
         elif name != "source":
             fields[name] = value
     if isinstance(record, CarriedHalf | CarriedDelayed):
@@ -201,8 +209,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _decided_by(number: int) -> str:
+def _name_of(names: type[IntEnum], number: int) -> str:
     try:
-        return DecidedBy(number).name.lower()
+        return names(number).name.lower()
     except ValueError:
         return str(number)

@@ -29,6 +29,7 @@ from halfmq.model.records import (
     MESSAGE_AT,
     RECORD_HEAD_BYTES,
     REF_BYTES,
+    SET_ASIDE_PREFIX_BYTES,
     VERDICT_PREFIX_BYTES,
     Base,
     CarriedDelayed,
@@ -42,10 +43,12 @@ from halfmq.model.records import (
     Kind,
     MessageRecord,
     OffsetsCommitted,
+    ProducerSet,
     Record,
     Ref,
     Released,
     RolledBack,
+    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -67,6 +70,7 @@ _CARRIED_HALF_HEAD: Final = struct.Struct(">BBHIqqiHHqqqiI")
 _CARRIED_DELAYED_HEAD: Final = struct.Struct(">BBHIqqqqii")
 _VERDICT_HEAD: Final = struct.Struct(">BBHIBBHHH")
 _CHECKED_HEAD: Final = struct.Struct(">BBHIqqiHH")
+_SET_ASIDE_HEAD: Final = struct.Struct(">BBHIqiBBHHH")
 #: Of a record, from its start.
 kind_and_size: Final = struct.Struct(">B3xI").unpack_from
 _half_prefix: Final = struct.Struct(">8xiHH").unpack_from
@@ -92,6 +96,7 @@ assert _CARRIED_HALF_HEAD.size == CARRIED_HALF_MESSAGE_AT
 assert _CARRIED_DELAYED_HEAD.size == CARRIED_DELAYED_MESSAGE_AT
 assert _VERDICT_HEAD.size == RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES
 assert _CHECKED_HEAD.size == RECORD_HEAD_BYTES + CHECKED_PREFIX_BYTES
+assert _SET_ASIDE_HEAD.size == RECORD_HEAD_BYTES + SET_ASIDE_PREFIX_BYTES
 assert _REF.size == REF_BYTES
 assert _V4.size == AT_BODY_V4
 
@@ -303,6 +308,16 @@ def _checked(record: Checked, copy: Copy) -> bytes:
     return head + raw_group + raw_id
 
 
+def _set_aside(record: SetAside, copy: Copy) -> bytes:
+    _, size, group, tx_id, half_index, checks, decided_by, because = record
+    raw_group = group.encode()
+    raw_id = tx_id.encode()
+    head = _SET_ASIDE_HEAD.pack(
+        Kind.SET_ASIDE, 0, 0, size, half_index, checks, decided_by, because, len(raw_group), len(raw_id), 0
+    )
+    return head + raw_group + raw_id
+
+
 def _released(record: Released, copy: Copy) -> bytes:
     head = _VERDICT_HEAD.pack(Kind.RELEASED, 0, 0, record.size, 0, 0, 0, 0, len(record.refs))
     return head + b"".join(map(_ref, record.refs))
@@ -341,6 +356,8 @@ ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = {
     EpochStarted: _payload_of(Kind.EPOCH_STARTED),
     Base: _base,
     Trim: _trim,
+    ProducerSet: _payload_of(Kind.PRODUCER_SET),
+    SetAside: _set_aside,
 }
 
 
@@ -483,6 +500,15 @@ def _read_checked(data: bytes, at: int, offset: int, size: int) -> Checked:
     return Checked(offset, size, group, data[id_at : id_at + id_bytes].decode(), half_index, checks, next_check)
 
 
+def _read_set_aside(data: bytes, at: int, offset: int, size: int) -> SetAside:
+    (_, _, _, _, half_index, checks, decided_by, because, group_bytes, id_bytes,
+     _) = _SET_ASIDE_HEAD.unpack_from(data, at)  # fmt: skip
+    group_at = at + _SET_ASIDE_HEAD.size
+    id_at = group_at + group_bytes
+    tx_id = data[id_at : id_at + id_bytes].decode()
+    return SetAside(offset, size, _text(data[group_at:id_at]), tx_id, half_index, checks, decided_by, because)
+
+
 def _read_released(data: bytes, at: int, offset: int, size: int) -> Released:
     count = _verdict_prefix(data, at)[3]
     return Released(offset, size, _read_refs(data, at + RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES, count))
@@ -529,6 +555,8 @@ _READ: Final[dict[int, Callable[[bytes, int, int, int], Any]]] = {
     Kind.EPOCH_STARTED: _payload_reader(EpochStarted, 2),
     Kind.BASE: _read_base,
     Kind.TRIM: _read_trim,
+    Kind.PRODUCER_SET: _payload_reader(ProducerSet, 1),
+    Kind.SET_ASIDE: _read_set_aside,
 }
 #: By plain number: indexing a tuple is cheaper than hashing an enum member.
 _READ_BY_KIND: Final = tuple(_READ.get(kind) for kind in range(256))

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from halfmq.model.ids import unsigned_hash64
-from halfmq.model.records import MESSAGE_AT, CarriedHalf, HalfRecord
+from halfmq.model.records import MESSAGE_AT, SET_ASIDE_MS, CarriedHalf, DecidedBy, HalfRecord
 from halfmq.runtime.disk import Disk
 from halfmq.store.consume_queue import list_bases
 from halfmq.store.layout import (
@@ -42,6 +42,7 @@ _HASHES_AT: Final = 40
 _HASHES: Final = Struct(">QQ")
 _CHECKS_AT: Final = 64
 _CHECKS: Final = Struct(">qi")
+_DECIDED_BY_AT: Final = 77
 _STATE_AT: Final = 76
 _VERDICT: Final = Struct(">BBHqqqq")
 _QUEUE_OFFSET_AT: Final = 96
@@ -236,8 +237,18 @@ class TransactionTable:
 
     def checked(self, half_index: int, checks: int, next_check_at_ms: int) -> None:
         page, at = self._row_for_change(half_index)
-        if page[at + _STATE_AT] != ROW_EMPTY:
+        state = page[at + _STATE_AT]
+        if state != ROW_EMPTY:
             _CHECKS.pack_into(page, at + _CHECKS_AT, next_check_at_ms, checks)
+        if state == ROW_UNDECIDED:
+            page[at + _DECIDED_BY_AT] = 0  # taken up again, if it was set aside
+
+    def set_aside(self, half_index: int, checks: int, next_check_at_ms: int, decided_by: int) -> None:
+        """Nobody asks any more: an undecided row that says who decided that."""
+        self.checked(half_index, checks, next_check_at_ms)
+        page, at = self._row_for_change(half_index)
+        if page[at + _STATE_AT] == ROW_UNDECIDED:
+            page[at + _DECIDED_BY_AT] = decided_by
 
     def is_empty(self, half_index: int) -> bool:
         return self._page(half_index >> 5)[((half_index & 31) << 7) + _STATE_AT] == ROW_EMPTY
@@ -263,7 +274,7 @@ class TransactionTable:
             half.next_check_at_ms,
             half.checks,
             ROW_UNDECIDED,
-            0,
+            DecidedBy.POLICY if half.next_check_at_ms >= SET_ASIDE_MS else 0,
             0,
             0,
             0,

@@ -41,6 +41,7 @@ from halfmq.model.records import (
     Ref,
     Released,
     RolledBack,
+    SetAside,
     TopicDeleted,
     TopicSet,
 )
@@ -478,7 +479,7 @@ class _DerivedCheck:
             if ref.half_index >= 0:
                 self._row(ref.half_index, queue_offset=ref.queue_offset)
 
-    def _checked(self, record: Checked, now_ms: int) -> None:
+    def _checked(self, record: Checked | SetAside, now_ms: int) -> None:
         if record.half_index in self._undecided:
             row = self._table.row(record.half_index)
             if row is not None and row.checks < record.checks:
@@ -565,6 +566,7 @@ class _DerivedCheck:
         RolledBack: _rolled_back,
         Released: _released,
         Checked: _checked,
+        SetAside: _checked,
         DelayedRecord: _delayed,
         CarriedDelayed: _carried_delayed,
         TopicSet: _topic_set,

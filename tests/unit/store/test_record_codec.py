@@ -65,6 +65,8 @@ KINDS: dict[str, make.Make] = {
     "epoch_started": make.epoch_started(),
     "base": make.base(12_345),
     "trim": make.trim(65_536),
+    "producer_set": make.producer_set(),
+    "set_aside": make.set_aside(),
 }
 
 

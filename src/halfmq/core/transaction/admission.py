@@ -29,17 +29,28 @@ def refuse_half(
             f"(64 MiB, and half a segment of {state.settings.segment_bytes})",
         )
     if group is None:
-        return None
-    settings = state.settings
-    if known is None and len(group.undecided) >= settings.undecided_max:
+        return _refuse_first(state, message_bytes)
+    if known is None and len(group.undecided) >= group.undecided_max:
         return Refused(
             Why.LIMIT_REACHED,
             f"group {group.name!r} has {len(group.undecided)} undecided transactions, as many as it may; settle some",
         )
-    if group.bytes + message_bytes > settings.undecided_bytes_max:
+    if group.bytes + message_bytes > group.undecided_bytes_max:
         return Refused(
             Why.LIMIT_REACHED,
-            f"group {group.name!r} has {group.bytes} bytes of undecided messages; {settings.undecided_bytes_max} are "
+            f"group {group.name!r} has {group.bytes} bytes of undecided messages; {group.undecided_bytes_max} are "
             "allowed; settle some",
         )
     return None
+
+
+def _refuse_first(state: State, message_bytes: int) -> Refused | None:
+    """For a group that was never heard of. 0 transactions: this broker takes none (RocketMQ ``rejectTransactionMessage``)."""
+    settings = state.settings
+    if settings.undecided_max > 0 and message_bytes <= settings.undecided_bytes_max:
+        return None
+    return Refused(
+        Why.LIMIT_REACHED,
+        f"a group may have {settings.undecided_max} undecided transactions and {settings.undecided_bytes_max} bytes of "
+        "their messages on this broker",
+    )

@@ -3,15 +3,19 @@
     prepared -> immune -> due -> asked (in flight) -> answered UNKNOWN, or the answer is overdue -> due again, later
                                                    -> answered: settled
                                                    -> nobody was reached: not counted, due at once, another member
+                                                   -> past a limit of the group's policy, if it has one: ``policy``
 
 - The first check is due after the immunity time, then with back-off: interval, twice that, ... up to the longest, each
   with jitter from a hash of id and number, so that thousands prepared together do not stay together.
 - Single flight: no second check while one may still be answered. A lost connection ends the wait, and so does an answer:
   after UNKNOWN the interval counts, also when it is shorter than the time that a silent producer is given.
 - At most ``checks_in_flight_max`` per group are in flight, so that a service that restarts is not flooded.
-- Without a live member of the group nothing is asked and nothing is counted: the transaction waits, and ``story`` says so.
+- Who can be asked: connections that registered as producers of the group are sent checks; others fetch them with a long
+  poll (FMQ's Feedback, source 3.3.5), and count while they wait. What is handed out is leased like a check that was sent:
+  nobody else gets it before its answer is overdue. Both kinds take turns.
+- Without anybody who can be asked nothing is asked and nothing is counted: the transaction waits, and ``story`` says so.
 - When a producer of the group (re)connects, everything of the group that is not immune and not in flight is asked: the
-  back-off is cut short, the immunity never.
+  back-off is cut short, the immunity never. An operator may ask too, about one transaction, under the same rule.
 
 Due times are durable (a Checked record is logged with each check sent); who waits for an answer is session state.
 """
@@ -21,10 +25,12 @@ from typing import Final
 from zlib import crc32
 
 from halfmq import limits
-from halfmq.core.commands import CheckNotSent
-from halfmq.core.decision import DONE, Decision, Done, Effect, SendCheck
+from halfmq.core.commands import AskNow, CheckNotSent
+from halfmq.core.decision import DONE, NOTHING, Asked, Decision, Done, Effect, Refused, SendCheck, Why
 from halfmq.core.state import ProducerGroup, State, Undecided, next_offset
-from halfmq.model.records import Checked, Record, checked_size
+from halfmq.core.transaction.past_limit import is_at_limit, sort_due
+from halfmq.core.transaction.states import standing_state
+from halfmq.model.records import SET_ASIDE_MS, Checked, Record, checked_size
 from halfmq.model.settings import BrokerSettings
 
 #: Checks that one tick sends, and entries that it looks at, at most; the rest follow in the next one.
@@ -52,7 +58,10 @@ def move_due(state: State, now_ms: int) -> None:
         group = state.producer_groups.get(name)
         ids = group.due.pop(bucket, None) if group is not None else None
         if group is not None and ids:
-            group.ready.extend(ids)
+            if group.policy is None:
+                group.ready.extend(ids)
+            else:
+                sort_due(group, group.policy, ids)
             state.asking[name] = None
     for name in state.asking:
         expire_in_flight(state.producer_groups[name], now_ms)
@@ -82,10 +91,10 @@ def next_check_ms(state: State) -> int | None:
         if first is not None and heap[0][0] in first.due:
             break
         heappop(heap)
-    soonest = heap[0][0] if heap else None
+    soonest = heap[0][0] if heap and heap[0][0] < SET_ASIDE_MS else None
     for name in state.asking:
         group = state.producer_groups[name]
-        if not group.members:
+        if not (group.members or group.parked):
             continue
         if len(group.in_flight) < state.settings.checks_in_flight_max:
             return 0
@@ -101,33 +110,35 @@ def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple
     effects: list[Effect] = []
     looked_at = 0
     end = offset + bytes_max
+    served: list[tuple[ProducerGroup, int]] = []
+    full = False
     for name in list(state.asking):
         group = state.producer_groups[name]
         del state.asking[name]
-        while group.members and len(group.in_flight) < state.settings.checks_in_flight_max:
-            if len(effects) >= CHECKS_PER_TICK_MAX or looked_at >= LOOKED_AT_PER_TICK_MAX or offset + 512 > end:
-                state.asking[name] = None
-                return records, effects, True
+        while (group.members or group.parked) and len(group.in_flight) < state.settings.checks_in_flight_max:
+            full = len(effects) >= CHECKS_PER_TICK_MAX or looked_at >= LOOKED_AT_PER_TICK_MAX or offset + 512 > end
+            if full:
+                break
             known, more = _next_to_ask(group, now_ms)
             looked_at += 1
             if not more:
                 break
             if known is None:
                 continue
-            connection = _member_in_turn(group)
-            record = _checked(state, known, offset, now_ms)
-            group.in_flight[known.tx_id] = (now_ms + state.settings.check_answer_ms, connection)
-            first = known.halves[0]
-            effects.append(
-                SendCheck(
-                    connection, name, known.tx_id, first.half_index, first.first_offset, first.offset, record.checks
-                )
-            )
+            connection = _in_turn(group)
+            if connection not in group.members:
+                served.append((group, connection))
+            record, effect = _ask(state, group, known, known.checks + 1, connection, offset, now_ms)
+            effects.append(effect)
             records.append(record)
             offset += record.size
         if group.ready or group.cut:
             state.asking[name] = None
-    return records, effects, False
+        if full:
+            break
+    for group, connection in served:
+        group.parked.pop(connection, None)  # it gets its answer, however little that is
+    return records, effects, full
 
 
 def _next_to_ask(group: ProducerGroup, now_ms: int) -> tuple[Undecided | None, bool]:
@@ -137,7 +148,12 @@ def _next_to_ask(group: ProducerGroup, now_ms: int) -> tuple[Undecided | None, b
         due = known is not None and known.next_check_at_ms <= now_ms
     elif group.cut:
         known = group.undecided.get(group.cut.popleft())
-        due = known is not None and known.immune_until_ms <= now_ms
+        due = (
+            known is not None
+            and known.immune_until_ms <= now_ms
+            and known.next_check_at_ms < SET_ASIDE_MS
+            and not is_at_limit(group.policy, known)
+        )
     else:
         return None, False
     if known is None or not due or known.tx_id in group.in_flight:
@@ -145,13 +161,32 @@ def _next_to_ask(group: ProducerGroup, now_ms: int) -> tuple[Undecided | None, b
     return known, True
 
 
-def _member_in_turn(group: ProducerGroup) -> int:
+def _in_turn(group: ProducerGroup) -> int:
+    """Whose turn it is. A waiting fetcher whose room is used up waits no more; all served ones leave after the tick."""
     group.turn += 1
-    return list(group.members)[group.turn % len(group.members)]
+    turn = group.turn % (len(group.members) + len(group.parked))
+    if turn < len(group.members):
+        return list(group.members)[turn]
+    connection = list(group.parked)[turn - len(group.members)]
+    group.parked[connection] -= 1
+    if not group.parked[connection]:
+        del group.parked[connection]
+    return connection
 
 
-def _checked(state: State, known: Undecided, offset: int, now_ms: int) -> Checked:
-    checks = known.checks + 1
+def _ask(
+    state: State, group: ProducerGroup, known: Undecided, checks: int, connection: int, offset: int, now_ms: int
+) -> tuple[Checked, SendCheck]:
+    """Ask ``connection`` for the time number ``checks``; it is in flight from here on."""
+    record = _checked(state, known, checks, offset, now_ms)
+    group.in_flight.pop(known.tx_id, None)
+    group.in_flight[known.tx_id] = (now_ms + state.settings.check_answer_ms, connection)
+    first = known.halves[0]
+    effect = SendCheck(connection, group.name, known.tx_id, first.half_index, first.first_offset, first.offset, checks)
+    return record, effect
+
+
+def _checked(state: State, known: Undecided, checks: int, offset: int, now_ms: int) -> Checked:
     return Checked(
         offset,
         checked_size(known.group, known.tx_id),
@@ -167,8 +202,10 @@ def _checked(state: State, known: Undecided, offset: int, now_ms: int) -> Checke
 def due_sooner(state: State, known: Undecided, now_ms: int) -> tuple[Record, ...]:
     """The record that brings the next check forward to the interval: the check was answered, nobody waits any more.
 
-    None where the interval is not shorter than the time that an answer may take.
+    Nothing where the interval is not shorter than the time that an answer may take.
     """
+    if known.next_check_at_ms >= SET_ASIDE_MS:
+        return ()
     interval = backoff_ms(state.settings, known.tx_id, known.checks) if known.checks else state.settings.check_answer_ms
     due_ms = known.next_check_at_ms - max(0, state.settings.check_answer_ms - interval)
     due_ms = max(due_ms, now_ms, known.immune_until_ms)
@@ -190,6 +227,7 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
         return DONE
     _, connection = group.in_flight.pop(command.tx_id, (0, 0))
     group.members.pop(connection, None)
+    group.parked.pop(connection, None)
     checks = max(0, known.checks - 1)
     record = Checked(
         next_offset(state),
@@ -201,3 +239,51 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
         max(known.immune_until_ms, now_ms),
     )
     return Decision((record,), Done())
+
+
+def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
+    """Ask about one transaction without waiting for its time; about one that was set aside too, counting from one again.
+
+    Replies:
+        Asked: whom, or nobody's name where it goes to the next who fetches checks.
+        Refused NOT_NOW: it is immune, is asked about already, or nobody can be asked. NOT_FOUND. ALREADY_SETTLED.
+    """
+    group = state.producer_groups.get(command.group)
+    known = group.undecided.get(command.tx_id) if group is not None else None
+    if group is None or known is None:
+        return Decision(NOTHING, _not_undecided(group, command))
+    text = _why_not_now(group, known, now_ms)
+    if text:
+        return Decision(NOTHING, Refused(Why.NOT_NOW, f"transaction {known.tx_id!r} {text}"))
+    set_aside = known.next_check_at_ms >= SET_ASIDE_MS
+    offset = next_offset(state)
+    if not (group.members or group.parked):
+        checks = 0 if set_aside else known.checks
+        record = _checked(state, known, checks, offset, now_ms)._replace(next_check_at_ms=now_ms)
+        return Decision((record,), Asked("", checks + 1))
+    connection = _in_turn(group)
+    name = group.members.get(connection) or group.pollers.get(connection, "")
+    record, effect = _ask(state, group, known, 1 if set_aside else known.checks + 1, connection, offset, now_ms)
+    group.parked.pop(connection, None)
+    return Decision((record,), Asked(name, record.checks), (effect,))
+
+
+def _why_not_now(group: ProducerGroup, known: Undecided, now_ms: int) -> str:
+    if now_ms < known.immune_until_ms:
+        return f"is immune for another {known.immune_until_ms - now_ms} ms: its local transaction may still be running"
+    asked = group.in_flight.get(known.tx_id)
+    if asked is not None and asked[0] > now_ms:
+        return f"is asked about already; the answer is overdue in {asked[0] - now_ms} ms"
+    if not (group.members or group.pollers):
+        return f"cannot be asked about: no producer of group {group.name!r} is connected"
+    return ""
+
+
+def _not_undecided(group: ProducerGroup | None, command: AskNow) -> Refused:
+    verdict = group.settled.get(command.tx_id) if group is not None else None
+    if verdict is None:
+        return Refused(
+            Why.NOT_FOUND, f"transaction {command.tx_id!r} is not undecided, and not among the recent verdicts"
+        )
+    standing = standing_state(verdict[2]).value
+    return Refused(Why.ALREADY_SETTLED, f"transaction {command.tx_id!r} is already {standing}", standing, verdict[3])

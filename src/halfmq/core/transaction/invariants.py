@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from halfmq import limits
 from halfmq.core.state import CHECK_BUCKET_MS, ProducerGroup, State
 from halfmq.errors import InvariantViolated
+from halfmq.model.records import SET_ASIDE_MS, AsideBecause
+
+_REASONS = frozenset(AsideBecause)
 
 
 def check(state: State) -> int:
@@ -35,6 +38,8 @@ def _problems(state: State) -> Iterator[str]:
         yield from _group(state, group)
     yield from _windows(state)
     yield from _delayed(state)
+    for name in state.producer_settings:
+        yield "" if name in state.producer_groups else f"settings of group {name}, which is forgotten"
     yield "" if state.log_start <= state.log_end else f"log start {state.log_start} behind its end {state.log_end}"
     for start in state.bases:
         yield "" if state.log_start <= start <= state.log_end else f"a base at {start} outside of the log"
@@ -62,6 +67,7 @@ def _topics(state: State) -> Iterator[str]:
 def _group(state: State, group: ProducerGroup) -> Iterator[str]:
     scheduled = {tx_id: bucket for bucket, ids in group.due.items() for tx_id in ids}
     ready = set(group.ready)
+    past = set(group.policy.past) if group.policy is not None else set()
     heap = set(state.check_heap)
     halves_bytes = 0
     yield "" if sum(map(len, group.due.values())) == len(scheduled) else f"{group.name}: scheduled twice"
@@ -78,7 +84,12 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
         yield "" if known.immune_until_ms <= known.next_check_at_ms else f"{what}: a check inside the immunity"
         bucket = (known.next_check_at_ms + CHECK_BUCKET_MS - 1) & -CHECK_BUCKET_MS
         in_bucket = scheduled.get(tx_id) == bucket and (bucket, group.name) in heap
-        yield "" if in_bucket or (tx_id not in scheduled and tx_id in ready) else f"{what}: nobody will ask"
+        waits = tx_id not in scheduled and (tx_id in ready or tx_id in past)
+        yield "" if in_bucket or waits else f"{what}: nobody will ask"
+        aside = known.next_check_at_ms >= SET_ASIDE_MS
+        yield (
+            "" if not aside or known.next_check_at_ms - SET_ASIDE_MS in _REASONS else f"{what}: set aside for no reason"
+        )
         for half in known.halves:
             placed = state.log_start <= half.offset < state.log_end and half.first_offset <= half.offset
             yield "" if placed else f"{what}: its bytes at {half.offset} are not in the log"
@@ -86,6 +97,9 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
     yield "" if group.bytes == halves_bytes else f"{group.name}: counts {group.bytes} bytes of {halves_bytes}"
     waits = not group.ready or group.name in state.asking
     yield "" if waits else f"{group.name}: is ready and takes no turn"
+    yield "" if group.parked.keys() <= group.pollers.keys() else f"{group.name}: somebody waits who never came"
+    has_policy = group.name in state.policies
+    yield "" if has_policy == (group.policy is not None) else f"{group.name}: its policy is not looked after"
     for tx_id in group.in_flight:
         yield "" if tx_id in group.undecided else f"{group.name}/{tx_id}: settled and in flight"
 

@@ -7,13 +7,20 @@ prepared, so the oldest ones are found without looking at the rest.
 from collections.abc import Iterable
 from itertools import islice
 
-from halfmq.core.state import ProducerGroup, State, Undecided
+from halfmq.core.state import CHECK_BUCKET_MS, ProducerGroup, State, Undecided
 from halfmq.core.transaction.states import standing_state
-from halfmq.model.pending import PendingTransaction
+from halfmq.model.pending import GroupStats, PendingTransaction
+from halfmq.model.records import SET_ASIDE_MS, AsideBecause
+from halfmq.model.settings import PastLimit
 
 #: The state of a transaction, as people are told it.
 UNDECIDED = "UNDECIDED"
 UNKNOWN = "UNKNOWN"
+_BECAUSE = {AsideBecause.CHECKS: "checks", AsideBecause.AGE: "age"}
+#: Where ``ProducerGroup.due`` has what was set aside, for whatever reason.
+_ASIDE_BUCKET = SET_ASIDE_MS + CHECK_BUCKET_MS
+#: Recent verdicts that a count looks at: a millisecond's worth.
+_VERDICTS_LOOKED_AT_MAX = 20_000
 
 
 def oldest_undecided(
@@ -47,8 +54,9 @@ def _listed(state: State, group: ProducerGroup, known: Undecided, now_ms: int) -
         sum(half.message_bytes for half in known.halves),
         tuple(topics),
         known.checks,
-        max(0, known.next_check_at_ms - now_ms),
-        len(group.members),
+        max(0, known.next_check_at_ms - now_ms) if known.next_check_at_ms < SET_ASIDE_MS else 0,
+        len(group.members) + len(group.pollers),
+        "" if known.next_check_at_ms < SET_ASIDE_MS else _BECAUSE[AsideBecause(known.next_check_at_ms - SET_ASIDE_MS)],
     )
 
 
@@ -74,3 +82,46 @@ def undecided_among(state: State, ids: Iterable[str]) -> list[str]:
     """Those of ``ids`` that are undecided in any producer group."""
     groups = [group.undecided for group in state.producer_groups.values() if group.undecided]
     return [tx_id for tx_id in ids if any(tx_id in undecided for undecided in groups)]
+
+
+def group_stats(state: State, group: str, now_ms: int) -> tuple[GroupStats, ...]:
+    """Figures of one producer group, or of all that have anything; the ones with most undecided first."""
+    committed: dict[str, int] = {}
+    rolled_back: dict[str, int] = {}
+    since_ms = now_ms
+    for verdict in islice(reversed(state.verdicts), _VERDICTS_LOOKED_AT_MAX):
+        counts = committed if verdict[2] else rolled_back
+        counts[verdict[0]] = counts.get(verdict[0], 0) + 1
+        since_ms = verdict[4]
+    found = [
+        _stats(state, one, committed.get(name, 0), rolled_back.get(name, 0), now_ms - since_ms, now_ms)
+        for name, one in state.producer_groups.items()
+        if name == group or not group
+    ]
+    found.sort(key=lambda stats: (-stats.undecided, stats.group))
+    return tuple(found)
+
+
+def _stats(
+    state: State, group: ProducerGroup, committed: int, rolled_back: int, span_ms: int, now_ms: int
+) -> GroupStats:
+    oldest = next(iter(group.undecided.values()), None)
+    settings = state.producer_settings.get(group.name)
+    return GroupStats(
+        group=group.name,
+        undecided=len(group.undecided),
+        undecided_max=group.undecided_max,
+        message_bytes=group.bytes,
+        message_bytes_max=group.undecided_bytes_max,
+        oldest_ms=max(0, now_ms - oldest.prepared_at_ms) if oldest is not None else 0,
+        set_aside=len(group.due.get(_ASIDE_BUCKET, ())),
+        in_flight=len(group.in_flight),
+        producers=len(group.members) + len(group.pollers),
+        committed=committed,
+        rolled_back=rolled_back,
+        counted_ms=span_ms,
+        check_limit=settings.check_limit if settings is not None else 0,
+        past_limit=settings.past_limit.value if settings is not None else PastLimit.WAIT.value,
+        skip_age_ms=settings.skip_age_ms if settings is not None else 0,
+        set_by=settings.set_by if settings is not None else "",
+    )

@@ -388,17 +388,20 @@ def carry_half(known: Undecided, half: Half, offset: int) -> CarriedHalf:
 
 
 def _roll_back(state: State, known: Undecided, decided_by: DecidedBy) -> Decision:
-    offset = next_offset(state)
-    group_name, tx_id, halves, *_ = known
-    record = RolledBack(
+    record = roll_back(known, decided_by, next_offset(state))
+    return Decision((record,), Settled(known.group, known.tx_id, False, record.offset, False))
+
+
+def roll_back(known: Undecided, decided_by: DecidedBy, offset: int) -> RolledBack:
+    """The record at ``offset`` that throws ``known`` away."""
+    return RolledBack(
         offset,
-        rolled_back_size(group_name, tx_id, len(halves)),
-        group_name,
-        tx_id,
+        rolled_back_size(known.group, known.tx_id, len(known.halves)),
+        known.group,
+        known.tx_id,
         decided_by,
-        tuple([half.half_index for half in halves]),
+        tuple([half.half_index for half in known.halves]),
     )
-    return Decision((record,), Settled(group_name, tx_id, False, offset, False))
 
 
 # --- what is no longer undecided -------------------------------------------------------------------------------

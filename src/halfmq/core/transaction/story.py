@@ -3,8 +3,20 @@
 For errors, the command line and the console. Times are broker time; spans are said, so that nobody subtracts.
 """
 
+from typing import Final
+
 from halfmq.core.state import ProducerGroup, State, Undecided, Verdict
 from halfmq.core.transaction.states import standing_state
+from halfmq.model.records import SET_ASIDE_MS, AsideBecause, DecidedBy
+from halfmq.model.settings import PastLimit, ProducerSettings
+
+_BY: Final = {
+    DecidedBy.PRODUCER: "its producer",
+    DecidedBy.CHECK: "its producer, when it was asked",
+    DecidedBy.MARKER: "its producer, which looked at the marker table when it was asked",
+    DecidedBy.OPERATOR: "an operator",
+    DecidedBy.POLICY: "the policy of its producer group",
+}
 
 
 def story(state: State, group: str, tx_id: str, now_ms: int) -> tuple[str, ...]:
@@ -60,6 +72,8 @@ def _checks(group: ProducerGroup, known: Undecided, now_ms: int) -> tuple[str, .
         sentences.append(f"Its producer group was asked {times(known.checks)}.")
     else:
         sentences.append("Nobody was asked about it yet.")
+    if group.policy is not None and known.next_check_at_ms < SET_ASIDE_MS:
+        sentences += _policy(group.policy.settings)
     heard = group.heard.get(known.tx_id)
     if heard is not None:
         said = f", with the remark: {heard[1]}" if heard[1] else ""
@@ -67,14 +81,33 @@ def _checks(group: ProducerGroup, known: Undecided, now_ms: int) -> tuple[str, .
     return tuple(sentences)
 
 
+def _policy(settings: ProducerSettings) -> list[str]:
+    sentences = []
+    if settings.check_limit:
+        then = "is rolled back" if settings.past_limit is PastLimit.ROLLBACK else "is set aside"
+        sentences.append(
+            f"The policy of its group says that it {then} when {times(settings.check_limit)} did not help."
+        )
+    if settings.skip_age_ms:
+        sentences.append(f"The policy of its group sets it aside when it is {span(settings.skip_age_ms)} old.")
+    return sentences
+
+
 def _waits(state: State, group: ProducerGroup, known: Undecided, now_ms: int) -> str:
+    if known.next_check_at_ms >= SET_ASIDE_MS:
+        by_checks = known.next_check_at_ms == SET_ASIDE_MS + AsideBecause.CHECKS
+        why = f"it was asked about {times(known.checks)}" if by_checks else "of its age"
+        return (
+            f"The policy of group {group.name} set it aside because {why}: nobody is asked any more by itself. It is still "
+            "undecided; its producer or an operator can settle it, and `halfmq tx check` asks again."
+        )
     if now_ms < known.immune_until_ms:
         return f"It is undecided and immune: nobody is asked for another {span(known.immune_until_ms - now_ms)}."
     asked = group.in_flight.get(known.tx_id)
     if asked is not None and asked[0] > now_ms:
-        name = group.members.get(asked[1], f"connection {asked[1]}")
+        name = group.members.get(asked[1]) or group.pollers.get(asked[1], f"connection {asked[1]}")
         return f"It waits for the answer of {name}, for another {span(asked[0] - now_ms)}; then it is asked again."
-    if not group.members:
+    if not (group.members or group.pollers):
         return (
             f"It waits because no producer of group {group.name} is connected; one that connects is asked at once, and an "
             "operator can decide."
@@ -83,17 +116,20 @@ def _waits(state: State, group: ProducerGroup, known: Undecided, now_ms: int) ->
         return f"It will be asked about again in {span(known.next_check_at_ms - now_ms)}."
     if len(group.in_flight) >= state.settings.checks_in_flight_max:
         return f"It is due to be asked about, behind {len(group.in_flight)} checks of its group that wait for answers."
+    if not (group.members or group.parked):
+        return f"It is due, and goes to the next client that fetches the checks of group {group.name}."
     return "It is due to be asked about now."
 
 
 def _settled(verdict: Verdict, now_ms: int) -> str:
-    group, tx_id, committed, position, settled_at_ms, halves, _ = verdict
+    group, tx_id, committed, position, settled_at_ms, halves, _, decided_by = verdict
     count = len(halves) if isinstance(halves, tuple) else 1
+    by = f", decided by {_BY[DecidedBy(decided_by)]}" if decided_by in _BY else ""
     what = "its message" if count == 1 else f"its {count} messages"
     effect = f"{what} became visible at that position" if committed else f"{what}: never visible"
     return (
         f"Transaction {tx_id} of producer group {group} is {standing_state(committed).value} since "
-        f"{span(now_ms - settled_at_ms)} ago, at log position {position}; {effect}."
+        f"{span(now_ms - settled_at_ms)} ago, at log position {position}{by}; {effect}."
     )
 
 

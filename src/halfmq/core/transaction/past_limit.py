@@ -1,0 +1,116 @@
+"""Which undecided transactions are past a limit of their group's policy, found without a search at each turn.
+
+A group has a policy only if an administrator gave it one. There are two limits:
+
+    check limit   the producer was asked so often, every time to no avail
+    skip age      the transaction is older than that
+
+What counts as asked is a check that reached a producer in time to be answered. The last one of the allowed number must be
+known to have done so in this run of the broker: after a restart, or when the disk held it up, it is asked once more. So a
+policy never acts on a question that nobody heard (RocketMQ counts checks while nobody is connected, and inside the
+immunity: its #8311). Nothing here is past a limit inside its immunity.
+
+A transaction comes to the check limit when its next check falls due, which costs nothing extra. Age is looked for in
+rounds over all of the group, a step for each tick, and no more often than an age is worth.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from halfmq.core.state import Policy, ProducerGroup, State, Undecided
+from halfmq.model.records import SET_ASIDE_MS, AsideBecause
+
+#: Undecided transactions that one step of a round looks at.
+LOOKED_AT_MAX: Final = 4_096
+#: From one round to the next: this part of the age, between these bounds, ms.
+_ROUND_PART: Final = 64
+_ROUND_MIN_MS: Final = 1_000
+_ROUND_MAX_MS: Final = 60_000
+#: Above so many, and twice those that are undecided, settled ones are swept out of ``Policy.left``.
+_LEFT_KEPT: Final = 1_024
+
+
+def is_at_limit(policy: Policy | None, known: Undecided) -> bool:
+    """Whether it was asked about as often as allowed, and the last check reached somebody."""
+    if policy is None:
+        return False
+    limit = policy.settings.check_limit
+    return 0 < limit <= known.checks and policy.left.get(known.tx_id) == known.checks
+
+
+def why_past(policy: Policy, known: Undecided, now_ms: int) -> AsideBecause | None:
+    """The limit that it is past; None if it is not, or nobody looks after it any more anyway."""
+    if known.next_check_at_ms >= SET_ASIDE_MS or now_ms < known.immune_until_ms:
+        return None
+    if is_at_limit(policy, known) and known.next_check_at_ms <= now_ms:
+        return AsideBecause.CHECKS
+    age_ms = policy.settings.skip_age_ms
+    if age_ms and now_ms >= known.prepared_at_ms + age_ms:
+        return AsideBecause.AGE
+    return None
+
+
+def sort_due(group: ProducerGroup, policy: Policy, ids: Iterable[str]) -> None:
+    """Checks of these have fallen due: who is at the limit is not asked."""
+    for tx_id in ids:
+        known = group.undecided[tx_id]
+        if is_at_limit(policy, known):
+            policy.past[tx_id] = None
+        else:
+            group.ready.append(tx_id)
+
+
+def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer_ms: int) -> None:
+    """Check number ``checks`` has gone out. It counts as the last one if half of the time to answer is still there."""
+    policy = group.policy
+    if policy is None or not 0 < policy.settings.check_limit <= checks:
+        return
+    asked = group.in_flight.get(tx_id)
+    if asked is None or now_ms > asked[0] - answer_ms // 2:
+        return
+    policy.left[tx_id] = checks
+    if len(policy.left) > _LEFT_KEPT + 2 * len(group.undecided):
+        policy.left = {one: number for one, number in policy.left.items() if one in group.undecided}
+
+
+def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
+    """One step of a round, beginning one if its time has come: who is past a limit goes to ``Policy.past``."""
+    scan = policy.scan
+    age_ms = policy.settings.skip_age_ms
+    if not scan:
+        if now_ms < policy.scan_at_ms:
+            return
+        scan.extend(group.undecided)
+        # Who comes later is younger: nobody else can be old before that.
+        policy.scan_next_ms = now_ms + age_ms if age_ms else SET_ASIDE_MS
+    for _ in range(min(LOOKED_AT_MAX, len(scan))):
+        known = group.undecided.get(scan.popleft())
+        if known is None:
+            continue
+        if why_past(policy, known, now_ms) is None or known.tx_id in group.in_flight:
+            _note_when(policy, known, now_ms)
+        else:
+            policy.past[known.tx_id] = None
+    if not scan:
+        rest_ms = min(max(age_ms // _ROUND_PART, _ROUND_MIN_MS), _ROUND_MAX_MS)
+        policy.scan_at_ms = max(policy.scan_next_ms, now_ms + rest_ms)
+
+
+def _note_when(policy: Policy, known: Undecided, now_ms: int) -> None:
+    age_ms = policy.settings.skip_age_ms
+    if age_ms and known.next_check_at_ms < SET_ASIDE_MS:
+        old_at_ms = max(known.prepared_at_ms + age_ms, known.immune_until_ms)
+        policy.scan_next_ms = min(policy.scan_next_ms, max(old_at_ms, now_ms))
+
+
+def next_look_ms(state: State) -> int | None:
+    """When a tick has something to do here; 0: at once. None: when something happens."""
+    soonest: int | None = None
+    for name in state.policies:
+        policy = state.producer_groups[name].policy
+        assert policy is not None
+        if policy.past or policy.scan:
+            return 0
+        if policy.scan_at_ms < SET_ASIDE_MS and (soonest is None or policy.scan_at_ms < soonest):
+            soonest = policy.scan_at_ms
+    return soonest

@@ -1,0 +1,132 @@
+"""What an administrator may set for one producer group: limits on what is undecided, and a policy for what stays so.
+
+Without a policy a transaction waits for ever; that is the default, and promise 2. A policy is the application's owner saying
+beforehand what its silence means:
+
+    check limit + rollback    after so many checks it is rolled back, and the record says POLICY
+    check limit + set aside   after so many checks nobody is asked any more by itself
+    skip age                  from this age on nobody is asked any more by itself
+
+What was set aside is still undecided: nothing is lost, its producer or an operator may settle it as before, it counts
+towards the limits, and ``halfmq tx check`` asks about it again. RocketMQ does the first for every group, after
+``transactionCheckMax`` = 15 checks or ``fileReservedTime`` = 72 hours: it copies the half into TRANS_CHECK_MAX_TIME_TOPIC and
+forgets it (``TransactionalMessageServiceImpl.needDiscard``, ``needSkip``). Age never rolls back here: it says nothing about
+the local transaction.
+
+``past_limit`` finds them; here they get their records, a bounded number for each tick.
+"""
+
+from typing import Final
+
+from halfmq import limits
+from halfmq.core.base import producer_set
+from halfmq.core.commands import SetProducer
+from halfmq.core.decision import NOTHING, Decision, Done, Effect, PolicyActed, Refused, Why
+from halfmq.core.state import Policy, ProducerGroup, State, Undecided, next_offset
+from halfmq.core.transaction.machine import roll_back
+from halfmq.core.transaction.past_limit import look_around, why_past
+from halfmq.errors import InvalidName
+from halfmq.model.ids import checked_name
+from halfmq.model.records import AsideBecause, DecidedBy, Record, RolledBack, SetAside, set_aside_size
+from halfmq.model.settings import PastLimit, ProducerSettings
+
+#: Transactions that one tick settles or sets aside at most.
+ACTS_PER_TICK_MAX: Final = 256
+#: Most that a limit may say: what the record's fields and people bear.
+_NUMBER_MAX: Final = 1 << 53
+_CHECK_LIMIT_MAX: Final = 1_000_000
+
+
+def enforce(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple[list[Record], list[Effect], bool]:
+    """(records from ``offset`` on, what the broker's output shall say, whether there is more to do now)."""
+    records: list[Record] = []
+    effects: list[Effect] = []
+    end = offset + bytes_max
+    more = False
+    for name in state.policies:
+        group = state.producer_groups[name]
+        policy = group.policy
+        assert policy is not None
+        look_around(group, policy, now_ms)
+        more = more or bool(policy.scan)
+        while policy.past:
+            tx_id = next(iter(policy.past))
+            known, because = _look_again(state, group, policy, tx_id, now_ms)
+            if known is None or because is None:
+                del policy.past[tx_id]
+                continue
+            record = _record(policy, known, because, offset)
+            if len(records) >= ACTS_PER_TICK_MAX or offset + record.size > end:
+                return records, effects, True
+            del policy.past[tx_id]
+            records.append(record)
+            offset += record.size
+            rolled_back = isinstance(record, RolledBack)
+            effects.append(PolicyActed(name, known.tx_id, because, known.checks, rolled_back))
+    return records, effects, more
+
+
+def _look_again(
+    state: State, group: ProducerGroup, policy: Policy, tx_id: str, now_ms: int
+) -> tuple[Undecided | None, AsideBecause | None]:
+    """The transaction, and the limit that it is past; None where it no longer is: then it is asked about as others are."""
+    known = group.undecided.get(tx_id)
+    if known is None:
+        return None, None
+    if tx_id in group.in_flight:
+        return None, None  # an operator asked meanwhile, so its next check is scheduled
+    because = why_past(policy, known, now_ms)
+    if because is None:
+        group.ready.append(tx_id)
+        state.asking[group.name] = None
+    return known, because
+
+
+def _record(policy: Policy, known: Undecided, because: AsideBecause, offset: int) -> RolledBack | SetAside:
+    if because is AsideBecause.CHECKS and policy.settings.past_limit is PastLimit.ROLLBACK:
+        return roll_back(known, DecidedBy.POLICY, offset)
+    return SetAside(
+        offset,
+        set_aside_size(known.group, known.tx_id),
+        known.group,
+        known.tx_id,
+        known.halves[0].half_index,
+        known.checks,
+        DecidedBy.POLICY,
+        because,
+    )
+
+
+def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Decision:
+    """Give a producer group its limits and policy. What was set aside before stays so; nothing that is undecided is lost.
+
+    Replies:
+        Done: they hold from now on. Refused INVALID_PARAMETER: what cannot be, and what may; nothing was changed.
+    """
+    settings = command.settings
+    text = _refusal(settings)
+    if text:
+        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
+    return Decision((producer_set(next_offset(state), settings),), Done())
+
+
+def _refusal(settings: ProducerSettings) -> str:
+    try:
+        checked_name(settings.name, "producer group", limits.GROUP_CHARS_MAX)
+    except InvalidName as error:
+        return str(error)
+    if not 0 <= settings.check_limit <= _CHECK_LIMIT_MAX:
+        return f"a check limit of {settings.check_limit}: 0 (none) to {_CHECK_LIMIT_MAX}"
+    if bool(settings.check_limit) != (settings.past_limit is not PastLimit.WAIT):
+        return "a check limit and what happens then (rollback or set-aside) are given together, or neither"
+    if settings.skip_age_ms and not limits.SKIP_AGE_MIN_MS <= settings.skip_age_ms <= _NUMBER_MAX:
+        return f"a skip age of {settings.skip_age_ms} ms: 0 (never), or at least {limits.SKIP_AGE_MIN_MS} ms"
+    for what, value in (
+        ("undecided transactions", settings.undecided_max),
+        ("bytes of undecided messages", settings.undecided_bytes_max),
+    ):
+        if not -1 <= value <= _NUMBER_MAX:
+            return f"{value} {what}: 0 (none may be prepared) or more, or -1 (as the broker's)"
+    if len(settings.set_by) > limits.GROUP_CHARS_MAX:
+        return f"who sets it has {len(settings.set_by)} characters, {limits.GROUP_CHARS_MAX} are allowed"
+    return ""

@@ -1,0 +1,407 @@
+"""Limits and policy of a producer group: opt-in, recorded, never a guess that nobody allowed."""
+
+from typing import Any
+
+import pytest
+from tests.support.core_log import START_MS, CoreLog, end, half, part, producer, refused, sent
+
+from halfmq import limits
+from halfmq.core.apply import apply
+from halfmq.core.base import base_payload
+from halfmq.core.commands import AskNow, CarryForward, CheckNotSent, SetProducer, TrimLog, Wanted
+from halfmq.core.decision import Asked, Done, PolicyActed, SendCheck, Settled, Why
+from halfmq.core.digest import durable_digest
+from halfmq.core.session import CheckLeft, ConnectionClosed
+from halfmq.core.snapshot import load_rows
+from halfmq.core.transaction.invariants import check
+from halfmq.core.transaction.listing import group_stats, oldest_undecided
+from halfmq.core.transaction.story import story
+from halfmq.model.records import (
+    SET_ASIDE_MS,
+    AsideBecause,
+    Checked,
+    Committed,
+    DecidedBy,
+    HalfRecord,
+    ProducerSet,
+    RolledBack,
+    SetAside,
+)
+from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
+
+ROLLBACK, ASIDE = PastLimit.ROLLBACK, PastLimit.SET_ASIDE
+DAY_MS = 86_400_000
+
+
+def with_policy(limit: int = 0, past: PastLimit = PastLimit.WAIT, *, connected: bool = True, **more: Any) -> CoreLog:
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, check_interval_ms=1_000))
+    assert log.do(SetProducer(ProducerSettings("PG", limit, past, **more, set_by="ada"))) == Done()
+    if connected:
+        log.session(producer(1, log.now_ms))
+    return log
+
+
+def run(log: CoreLog, ms: int, *, answer: bool = True, leaves: bool = True) -> list[Any]:
+    """Broker time goes on by ``ms``; each check leaves at once and is answered UNKNOWN. The effects."""
+    until_ms = log.now_ms + ms
+    effects: list[Any] = []
+    while log.now_ms < until_ms:
+        found = log.run_to(min(until_ms, log.now_ms + 50))
+        for effect in found:
+            if isinstance(effect, SendCheck):
+                if leaves:
+                    log.session(CheckLeft(effect.group, effect.tx_id, effect.checks, log.now_ms))
+                if answer:
+                    known = log.state.producer_groups[effect.group].undecided[effect.tx_id]
+                    first = known.halves[0]
+                    log.do(
+                        end(
+                            effect.tx_id, None, Wanted.UNKNOWN, group=effect.group, from_check=True,
+                            half_index=first.half_index, log_offset=first.first_offset,
+                        )
+                    )  # fmt: skip
+        effects += found
+        check(log.state)
+    return effects
+
+
+def asked(effects: list[Any]) -> list[int]:
+    return [effect.checks for effect in effects if isinstance(effect, SendCheck)]
+
+
+def test_without_a_policy_asking_goes_on_for_ever() -> None:
+    log = CoreLog()
+    log.session(producer(1, log.now_ms))
+    log.do(half("T1"))
+    effects = run(log, 3_600_000)
+    assert len(asked(effects)) > 50
+    assert not log.of(RolledBack)
+    assert not log.of(SetAside)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_after_as_many_checks_as_it_says_the_policy_rolls_back_and_the_record_says_so(answers: bool) -> None:
+    log = with_policy(3, ROLLBACK)
+    log.do(half("T1"))
+    effects = run(log, 120_000, answer=answers)
+    assert asked(effects) == [1, 2, 3]
+    (record,) = log.of(RolledBack)
+    assert (record.tx_id, record.decided_by) == ("T1", DecidedBy.POLICY)
+    assert [effect for effect in effects if isinstance(effect, PolicyActed)] == [
+        PolicyActed("PG", "T1", AsideBecause.CHECKS, 3, True)
+    ]
+    assert "decided by the policy of its producer group" in " ".join(story(log.state, "PG", "T1", log.now_ms))
+    assert durable_digest(log.redone()) == durable_digest(log.state)
+    assert durable_digest(load_rows(log.settings, log.snapshot())) == durable_digest(log.state)
+
+
+def test_a_verdict_before_the_last_check_is_overdue_wins() -> None:
+    log = with_policy(1, ROLLBACK)
+    reply = sent(log.do(half("T1")))
+    assert asked(run(log, 6_200, answer=False)) == [1]
+    log.later(4_000)
+    assert isinstance(log.do(end("T1", reply, from_check=True)), Settled)
+    run(log, 60_000)
+    assert not log.of(RolledBack)
+    assert len(log.of(Committed)) == 1
+
+
+def test_a_late_verdict_meets_the_policys_as_any_other() -> None:
+    log = with_policy(1, ROLLBACK)
+    reply = sent(log.do(half("T1")))
+    run(log, 60_000)
+    assert refused(log.do(end("T1", reply)), Why.VERDICT_CONFLICT).standing == "ROLLED_BACK"
+    assert log.do(end("T1", reply, Wanted.ROLLBACK)).repeated  # type: ignore[union-attr]
+
+
+def test_what_was_set_aside_is_asked_no_more_and_stays_undecided_and_can_be_settled() -> None:
+    log = with_policy(2, ASIDE)
+    reply = sent(log.do(half("T1")))
+    assert asked(run(log, 3_600_000)) == [1, 2]
+    (record,) = log.of(SetAside)
+    assert (record.decided_by, record.because, record.checks, record.half_index) == (5, 1, 2, reply.queue_offset)
+    assert log.state.producer_groups["PG"].undecided["T1"].next_check_at_ms == SET_ASIDE_MS + 1
+    told = " ".join(story(log.state, "PG", "T1", log.now_ms))
+    assert "The policy of group PG set it aside because it was asked about 2 times" in told
+    (listed,) = oldest_undecided(log.state, "", 10, log.now_ms)[1]
+    assert (listed.set_aside, listed.next_check_in_ms) == ("checks", 0)
+    (stats,) = group_stats(log.state, "PG", log.now_ms)
+    assert (stats.undecided, stats.set_aside, stats.check_limit, stats.past_limit) == (1, 1, 2, "set-aside")
+    log.session(ConnectionClosed(1))
+    log.session(producer(2, log.now_ms))
+    assert asked(run(log, 60_000)) == [], "a reconnection is no reason either"
+    assert isinstance(log.do(end("T1", reply)), Settled)
+    assert group_stats(log.state, "PG", log.now_ms)[0].set_aside == 0
+
+
+def test_what_was_set_aside_survives_restart_snapshot_and_trim() -> None:
+    log = with_policy(1, ASIDE)
+    reply = sent(log.do(half("T1")))
+    run(log, 30_000)
+    assert len(log.of(SetAside)) == 1
+    assert durable_digest(load_rows(log.settings, log.snapshot())) == durable_digest(log.state)
+    log.roll()
+    log.roll()
+    start = 65_536
+    while log.do(CarryForward(start, 16)) != Done(again=False):
+        pass
+    assert log.do(TrimLog(start)) == Done()
+    assert durable_digest(log.redone()) == durable_digest(log.state)
+    log.restart()
+    log.session(producer(9, log.now_ms))
+    assert asked(run(log, 120_000)) == []
+    assert (log.state.producer_settings["PG"].check_limit, log.state.producer_settings["PG"].set_by) == (1, "ada")
+    assert isinstance(log.do(end("T1", reply)), Settled)
+
+
+def test_checks_that_reach_nobody_do_not_count() -> None:
+    log = with_policy(2, ROLLBACK)
+    log.do(half("T1"))
+    for connection in range(2, 12):
+        (effect,) = [one for one in log.run_to(log.now_ms + 6_100) if isinstance(one, SendCheck)][:1]
+        log.session(ConnectionClosed(effect.connection))
+        log.do(CheckNotSent("PG", "T1"))
+        log.session(producer(connection, log.now_ms))
+    assert not log.of(RolledBack)
+
+
+def test_a_last_check_that_did_not_leave_in_time_is_sent_again_before_the_policy_acts() -> None:
+    """A disk that stalls holds checks back: the question must have been heard before its silence means something."""
+    log = with_policy(2, ROLLBACK)
+    log.do(half("T1"))
+    effects = run(log, 60_000, answer=False, leaves=False)
+    assert asked(effects)[:4] == [1, 2, 3, 4]
+    assert not log.of(RolledBack)
+    run(log, 160_000, answer=False)
+    assert [record.decided_by for record in log.of(RolledBack)] == [DecidedBy.POLICY]
+
+
+def test_after_a_restart_at_the_limit_it_is_asked_once_more_and_only_if_somebody_hears_it() -> None:
+    log = with_policy(2, ROLLBACK)
+    log.do(half("T1"))
+    assert asked(run(log, 8_200)) == [1, 2]
+    log.restart()
+    run(log, 3_600_000)
+    assert not log.of(RolledBack), "nobody was there to be asked"
+    log.session(producer(5, log.now_ms))
+    assert asked(run(log, 60_000)) == [3]
+    assert len(log.of(RolledBack)) == 1
+
+
+def test_a_limit_is_reached_also_when_the_producer_left_after_the_last_check() -> None:
+    log = with_policy(2, ROLLBACK)
+    log.do(half("T1"))
+    assert asked(run(log, 8_300)) == [1, 2]
+    log.session(ConnectionClosed(1))
+    run(log, 60_000)
+    assert len(log.of(RolledBack)) == 1
+
+
+def test_no_policy_acts_inside_the_immunity() -> None:
+    """RocketMQ #8311: there the count rises while a half is immune, and it is thrown away unasked."""
+    log = with_policy(1, ROLLBACK, skip_age_ms=60_000)
+    log.do(half("T1", CHECK_IMMUNITY_TIME_IN_SECONDS="600"))
+    assert run(log, 599_000) == []
+    assert not log.of(RolledBack)
+    assert not log.of(SetAside)
+    run(log, 10_000)
+    assert len(log.of(SetAside)) + len(log.of(RolledBack)) == 1
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_age_sets_aside_and_never_rolls_back(connected: bool) -> None:
+    log = with_policy(skip_age_ms=60_000, connected=connected)
+    log.do(half("T1"))
+    log.later(30_000)
+    log.do(half("T2"))
+    run(log, 29_000)
+    assert not log.of(SetAside)
+    run(log, 5_000)
+    assert [(record.tx_id, record.because, record.decided_by) for record in log.of(SetAside)] == [("T1", 2, 5)]
+    assert "because of its age" in " ".join(story(log.state, "PG", "T1", log.now_ms))
+    assert oldest_undecided(log.state, "", 10, log.now_ms)[1][0].set_aside == "age"
+    run(log, 30_000)
+    assert [record.tx_id for record in log.of(SetAside)] == ["T1", "T2"]
+    assert not log.of(RolledBack)
+
+
+def test_age_is_found_among_many_in_steps() -> None:
+    log = with_policy(skip_age_ms=60_000, connected=False)
+    for number in range(600):
+        log.do(half(f"T{number}"))
+    log.later(61_100)
+    log.tick()
+    assert len(log.of(SetAside)) == 600
+    check(log.state)
+
+
+def test_a_policy_of_one_group_is_none_of_another() -> None:
+    log = with_policy(1, ROLLBACK, skip_age_ms=60_000)
+    log.session(producer(2, log.now_ms, "other"))
+    log.do(half("T1", group="other"))
+    assert len(asked(run(log, 600_000))) > 5
+    assert not log.of(RolledBack)
+    assert not log.of(SetAside)
+
+
+def test_a_new_policy_looks_at_what_is_undecided_already() -> None:
+    log = with_policy(5, ASIDE)
+    log.do(half("T1"))
+    assert len(asked(run(log, 40_000))) >= 3
+    log.do(SetProducer(ProducerSettings("PG", 2, ROLLBACK)))
+    run(log, 200_000)
+    assert len(log.of(RolledBack)) == 1
+
+
+def test_without_its_policy_a_group_waits_again_and_nothing_at_the_limit_is_lost() -> None:
+    log = with_policy(1, ROLLBACK)
+    log.do(half("T1"))
+    assert asked(run(log, 6_200)) == [1]
+    log.later(10_000)
+    log.do(SetProducer(ProducerSettings("PG")))
+    check(log.state)
+    assert log.state.producer_settings == {}
+    assert len(asked(run(log, 60_000))) >= 2
+    assert not log.of(RolledBack)
+
+
+def test_what_waits_for_the_policy_is_not_lost_when_the_policy_goes() -> None:
+    log = with_policy(1, ROLLBACK)
+    log.do(half("T1"))
+    run(log, 6_200)
+    group = log.state.producer_groups["PG"]
+    assert group.policy is not None
+    tx = group.undecided["T1"]
+    log.later(20_000)
+    # As a tick that had no room left it: due, past the limit, not yet settled.
+    group.due.clear()
+    group.policy.past[tx.tx_id] = None
+    log.do(SetProducer(ProducerSettings("PG", undecided_max=7)))
+    check(log.state)
+    assert list(group.ready) == ["T1"]
+
+
+def test_a_group_has_limits_of_its_own() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, undecided_max=1))
+    log.do(SetProducer(ProducerSettings("PG", undecided_max=2)))
+    log.do(SetProducer(ProducerSettings("none", undecided_max=0)))
+    log.do(SetProducer(ProducerSettings("small", undecided_bytes_max=300)))
+    for name in ("T1", "T2"):
+        sent(log.do(half(name)))
+    refused(log.do(half("T3")), Why.LIMIT_REACHED)
+    refused(log.do(half("T1", group="none")), Why.LIMIT_REACHED)
+    refused(log.do(half("T1", group="small", body=b"x" * 300)), Why.LIMIT_REACHED)
+    sent(log.do(half("T1", group="other")))
+    refused(log.do(half("T2", group="other")), Why.LIMIT_REACHED)
+    log.restart()
+    refused(log.do(half("T3")), Why.LIMIT_REACHED)
+    refused(log.do(half("T1", group="none")), Why.LIMIT_REACHED)
+    log.do(SetProducer(ProducerSettings("none")))
+    sent(log.do(half("T1", group="none")))
+
+
+def test_a_broker_may_take_no_transactions_at_all() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, undecided_max=0))
+    refused(log.do(half("T1", group="never heard of")), Why.INVALID_PARAMETER)
+    refused(log.do(half("T1", group="new")), Why.LIMIT_REACHED)
+    assert not log.of(HalfRecord)
+
+
+def test_settings_stand_in_the_base_and_only_there_where_there_are_some() -> None:
+    log = CoreLog()
+    before = base_payload(log.state)
+    log.do(SetProducer(ProducerSettings("PG", 3, ROLLBACK, DAY_MS, 5, 6, "ada")))
+    assert base_payload(log.state).startswith(b"\x98")
+    log.roll()
+    alone = log.redone(log.batches[-1:])
+    assert alone.producer_settings == {"PG": ProducerSettings("PG", 3, ROLLBACK, DAY_MS, 5, 6, "ada")}
+    assert list(alone.policies) == ["PG"]
+    log.do(SetProducer(ProducerSettings("PG", set_by="ada")))
+    assert base_payload(log.state) == before, "as the bases of stores that never had any"
+    assert before.startswith(b"\x97")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (ProducerSettings("PG", -1, ROLLBACK), "check limit of -1"),
+        (ProducerSettings("PG", 1_000_001, ROLLBACK), "check limit of 1000001"),
+        (ProducerSettings("PG", 3), "given together"),
+        (ProducerSettings("PG", 0, ASIDE), "given together"),
+        (ProducerSettings("PG", skip_age_ms=limits.SKIP_AGE_MIN_MS - 1), "skip age"),
+        (ProducerSettings("PG", skip_age_ms=-1), "skip age"),
+        (ProducerSettings("PG", undecided_max=-2), "-2 undecided transactions"),
+        (ProducerSettings("PG", undecided_bytes_max=1 << 60), "bytes of undecided messages"),
+        (ProducerSettings(""), "producer group"),
+        (ProducerSettings("PG", set_by="x" * 121), "who sets it"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_says_what_may(settings: ProducerSettings, says: str) -> None:
+    log = CoreLog()
+    assert says in refused(log.do(SetProducer(settings)), Why.INVALID_PARAMETER).text
+    assert not log.of(ProducerSet)
+
+
+# --- asked by hand -------------------------------------------------------------------------------------------------
+
+
+def test_an_operator_asks_now_and_the_back_off_begins_anew_from_there() -> None:
+    log = with_policy()
+    reply = sent(log.do(half("T1")))
+    run(log, 30_000)
+    count = log.state.producer_groups["PG"].undecided["T1"].checks
+    assert log.do(AskNow("PG", "T1")) == Asked("client-1", count + 1)
+    effect = log.effects[-1]
+    assert (effect.connection, effect.tx_id, effect.half_index) == (1, "T1", reply.queue_offset)
+    assert "asked about already" in refused(log.do(AskNow("PG", "T1")), Why.NOT_NOW).text
+    check(log.state)
+
+
+def test_not_even_an_operator_cuts_the_immunity() -> None:
+    log = with_policy()
+    log.do(half("T1"))
+    log.later(5_000)
+    assert "immune for another 1000 ms" in refused(log.do(AskNow("PG", "T1")), Why.NOT_NOW).text
+    assert log.now_ms == START_MS + 5_000
+    assert not log.of(Checked)
+
+
+def test_nobody_to_ask_is_said_and_nothing_changes() -> None:
+    log = with_policy(connected=False)
+    log.do(half("T1"))
+    log.later(60_000)
+    assert "no producer of group 'PG'" in refused(log.do(AskNow("PG", "T1")), Why.NOT_NOW).text
+    assert not log.of(Checked)
+
+
+def test_what_was_set_aside_is_taken_up_again_by_asking_and_counts_from_one() -> None:
+    log = with_policy(2, ASIDE)
+    log.do(half("T1"))
+    run(log, 60_000)
+    assert len(log.of(SetAside)) == 1
+    assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
+    log.session(CheckLeft("PG", "T1", 1, log.now_ms))
+    assert log.state.producer_groups["PG"].undecided["T1"].next_check_at_ms < SET_ASIDE_MS
+    assert durable_digest(log.redone()) == durable_digest(log.state)
+    assert asked(run(log, 60_000)) == [2]
+    assert len(log.of(SetAside)) == 2
+
+
+def test_what_is_settled_or_unknown_is_not_asked_about() -> None:
+    log = with_policy()
+    reply = sent(log.do(half("T1")))
+    log.do(end("T1", reply))
+    assert refused(log.do(AskNow("PG", "T1")), Why.ALREADY_SETTLED).standing == "COMMITTED"
+    refused(log.do(AskNow("PG", "T2")), Why.NOT_FOUND)
+    refused(log.do(AskNow("nobody", "T2")), Why.NOT_FOUND)
+
+
+def test_a_record_about_a_transaction_that_redo_does_not_know_is_nothing() -> None:
+    log = with_policy(1, ASIDE)
+    log.do(part("T1", 0))
+    run(log, 30_000)
+    (record,) = log.of(SetAside)
+    other = CoreLog()
+    other._open(other.state.log_end)
+    apply(other.state, record._replace(offset=other.state.log_end))
+    assert not other.state.producer_groups
