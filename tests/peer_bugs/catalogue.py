@@ -216,3 +216,13 @@ BUGS: Final = (
         (("marker_expires_after_a_day", "the message of a committed order is never sent"),),
     ),
 )
+
+
+def table() -> str:
+    """The rows of README.md."""
+    rows = ["| # | whose | what | test | promise | put back by |", "|---|---|---|---|---|---|"]
+    for number, bug in enumerate(BUGS, 1):
+        test = f"[`{bug.function}`]({bug.module}.py)"
+        plants = ", ".join(f"`{plant}`" for plant, _ in bug.plants)
+        rows.append(f"| {number} | {bug.peer} | {bug.what} | {test} | {bug.promise} | {plants} |")
+    return "\n".join(rows)

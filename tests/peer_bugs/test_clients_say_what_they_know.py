@@ -143,7 +143,7 @@ async def test_application_that_knows_the_transaction_is_asked(tmp_path: Path) -
         stock.add_check("stock.move", looks_for_a_movement)
         orders.add_check("order.create", lambda _: Outcome.COMMIT)
         async with stock, orders:
-            await eventually(lambda: undecided(running, "shop") == set(), "whoever knows is never asked", seconds=1.5)
+            await eventually(lambda: undecided(running, "shop") == set(), "whoever knows is never asked")
         assert asked_wrongly == [], f"the wrong application answered for {asked_wrongly}"
         assert sorted(await visible(running)) == [tx_id.encode() for tx_id in tx_ids], (
             "a committed order was rolled back"
