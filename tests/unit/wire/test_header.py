@@ -392,3 +392,26 @@ def test_the_fast_readers_are_used_for_the_hot_commands(monkeypatch):
     monkeypatch.setattr(headers, "_decode_json", lambda header: pytest.fail(f"the general way was taken: {header!r}"))
     decode(frame_of(java(310, HALF_EXT)))
     decode(frame_of(java(37, END_EXT, flag=2)))
+
+
+def test_deep_nesting_closes_the_connection_wherever_it_stands():
+    deep = b"[" * 900 + b"]" * 900
+    for header in (b'{"code":34,"remark":' + deep + b"}", b'{"code":34,"extFields":{"a":' + deep + b"}}", deep):
+        with pytest.raises(ProtocolError):
+            decode(len(header).to_bytes(4, "big") + header)
+
+
+def test_empty_text_is_read_the_same_by_the_fast_and_the_general_reader():
+    fields = b'"a":"","b":"T","c":"","d":"4","e":"0","f":"0","g":"1","h":"0","i":"","j":"0"'
+    for header in (b'{"code":310,"extFields":{%b},"opaque":5}', b'{ "code":310,"extFields":{%b},"opaque":5}'):
+        header %= fields
+        request = decode(len(header).to_bytes(4, "big") + header)
+        assert (request.ext.group, request.ext.topic, request.ext.properties) == ("", "T", "")
+
+
+def test_empty_text_in_place_of_a_number_is_as_if_it_were_missing():
+    header = (
+        b'{"code":11,"extFields":{"consumerGroup":"C","topic":"T","queueId":"0","queueOffset":"0","maxMsgNums":"1",'
+    )
+    header += b'"subVersion":""}}'
+    assert decode(len(header).to_bytes(4, "big") + header).ext.sub_version == 0

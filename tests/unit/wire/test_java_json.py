@@ -99,3 +99,26 @@ def test_the_tolerant_reader_reads_standard_json_like_a_standard_reader(value):
     body = b"{0:" + json.dumps(value).encode() + b"}"
     assert java_json.loads(body) == {"0": value}
     assert java_json.loads(java_json.dumps(value)) == value
+
+
+def test_a_key_in_a_key_is_refused_since_each_level_would_double_the_escapes():
+    assert java_json.loads(b'{{"a":1}:1}') == {'{"a":1}': 1}
+    for body in (b'{{{"a":1}:1}:1}', b'{{"x":{{"a":1}:1}}:1}', b"{" * 40 + b'"a":1' + b"}:1" * 39 + b"}"):
+        with pytest.raises(ProtocolError, match="in the key of another"):
+            java_json.loads(body)
+
+
+def test_standard_json_may_not_be_nested_deeper_either():
+    deep = java_json.DEPTH_MAX
+    assert java_json.loads(b"[" * deep + b"1" + b"]" * deep)
+    for body in (b"[" * (deep + 2) + b"]" * (deep + 2), b'{"a":' * 500 + b"1" + b"}" * 500):
+        with pytest.raises(ProtocolError, match="nested deeper"):
+            java_json.loads(body)
+
+
+def test_bodies_have_a_longest_length_by_either_reader():
+    assert len(java_json.loads(b"[" + b"1," * 200_000 + b"1]")) == 200_001
+    with pytest.raises(ProtocolError, match="at most"):
+        java_json.loads(b"[" + b"1," * (java_json.BYTES_MAX // 2) + b"1]")
+    with pytest.raises(ProtocolError, match="is not JSON, at most"):
+        java_json.loads(b"{0:[" + b"1," * (java_json.TOLERANT_BYTES_MAX // 2) + b"1]}")

@@ -37,7 +37,7 @@ def test_words_of_people_come_through_binary_headers() -> None:
 def test_the_bytes_of_a_list() -> None:
     assert encode_pending([ROW]) == (
         b'[{"group":"shop","tx_id":"T-1","age_ms":90000,"messages":2,"expected":3,"message_bytes":4711,'
-        b'"topics":["orders","stock"],"checks":4,"next_check_in_ms":0,"producers":1}]'
+        b'"topics":["orders","stock"],"checks":4,"next_check_in_ms":0,"producers":1,"set_aside":""}]'
     )
 
 
@@ -61,3 +61,11 @@ def test_what_is_no_list_is_refused(ext: dict[str, str], body: bytes) -> None:
     if body != b"[]":
         with pytest.raises(ProtocolError):
             decode_story(body)
+
+
+@pytest.mark.parametrize("read", [decode_story, decode_ids, lambda body: decode_pending({"total": "1"}, body)])
+def test_a_body_that_is_nested_too_deep_is_a_protocol_error(read):
+    with pytest.raises(ProtocolError):
+        read(b'[{"skipped":' * 5_000)
+    with pytest.raises(ProtocolError):
+        read(b"[" * 5_000)

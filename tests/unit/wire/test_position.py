@@ -54,3 +54,9 @@ def test_no_topics_asks_for_the_position_alone() -> None:
 def test_an_answer_that_makes_no_sense_is_refused(ext: dict[str, str], body: bytes) -> None:
     with pytest.raises(ProtocolError, match="HMQ_POSITION"):
         decode_answer(ext, body)
+
+
+def test_an_answer_that_is_nested_too_deep_is_a_protocol_error() -> None:
+    ext, _ = encode_answer(PositionAnswer("ab", 1, 2, {}))
+    with pytest.raises(ProtocolError):
+        decode_answer(ext, b'{"a":' * 5_000 + b"1" + b"}" * 5_000)

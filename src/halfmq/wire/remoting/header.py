@@ -139,28 +139,43 @@ def decode(frame: bytes) -> Request[Any]:
     return _typed(loose)
 
 
+Scalar = str | int | float | bool | None
+
+
+class _Loose(Struct, gc=False):
+    """A header of any command. Typed, so that a hostile one makes no objects but these: what is unknown is skipped."""
+
+    code: Scalar = None
+    flag: Scalar = None
+    language: Scalar = "JAVA"
+    opaque: Scalar = None
+    remark: Scalar = None
+    version: Scalar = None
+    ext: dict[str, Scalar] | None = field(name="extFields", default=None)
+
+
+_read_loose: Final = msgspec.json.Decoder(_Loose).decode
+
+
 def _decode_json(header: bytes) -> Request[dict[str, str]]:
     try:
-        keys = msgspec.json.decode(header)
+        keys = _read_loose(header)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"a header of {len(header)} bytes is not JSON: {error}") from error
-    if not isinstance(keys, dict):
-        raise ProtocolError(f"a header is {type(keys).__name__}, not an object")
-    remark = keys.get("remark")
+        raise ProtocolError(f"a header of {len(header)} bytes cannot be read: {error}") from error
+    remark = keys.remark
     return Request(
-        code=_int32(keys, "code"),
-        ext=_ext_of(keys.get("extFields")),
-        flag=_int32(keys, "flag"),
-        language=_language(keys.get("language", "JAVA")),
+        code=_int32(keys.code, "code"),
+        ext={name: _scalar_text(scalar) for name, scalar in keys.ext.items() if scalar is not None} if keys.ext else {},
+        flag=_int32(keys.flag, "flag"),
+        language=_language(keys.language),
         # Java's reader invents a number when there is none; nobody could match the answer, so 0 does as well.
-        opaque=_int32(keys, "opaque"),
+        opaque=_int32(keys.opaque, "opaque"),
         remark=None if remark is None else str(remark),
-        version=_int32(keys, "version"),
+        version=_int32(keys.version, "version"),
     )
 
 
-def _int32(keys: dict[str, Any], name: str) -> int:
-    value = keys.get(name)
+def _int32(value: Scalar, name: str) -> int:
     if value is None:
         return 0
     try:
@@ -169,32 +184,19 @@ def _int32(keys: dict[str, Any], name: str) -> int:
         raise ProtocolError(f"{name} of a header: {error}") from error
 
 
-def _language(value: object) -> str:
+def _language(value: Scalar) -> str:
     """Java writes the name; fastjson also takes the ordinal."""
     if isinstance(value, int):
         return LANGUAGES[value] if 0 <= value < len(LANGUAGES) else LANGUAGE_OTHER
     return value if isinstance(value, str) else LANGUAGE_OTHER
 
 
-def _ext_of(value: object) -> dict[str, str]:
-    """Scalars as text; null and empty text are as if missing, since a binary header cannot say them."""
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ProtocolError(f"extFields is {type(value).__name__}, not an object")
-    return {name: text for name, scalar in value.items() if (text := _scalar_text(name, scalar))}
-
-
-def _scalar_text(name: str, value: object) -> str:
+def _scalar_text(value: Scalar) -> str:
     if isinstance(value, str):
         return value
-    if value is None:
-        return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | float):
-        return str(value)
-    raise ProtocolError(f"ext field {name!r} is neither text nor a number")
+    return str(value)
 
 
 def _decode_binary(header: bytes) -> Request[dict[str, str]]:
@@ -213,17 +215,27 @@ def _decode_binary(header: bytes) -> Request[dict[str, str]]:
 
 def _typed(loose: Request[dict[str, str]]) -> Request[Any]:
     wanted = None if loose.flag & FLAG_RESPONSE else FIELDS_OF_COMMAND.get(loose.code)
-    if wanted is None:
-        return loose
     ext = loose.ext
+    if wanted is None:
+        loose.ext = _without_empty(ext)
+        return loose
     if loose.code == RequestCode.SEND_MESSAGE:
         ext = {SEND_LETTER_OF_NAME.get(name, name): value for name, value in ext.items()}
     typed: Request[Any] = loose
     try:
         typed.ext = msgspec.convert(ext, wanted, strict=False)
-    except msgspec.ValidationError as error:
-        raise InvalidHeader(f"fields of command {loose.code}: {error}", loose) from error
+    except msgspec.ValidationError:
+        loose.ext = _without_empty(loose.ext)
+        try:
+            typed.ext = msgspec.convert(_without_empty(ext), wanted, strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidHeader(f"fields of command {loose.code}: {error}", loose) from error
     return typed
+
+
+def _without_empty(ext: dict[str, str]) -> dict[str, str]:
+    """Empty text is as if missing where it cannot stand, since a binary header cannot say it."""
+    return {name: text for name, text in ext.items() if text} if "" in ext.values() else ext
 
 
 # --- answers -----------------------------------------------------------------------------------------------------

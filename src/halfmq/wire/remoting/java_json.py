@@ -15,9 +15,15 @@ from halfmq.errors import ProtocolError
 
 #: Deeper nesting than this is an attack or a mistake; RocketMQ's bodies stay below ten.
 DEPTH_MAX: Final = 64
+#: Longest body, bytes. Bounds memory: while it is read, a hostile one takes 30 times its size. Real ones are far
+#: smaller: a heartbeat with a thousand subscriptions, or a cluster of a thousand brokers, has 200 KiB.
+BYTES_MAX: Final = 1 << 20
+#: Longest body that deviates from JSON, bytes. Bounds time: the tolerant reader needs up to a second for it. As much as
+#: the route of a topic on a thousand brokers, as name servers before 4.9.4 write it.
+TOLERANT_BYTES_MAX: Final = 1 << 18
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
-_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _SCALAR: Final = re.compile(r"[-+.0-9A-Za-z]+")
 
 
@@ -25,12 +31,22 @@ def loads(body: bytes | bytearray | memoryview) -> Any:
     """Read a body. Keys of a map are always text: ``"0"`` for 0, compact JSON for an object.
 
     Raises:
-        ProtocolError: not JSON, also not by fastjson's habits, or nested deeper than ``DEPTH_MAX``.
+        ProtocolError: not JSON, also not by fastjson's habits; nested deeper than ``DEPTH_MAX``, or too long.
     """
+    if len(body) > BYTES_MAX:
+        raise ProtocolError(f"a JSON body of {len(body)} bytes, at most {BYTES_MAX} are read")
     try:
-        return msgspec.json.decode(body)
+        value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         pass  # the tolerant reader takes it, or says where it stops
+    else:
+        if not _is_deep(value):
+            return value
+        raise ProtocolError(f"a JSON body is nested deeper than {DEPTH_MAX}")
+    if len(body) > TOLERANT_BYTES_MAX:
+        raise ProtocolError(
+            f"a body of {len(body)} bytes is not JSON, at most {TOLERANT_BYTES_MAX} are read as fastjson's"
+        )
     try:
         text = bytes(body).decode()
     except UnicodeDecodeError as error:
@@ -39,6 +55,22 @@ def loads(body: bytes | bytearray | memoryview) -> Any:
     value = reader.value(0)
     reader.expect_end()
     return value
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether it is nested deeper than ``DEPTH_MAX``: what reads it may be recursive, as ``str`` is."""
+    level = [value]
+    for _ in range(DEPTH_MAX + 1):
+        inner: list[Any] = []
+        for part in level:
+            if isinstance(part, dict):
+                inner += part.values()
+            elif isinstance(part, list):
+                inner += part
+        if not inner:
+            return False
+        level = inner
+    return any(isinstance(part, dict | list) for part in level)
 
 
 def key_text(key: Mapping[str, Any]) -> str:
@@ -70,6 +102,8 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
+        #: An object key is being read. None stands in it: each level would double the escapes of the one inside.
+        self.in_key = False
 
     def value(self, depth: int) -> Any:
         match self._peek(depth):
@@ -108,14 +142,22 @@ class _Reader:
         return items
 
     def _key(self, depth: int) -> str:
+        if self._peek(depth) == "{":
+            return self._object_key(depth)
         value = self.value(depth)
-        if isinstance(value, dict):
-            return key_text(value)
         if isinstance(value, str):
             return value
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         raise self._wrong("a key is neither text nor a number nor an object")
+
+    def _object_key(self, depth: int) -> str:
+        if self.in_key:
+            raise self._wrong("a key is an object, in the key of another map")
+        self.in_key = True
+        key = self._map(depth)
+        self.in_key = False
+        return key_text(key)
 
     def _scalar(self) -> Any:
         found = _STRING.match(self.text, self.at) or _SCALAR.match(self.text, self.at)

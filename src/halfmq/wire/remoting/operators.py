@@ -64,7 +64,7 @@ def decode_pending(
     try:
         rows = _ROWS.decode(body)
         total = int(ext[EXT_TOTAL])
-    except (KeyError, ValueError, msgspec.MsgspecError) as error:
+    except (KeyError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise ProtocolError(f"the answer to HMQ_TRANSACTIONS cannot be read: {error!r}") from error
     return total, rows
 
@@ -80,7 +80,7 @@ def decode_story(body: bytes | bytearray | memoryview) -> list[str]:
     """
     try:
         return _TEXTS.decode(body)
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise ProtocolError(f"the answer to HMQ_STORY cannot be read: {error}") from error
 
 
@@ -95,7 +95,7 @@ def decode_ids(body: bytes | bytearray | memoryview) -> list[str]:
     """
     try:
         ids = _TEXTS.decode(body)
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise ProtocolError(f"a list of transaction ids cannot be read: {error}") from error
     if len(ids) > UNDECIDED_IDS_MAX:
         raise ProtocolError(f"{len(ids)} transaction ids, {UNDECIDED_IDS_MAX} are allowed")

@@ -78,7 +78,7 @@ def decode_answer(ext: Mapping[str, str], body: bytes | bytearray | memoryview) 
     try:
         topics = _BODY.decode(body)
         store, epoch, position = ext[EXT_STORE], int(ext[EXT_EPOCH]), int(ext[EXT_POSITION])
-    except (KeyError, ValueError, msgspec.DecodeError) as error:
+    except (KeyError, ValueError, RecursionError, msgspec.DecodeError) as error:
         raise ProtocolError(f"the answer to HMQ_POSITION cannot be read: {error!r}") from error
     for name, bounds in topics.items():
         if any(not 0 <= first <= end for first, end in bounds.queues):
