@@ -42,6 +42,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--directory", type=Path, required=True, help="for the record, and for what a round needs")
     parser.add_argument("--rate", type=float, default=180, help="transactions per second of all producers together")
+    parser.add_argument("--retention", type=float, default=25, help="seconds after which the log is trimmed")
     parser.add_argument(
         "--no-disk-full", action="store_true", help="where nothing can be mounted: the disk is never full"
     )
@@ -134,7 +135,8 @@ def make_plan(asked: argparse.Namespace, directory: Path, number: int, postgres:
     plan = Plan(
         directory=str(path), seed=asked.seed * 1_000_000 + number, broker_port=free_port(), name_port=free_port(),
         sqlite_url=f"sqlite:///{path / 'shop.db'}", postgres_url=postgres.url("psycopg", database),
-        jdbc_url=f"jdbc:postgresql://127.0.0.1:{port}/{database}?user=postgres", rate=asked.rate,
+        jdbc_url=f"jdbc:postgresql://127.0.0.1:{port}/{database}?user=postgres", rate=asked.rate, retention_s=asked.retention,
+        patient_s=round(asked.retention * 1.3),
     )  # fmt: skip
     plan.save()
     return plan

@@ -1,4 +1,5 @@
-"""SIGKILL and SIGSTOP by dice, and a disk that fills up; at each kill, what was going on.
+"""SIGKILL and SIGSTOP by dice, connections to the database that are cut, and a disk that
+fills up; at each kill, what was going on.
 
 The same seed draws the same victims, moments and pauses. What a process is doing in that microsecond is the machine's
 own dice. A victim is killed when it has done something in this life; the broker when others got something done with it.
@@ -28,6 +29,7 @@ DOWN_S = (0.0, 0.6)
 PAUSE_EVERY_S = (2.0, 9.0)
 #: Sometimes longer than a client waits for an answer, so that it sends again.
 PAUSE_S = (0.1, 4.5)
+CUT_EVERY_S = (1.0, 5.0)
 FILL_EVERY_S = (6.0, 18.0)
 FULL_S = (0.5, 3.0)
 #: A victim that does nothing for so long is killed all the same.
@@ -87,7 +89,10 @@ class Undecided:
 
 
 class Chaos:
-    """Call ``step`` often until ``kills`` has as many as wanted, then ``heal``."""
+    """Call ``step`` often until ``kills`` has as many as wanted, then ``heal``.
+
+    ``cut`` breaks one connection of a service to its database, and says whether there was one to break.
+    """
 
     def __init__(
         self,
@@ -96,6 +101,7 @@ class Chaos:
         broker: Broker,
         producers: list[Child],
         others: list[Child],
+        cut: Callable[[], bool],
         disk: SmallDisk | None,
         on_kill: Callable[[Kill], None],
     ) -> None:
@@ -103,6 +109,7 @@ class Chaos:
         self._notes = notes
         self._broker = broker
         self._everybody: list[Child] = [broker, *producers, *others]
+        self._cut = cut
         self._disk = disk
         self._on_kill = on_kill
         self.load = Load(producers)
@@ -110,15 +117,18 @@ class Chaos:
         self.kills: list[Kill] = []
         self.pauses: Tally[str] = Tally()
         self.fills: Tally[str] = Tally()
+        #: Connections to PostgreSQL that were cut in the middle of a transaction.
+        self.cuts = 0
         self.refused_starts = 0
         self._started_at = time.monotonic()
-        self._dice = {what: random.Random(f"{plan.seed}/{what}") for what in ("kill", "pause", "disk", "down")}
+        self._dice = {what: random.Random(f"{plan.seed}/{what}") for what in ("kill", "pause", "cut", "disk", "down")}
         self._restart_at: dict[Child, float] = {}
         self._go_on_at: dict[Child, float] = {}
         self._free_at = 0.0
         self._freed_at = 0.0
         self._kill_at = self._later("kill", KILL_EVERY_S)
         self._pause_at = self._later("pause", PAUSE_EVERY_S)
+        self._cut_at = self._later("cut", CUT_EVERY_S)
         self._fill_at = self._later("disk", FILL_EVERY_S)
         self._victim = self._draw_victim()
         self._load_at_broker_start = 0
@@ -144,6 +154,11 @@ class Chaos:
             self._kill()
         if now >= self._pause_at:
             self._pause()
+        if now >= self._cut_at:
+            if self._cut():
+                self.cuts += 1
+                self._fault("partition", "database", "a connection was cut")
+            self._cut_at = self._later("cut", CUT_EVERY_S)
         if self._disk is not None and now >= self._fill_at:
             self._fill(self._disk)
 

@@ -95,7 +95,7 @@ class OrderService:
         self._pause_s = WORKERS / rate
         self._death = death
         url = plan.sqlite_url if group == SQLITE_GROUP else plan.postgres_url
-        self.sessions = sessionmaker(tables.connect(url))
+        self.sessions = sessionmaker(tables.connect(url, tables.SERVICES))
         self._counter = Counter(plan.counter_file(name))
         self.stopping = threading.Event()
 

@@ -16,7 +16,11 @@ CREDITS_GROUP: Final = "soak-credits"
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """``rate``: transactions per second of all producers together while nothing is killed."""
+    """``rate``: transactions per second of all producers together while nothing is killed.
+
+    ``retention_s``: the log is trimmed of what is older. ``patient_s``: some transactions may not be asked about for so
+    long; more than the retention, so that they must be carried forward.
+    """
 
     directory: str
     seed: int
@@ -26,6 +30,8 @@ class Plan(msgspec.Struct, frozen=True):
     postgres_url: str
     jdbc_url: str
     rate: float
+    retention_s: float
+    patient_s: int
 
     @property
     def path(self) -> Path:
@@ -43,6 +49,11 @@ class Plan(msgspec.Struct, frozen=True):
     def quiet_file(self) -> Path:
         """While it is there, producers begin no transaction; they still answer checks."""
         return self.path / "quiet"
+
+    @property
+    def late_file(self) -> Path:
+        """While it is there, nobody begins a transaction that may not be asked about for long."""
+        return self.path / "late"
 
     def counter_file(self, name: str) -> Path:
         return self.path / f"{name}.count"

@@ -1,7 +1,6 @@
 """Processes that die and come back: started, killed and paused by their own id only, each with all its lives counted."""
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -13,17 +12,14 @@ from pathlib import Path
 
 from tests.soak.notes import Counter
 from tests.soak.plan import TOPICS, Plan
+from tests.soak.spawned import Forked, die_with_parent
 
 CHECKOUT = Path(__file__).parent.parent.parent
 SELF_KILLED = -signal.SIGKILL
 #: A JVM that halts at its point with this status.
 HALTED = 137
-_PR_SET_PDEATHSIG = 1
-
-
-def _die_with_parent() -> None:
-    """In the child: nobody stays behind when the soak itself is killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+#: Of a Python process: module and arguments; of any other: the command line.
+Command = tuple[str, tuple[str, ...]] | list[str]
 
 
 class ProcessFailed(AssertionError):
@@ -33,7 +29,7 @@ class ProcessFailed(AssertionError):
 class Child:
     """``kind``: what it counts as in the record. ``command(life)``: how its next life is started."""
 
-    def __init__(self, plan: Plan, kind: str, name: str, command: Callable[[int], list[str]]) -> None:
+    def __init__(self, plan: Plan, kind: str, name: str, command: Callable[[int], Command]) -> None:
         self.kind = kind
         self.name = name
         self.lives = 0
@@ -41,7 +37,7 @@ class Child:
         self.counter = Counter(plan.counter_file(name))
         self._command = command
         self.log_path = plan.path / f"{name}.log"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Forked | None = None
         #: What the counter said when this life began.
         self.counted_at_start = 0
 
@@ -49,12 +45,16 @@ class Child:
         self.lives += 1
         self.paused = False
         self.counted_at_start = self.counter.read()
+        command = self._command(self.lives)
+        if isinstance(command, tuple):
+            self.process = Forked(*command, self.log_path)
+            return
         with self.log_path.open("ab") as output:
             self.process = subprocess.Popen(
-                self._command(self.lives), stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=CHECKOUT,
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=CHECKOUT,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
                      "PYTHONUNBUFFERED": "1"},
-                start_new_session=True, preexec_fn=_die_with_parent,
+                start_new_session=True, preexec_fn=die_with_parent,
             )  # fmt: skip
 
     @property
@@ -120,7 +120,7 @@ class Child:
 class Broker(Child):
     """``halfmq serve``. Its counter is that of nobody: it is warm when the others got something done."""
 
-    SEGMENT_BYTES = 1 << 20
+    SEGMENT_BYTES = 512 << 10
     #: A little above what the broker must have to claim its next segments.
     RESERVE_BYTES = 6 << 20
 
@@ -134,7 +134,7 @@ class Broker(Child):
             sys.executable, "-m", "halfmq", "serve", "--data", str(data), "--port", str(plan.broker_port),
             "--name-port", str(plan.name_port), "--ports-file", str(self._ports_file), "--durability", "fsync",
             "--segment-bytes", str(self.SEGMENT_BYTES), "--checkpoint-interval-ms", "1000",
-            "--retention-bytes", str(12 << 20), "--retention-check-ms", "500",
+            "--retention-hours", str(plan.retention_s / 3_600), "--retention-check-ms", "500",
             "--disk-reserve-bytes", str(self.RESERVE_BYTES),
             "--check-immunity-ms", "1000", "--check-interval-ms", "1000",
         ]  # fmt: skip
@@ -164,8 +164,8 @@ class Broker(Child):
             time.sleep(0.01)
 
 
-def module(name: str, *arguments: object) -> list[str]:
-    return [sys.executable, "-m", f"tests.soak.{name}", *map(str, arguments)]
+def module(name: str, *arguments: object) -> Command:
+    return f"tests.soak.{name}", tuple(map(str, arguments))
 
 
 def java_command(plan: Plan, classpath: str, version: str, name: str, life: int, rate: float, death: str) -> list[str]:
@@ -176,5 +176,6 @@ def java_command(plan: Plan, classpath: str, version: str, name: str, life: int,
         f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}/logs", "-Drocketmq.client.logLevel=WARN",
         "-cp", classpath, "halfmq.soak.OrderService", f"127.0.0.1:{plan.name_port}", "soak-java", plan.jdbc_url,
         plan.directory, name, str(life), str(plan.seed), str(rate), f"rocketmq-client {version}", ",".join(TOPICS),
+        str(plan.patient_s),
         *([death] if death else []),
     ]  # fmt: skip

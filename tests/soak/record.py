@@ -40,6 +40,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="ro
     kills: dict[str, int]
     pauses: dict[str, int]
     fills: dict[str, int]
+    #: Connections to the database cut inside a transaction.
+    cuts: int
     #: Starts of the broker that the full disk did not allow.
     refused_starts: int
     disk: str

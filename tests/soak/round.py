@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import func, select
+from sqlalchemy import Engine, func, select, text
 
 from halfmq.cli.ask import ask
 from halfmq.client.connector import Address
+from halfmq.testing.history.checker import check_files
 from halfmq.testing.history.events import Local, Settled
 from halfmq.wire.remoting.codes import RequestCode
 from tests.soak import tables
@@ -28,7 +29,7 @@ from tests.soak.notes import Notes, now_us
 from tests.soak.oracle import Books, Found, Sight, compare, read_books, read_sight
 from tests.soak.order_service import POINTS
 from tests.soak.plan import JAVA_GROUP, POSTGRES_GROUP, QUEUES, SQLITE_GROUP, TOPICS, Plan
-from tests.soak.processes import Broker, Child, ProcessFailed, java_command, module
+from tests.soak.processes import Broker, Child, Command, ProcessFailed, java_command, module
 from tests.soak.record import Kill, Round
 from tests.soak.small_disk import SmallDisk
 
@@ -37,11 +38,17 @@ SETTLE_S = 100.0
 CATCH_UP_S = 60.0
 #: Restarted when something is undecided for so long: a producer that comes back is asked at once.
 NUDGE_S = 6.0
+#: From this share of the kills on, nothing begins that may not be asked about for long.
+LATE = 0.6
 #: How many lives of a service have a death of their own, and how far they come.
 MORTAL = 0.4
 JAVA_POINTS = (
     "before-local-commit", "in-local-transaction", "after-local-commit", "in-check", "check-decided",
 )  # fmt: skip
+
+
+#: What the databases said, for whoever looks later.
+BOOKS = "books.msgpack"
 
 
 class Settings(NamedTuple):
@@ -58,11 +65,11 @@ class Mortal(Child):
     """A service, some of whose lives end by their own hand at a drawn point."""
 
     def __init__(
-        self, plan: Plan, kind: str, name: str, points: Sequence[str], command: Callable[[int, str], list[str]]
+        self, plan: Plan, kind: str, name: str, points: Sequence[str], command: Callable[[int, str], Command]
     ) -> None:
         dice = random.Random(f"{plan.seed}/{name}")
 
-        def mortal(life: int) -> list[str]:
+        def mortal(life: int) -> Command:
             dies = dice.random() < MORTAL
             self.point = dice.choice(points) if dies and not self.immortal else ""
             rare = "check" in self.point
@@ -142,10 +149,14 @@ def run_round(
             child.start()
         witness = company.watchers[1]
         others = [child for child in (*company.consumers, *company.watchers) if child is not witness]
-        chaos = Chaos(plan, notes, company.broker, [*company.producers], others, settings.disk, on_kill)
+        chaos = Chaos(
+            plan, notes, company.broker, [*company.producers], others, Cutter(engines[1]).cut, settings.disk, on_kill
+        )
         wait_until(lambda: all(one.is_warm for one in company.producers), 60, "a producer did nothing", company)
         while len(chaos.kills) < settings.kills and time.monotonic() < settings.deadline:
             chaos.step()
+            if len(chaos.kills) > LATE * settings.kills:
+                plan.late_file.touch()
             time.sleep(0.01)
         say(f"round {number}: {len(chaos.kills)} kills; healing")
         for one in company.producers:
@@ -157,8 +168,10 @@ def run_round(
         verify_store(data)
         say(f"round {number}: everything settled in {settle_seconds:.1f} s; comparing")
         books, sight = read_books(engines), read_sight(plan.histories)
+        (plan.path / BOOKS).write_bytes(msgspec.msgpack.encode(books))
         write_oracle(notes, books, sight)
         found = compare(books, sight)
+        check_history(plan, found)
     except BaseException:
         keep_store(settings.disk, data, plan)
         raise
@@ -171,6 +184,24 @@ def run_round(
         keep_store(settings.disk, data, plan)
     return summary(plan, number, settings, started, time.monotonic() - began, chaos, company, books, sight, counts,
                    settle_seconds, found)  # fmt: skip
+
+
+class Cutter:
+    """PostgreSQL ends a session of a service in the middle of what it does: the answer to a COMMIT may be lost."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def cut(self) -> bool:
+        with self._engine.connect() as connection:
+            found = connection.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE state <> 'idle' AND "
+                    "datname = current_database() AND application_name = :name ORDER BY random() LIMIT 1) AS one"
+                ),
+                {"name": tables.SERVICES},
+            )
+            return found.first() is not None
 
 
 def make_topics(plan: Plan) -> None:
@@ -276,6 +307,16 @@ def write_oracle(notes: Notes, books: Books, sight: Sight) -> None:
     )  # fmt: skip
 
 
+def check_history(plan: Plan, found: Found) -> None:
+    """The history checker on all files: its violations are differences, its looks are counted beside ours."""
+    report = check_files([plan.histories])
+    (plan.path / "checker.json").write_bytes(report.as_json())
+    found.differences.extend(f"checker: {one.text()}" for one in report.violations)
+    found.looked_at["events"] = report.events
+    for look in report.looked:
+        found.looked_at[f"promise {look.promise}: {look.what}"] = look.looked
+
+
 def keep_store(disk: SmallDisk | None, data: Path, plan: Plan) -> None:
     """Evidence outlives the small file system."""
     if disk is not None and data.exists():
@@ -294,7 +335,7 @@ def summary(
     return Round(
         round=number, seed=str(plan.seed), commit=settings.commit, started=started.isoformat(timespec="seconds"),
         seconds=round(seconds, 1), kills=dict(Tally(kill.kind for kill in chaos.kills)), pauses=dict(chaos.pauses),
-        fills=dict(chaos.fills), refused_starts=chaos.refused_starts,
+        fills=dict(chaos.fills), cuts=chaos.cuts, refused_starts=chaos.refused_starts,
         disk=settings.disk.kind if settings.disk else "none", committed=dict(committed),
         rolled_back=len(sight.asked.keys() - books.orders.keys()), messages=len(books.lines), log=dict(counts),
         settle_seconds=round(settle_seconds, 1), restart_seconds_max=round(max(company.broker.ready_seconds), 2),

@@ -55,12 +55,18 @@ inbox = Inbox(metadata)
 CUSTOMER, NO_CUSTOMER = 1, 2
 
 
-def connect(url: str) -> Engine:
+#: How the connections of the services are known to PostgreSQL, whose side of them is cut now and then.
+SERVICES = "soak-services"
+
+
+def connect(url: str, application: str = "soak") -> Engine:
     if url.startswith("sqlite"):
         engine = create_engine(url, connect_args={"timeout": 15})
         event.listen(engine, "connect", _set_up_sqlite)
         return engine
-    return create_engine(url, pool_size=8, max_overflow=8, pool_pre_ping=True)
+    return create_engine(
+        url, pool_size=8, max_overflow=8, pool_pre_ping=True, connect_args={"application_name": application}
+    )
 
 
 def make(engine: Engine) -> None:
