@@ -38,6 +38,8 @@ SKIP_AGE_MIN_MS: Final = 60_000
 #: How long a client may wait for checks that it fetches, ms, and how many it may fetch at once. As a parked pull (FMQ's
 #: Feedback, source 3.3.5, waits 5,000 ms).
 FEEDBACK_WAIT_MAX_MS: Final = 25_000
+#: Also who does not want to wait gives what is due so long to become durable, ms. Precedent: FMQ's client asks each 100 ms.
+FEEDBACK_WAIT_MIN_MS: Final = 100
 FEEDBACK_CHECKS_MAX: Final = 256
 #: What "sent again" remembers: age and number of ids.
 SENT_AGAIN_MS: Final = 120_000

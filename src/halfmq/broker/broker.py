@@ -17,6 +17,7 @@ from halfmq.broker.back_check import BackCheck
 from halfmq.broker.clients import Clients
 from halfmq.broker.config import BrokerConfig, packed_host
 from halfmq.broker.connection import Connection
+from halfmq.broker.feedback import Feedback
 from halfmq.broker.groups import GroupsOnUse
 from halfmq.broker.listener import Bind, Door, bind
 from halfmq.broker.lookups import Lookups
@@ -24,6 +25,7 @@ from halfmq.broker.maintenance import Maintenance
 from halfmq.broker.name_service import NameService
 from halfmq.broker.offload import Offload, ThreadOffload
 from halfmq.broker.operators import Operators
+from halfmq.broker.producer_groups import ProducerGroups, tell_policy
 from halfmq.broker.pull_service import PullService
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.remoting_gateway import Gateway
@@ -32,7 +34,7 @@ from halfmq.broker.stored import StoredMessages
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
 from halfmq.core.apply import apply, close_batch, open_batch
 from halfmq.core.commands import Tick
-from halfmq.core.decision import Done, Effect, Reply, SendCheck, WakeQueue
+from halfmq.core.decision import Done, Effect, PolicyActed, Reply, SendCheck, WakeQueue
 from halfmq.core.session import LogOffsetsNow, Published, apply_session
 from halfmq.core.snapshot import load_rows
 from halfmq.core.state import State
@@ -92,6 +94,7 @@ class Broker:
         self._pump: Pump
         self._pulls: PullService
         self._checks: BackCheck
+        self._feedback: Feedback
         self._maintenance: Maintenance | None = None
         self._timer: DeadlineTimer
 
@@ -172,12 +175,20 @@ class Broker:
         groups = GroupsOnUse(pump)
         Sends(gateway, pump, stored, store_host=settings.store_host, durability=self.config.durability.value)
         self._pulls = PullService(gateway, pump, store, self._loop, groups)
+        self._feedback = Feedback(gateway, pump, self._loop)
         self._checks = BackCheck(
-            gateway, pump, stored, store_host=settings.store_host, broker_name=settings.broker_name
+            gateway,
+            pump,
+            stored,
+            self._feedback,
+            time,
+            store_host=settings.store_host,
+            broker_name=settings.broker_name,
         )
         Lookups(gateway, pump, store, stored)
         NameService(gateway, pump, settings, address)
         Operators(gateway, pump, time, durability=self.config.durability.value)
+        ProducerGroups(gateway, pump, time)
         self._clients = Clients(gateway, pump, groups, time, broker_name=settings.broker_name)
         gateway.on_closed = self._connection_closed
         gateway.on_drained = self._connection_drained
@@ -213,6 +224,9 @@ class Broker:
         for effect in effects:
             if type(effect) is SendCheck:
                 self._checks.send(effect)
+            elif type(effect) is PolicyActed:
+                tell_policy(effect)
+        self._feedback.flush()
 
     def _connection_drained(self, connection: Connection) -> None:
         self._pulls.drained(connection)
@@ -221,6 +235,7 @@ class Broker:
     def _connection_closed(self, number: int) -> None:
         self._pulls.connection_closed(number)
         self._checks.connection_closed(number)
+        self._feedback.connection_closed(number)
         self._clients.connection_closed(number)
 
     def _fatal(self, error: BaseException) -> None:
@@ -243,6 +258,7 @@ class Broker:
         for door in self._doors:
             door.close()
         self._pulls.release_all()
+        self._feedback.release_all()
         await self._sleep(self.config.drain_ms / 1000)
         await self._settle()
         apply_session(self._pump.state, LogOffsetsNow())

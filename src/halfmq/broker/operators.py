@@ -1,4 +1,4 @@
-"""What those who look after a broker ask of it: 29002 to 29005 (``wire.remoting.operators``).
+"""What those who look after a broker ask of it: 29002 to 29005 (``wire.remoting.operators``), and 29006, to ask now.
 
 A verdict by hand goes the way of every verdict: a command for the pump, the table of ``core.transaction.states``, one
 record that says ``operator``. Who it was and why stands in the broker's output, since the record has no place for names.
@@ -15,8 +15,8 @@ from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.timers import BrokerTime
-from halfmq.core.commands import ResolveTransaction, Wanted
-from halfmq.core.decision import Reply, Settled
+from halfmq.core.commands import AskNow, ResolveTransaction, Wanted
+from halfmq.core.decision import Asked, Reply, Settled
 from halfmq.core.transaction.listing import groups_of, oldest_undecided, standing, undecided_among
 from halfmq.core.transaction.story import story
 from halfmq.wire.remoting.codes import (
@@ -49,6 +49,7 @@ from halfmq.wire.remoting.operators import (
     encode_pending,
     encode_story,
 )
+from halfmq.wire.remoting.producer_groups import EXT_CHECKS, EXT_CLIENT, HMQ_ASK
 
 log = logging.getLogger("halfmq.operators")
 
@@ -67,6 +68,7 @@ class Operators:
             HMQ_STORY: self.story,
             HMQ_RESOLVE: self.resolve,
             HMQ_UNDECIDED: self.undecided,
+            HMQ_ASK: self.ask,
         }
 
     def transactions(self, connection: Connection, request: Request[Any]) -> None:
@@ -130,6 +132,21 @@ class Operators:
             EXT_REPEATED: reply.repeated,
         }
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, told)
+
+    def ask(self, connection: Connection, request: Request[Any]) -> None:
+        """A check now, whatever its time; also about what was set aside. The answer comes as to any check."""
+        tx_id = request.ext.get(EXT_ID, "")
+        group = self._group(connection, request, tx_id)
+        if group is not None:
+            self._pump.submit(AskNow(group, tx_id), self._asked, (connection, request, group))
+
+    def _asked(self, context: tuple[Connection, Request[Any], str], reply: Reply | Failed) -> None:
+        connection, request, group = context
+        if isinstance(reply, Asked):
+            told = {EXT_GROUP: group, EXT_CLIENT: reply.client_id, EXT_CHECKS: reply.checks}
+            self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, told)
+        else:
+            self._gateway.answer(connection, request, *refusal(reply))
 
     def undecided(self, connection: Connection, request: Request[Any]) -> None:
         """Which of these are undecided. Their markers must stay; those of others may be forgotten."""

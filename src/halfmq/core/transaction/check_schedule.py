@@ -125,7 +125,7 @@ def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple
                 break
             if known is None:
                 continue
-            connection = _in_turn(group)
+            connection = _member_in_turn(group)
             if connection not in group.members:
                 served.append((group, connection))
             record, effect = _ask(state, group, known, known.checks + 1, connection, offset, now_ms)
@@ -161,7 +161,7 @@ def _next_to_ask(group: ProducerGroup, now_ms: int) -> tuple[Undecided | None, b
     return known, True
 
 
-def _in_turn(group: ProducerGroup) -> int:
+def _member_in_turn(group: ProducerGroup) -> int:
     """Whose turn it is. A waiting fetcher whose room is used up waits no more; all served ones leave after the tick."""
     group.turn += 1
     turn = group.turn % (len(group.members) + len(group.parked))
@@ -226,8 +226,7 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
     if group is None or known is None:
         return DONE
     _, connection = group.in_flight.pop(command.tx_id, (0, 0))
-    group.members.pop(connection, None)
-    group.parked.pop(connection, None)
+    group.members.pop(connection, None)  # one that fetches is not: it may have come anew since
     checks = max(0, known.checks - 1)
     record = Checked(
         next_offset(state),
@@ -261,7 +260,7 @@ def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
         checks = 0 if set_aside else known.checks
         record = _checked(state, known, checks, offset, now_ms)._replace(next_check_at_ms=now_ms)
         return Decision((record,), Asked("", checks + 1))
-    connection = _in_turn(group)
+    connection = _member_in_turn(group)
     name = group.members.get(connection) or group.pollers.get(connection, "")
     record, effect = _ask(state, group, known, 1 if set_aside else known.checks + 1, connection, offset, now_ms)
     group.parked.pop(connection, None)

@@ -161,7 +161,6 @@ def encode_check(
     ``message_id`` is the UNIQ_KEY, ``offset_id`` the offset message id; the count travels as TRANSACTION_CHECK_TIMES,
     where listeners look for it. Topic and queue in ``stored`` are the true ones.
     """
-    count = properties.encode(((properties.TRANSACTION_CHECK_TIMES, str(checks)),))
     ext = {
         "tranStateTableOffset": half_index,
         "commitLogOffset": first_offset,
@@ -171,7 +170,12 @@ def encode_check(
         "bname": broker_name,
         EXT_TX_ID: tx_id or None,
     }
-    return encode_oneway_request(RequestCode.CHECK_TRANSACTION_STATE, opaque, ext, with_properties(stored, count))
+    return encode_oneway_request(RequestCode.CHECK_TRANSACTION_STATE, opaque, ext, with_check_times(stored, checks))
+
+
+def with_check_times(stored: bytes, checks: int) -> bytes:
+    """A half that is asked about for the time number ``checks``, which its listener finds as TRANSACTION_CHECK_TIMES."""
+    return with_properties(stored, properties.encode(((properties.TRANSACTION_CHECK_TIMES, str(checks)),)))
 
 
 # --- the client's side -------------------------------------------------------------------------------------------

@@ -1,0 +1,110 @@
+"""What an administrator asks about producer groups: figures (29008), and limits and policy, to see or to change (29007).
+
+A change is a record like any other, so it is durable when it is answered, and says who made it; the broker's output says so
+too, since a policy settles transactions that their application has not decided.
+"""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+from halfmq.broker.connection import Connection
+from halfmq.broker.durable_answer import DurableAnswers
+from halfmq.broker.pump import Failed, Pump
+from halfmq.broker.refusals import refusal
+from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.timers import BrokerTime
+from halfmq.core.commands import SetProducer
+from halfmq.core.decision import Done, PolicyActed, Reply
+from halfmq.core.transaction.listing import group_stats
+from halfmq.model.records import AsideBecause
+from halfmq.model.settings import PastLimit, ProducerSettings
+from halfmq.wire.remoting.codes import ResponseCode
+from halfmq.wire.remoting.header import Request
+from halfmq.wire.remoting.operators import EXT_GROUP, EXT_OPERATOR, OPERATOR_CHARS_MAX
+from halfmq.wire.remoting.producer_groups import (
+    HMQ_PRODUCER,
+    HMQ_STATS,
+    ProducerChange,
+    ProducerLimits,
+    decode_change,
+    encode_limits,
+    encode_stats,
+)
+
+log = logging.getLogger("halfmq.operators")
+
+
+class ProducerGroups:
+    def __init__(self, gateway: Gateway, pump: Pump, time: BrokerTime) -> None:
+        self._gateway = gateway
+        self._pump = pump
+        self._time = time
+        self._durably = DurableAnswers(gateway, pump)
+        gateway.handlers |= {HMQ_PRODUCER: self.limits, HMQ_STATS: self.stats}
+
+    def stats(self, connection: Connection, request: Request[Any]) -> None:
+        found = group_stats(self._pump.state, request.ext.get(EXT_GROUP, ""), self._time.now_ms())
+        self._durably.tell(connection, request, ResponseCode.SUCCESS, body=encode_stats(found))
+
+    def limits(self, connection: Connection, request: Request[Any]) -> None:
+        change = decode_change(request.body)
+        name = request.ext.get(EXT_GROUP, "")
+        operator = request.ext.get(EXT_OPERATOR, "").strip()
+        if not name:
+            self._wrong(connection, request, f"{EXT_GROUP}: which producer group")
+        elif change.is_empty:
+            self._durably.tell(connection, request, ResponseCode.SUCCESS, body=encode_limits(self._limits(name)))
+        elif not operator or len(operator) > OPERATOR_CHARS_MAX or not operator.isprintable():
+            self._wrong(connection, request, f"{EXT_OPERATOR}: who sets this, 1 to {OPERATOR_CHARS_MAX} characters")
+        else:
+            command = SetProducer(self._changed(name, change, operator))
+            self._pump.submit(command, self._set, (connection, request, command))
+
+    def _changed(self, name: str, change: ProducerChange, operator: str) -> ProducerSettings:
+        """What stands, with the change. Two changes at once: the later one sees the earlier only once it was decided."""
+        now = self._pump.state.producer_settings.get(name) or ProducerSettings(name)
+        past = change.past_limit
+        return replace(
+            now,
+            check_limit=now.check_limit if change.check_limit is None else change.check_limit,
+            past_limit=now.past_limit if past is None else PastLimit(past),
+            skip_age_ms=now.skip_age_ms if change.skip_age_ms is None else change.skip_age_ms,
+            undecided_max=now.undecided_max if change.undecided_max is None else change.undecided_max,
+            undecided_bytes_max=(
+                now.undecided_bytes_max if change.undecided_bytes_max is None else change.undecided_bytes_max
+            ),
+            set_by=operator,
+        )
+
+    def _set(self, context: tuple[Connection, Request[Any], SetProducer], reply: Reply | Failed) -> None:
+        connection, request, command = context
+        if not isinstance(reply, Done):
+            self._gateway.answer(connection, request, *refusal(reply))
+            return
+        settings = command.settings
+        log.warning(
+            "operator %s from %s set producer group %s: check limit %d, then %s; skip age %d ms; at most %d undecided, %d "
+            "bytes (-1: as the broker's)",
+            settings.set_by, connection.peer, settings.name, settings.check_limit, settings.past_limit.value,
+            settings.skip_age_ms, settings.undecided_max, settings.undecided_bytes_max,
+        )  # fmt: skip
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=encode_limits(self._limits(settings.name)))
+
+    def _limits(self, name: str) -> ProducerLimits:
+        state = self._pump.state
+        now = state.producer_settings.get(name) or ProducerSettings(name)
+        return ProducerLimits(
+            name, now.check_limit, now.past_limit.value, now.skip_age_ms, now.undecided_max, now.undecided_bytes_max,
+            now.set_by, state.settings.undecided_max, state.settings.undecided_bytes_max,
+        )  # fmt: skip
+
+    def _wrong(self, connection: Connection, request: Request[Any], text: str) -> None:
+        self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, text)
+
+
+def tell_policy(acted: PolicyActed) -> None:
+    """Say in the broker's output what a policy did to a transaction."""
+    what = "rolled back" if acted.rolled_back else "set aside"
+    why = f"after {acted.checks} checks" if acted.because is AsideBecause.CHECKS else "because of its age"
+    log.warning("the policy of group %s: transaction %s was %s %s", acted.group, acted.tx_id, what, why)

@@ -1,0 +1,206 @@
+"""Checks that are fetched: parked until there are some, answered once, leased, given back."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.support.in_process import Running, serving
+from tests.support.raw_client import Answer, RawClient
+
+from halfmq.model import properties as props
+from halfmq.model.settings import BrokerSettings
+from halfmq.store.group_flush import HandFlush, Job
+from halfmq.store.store import Durability
+from halfmq.wire.remoting.message_codec import PulledMessage, decode_pulled
+
+FETCH, STORY = 29_009, 29_003
+ONE = "AC10000100002A9F0000000000000001"
+TWO = "AC10000100002A9F0000000000000002"
+QUICK = BrokerSettings(check_immunity_ms=100, check_interval_ms=50, check_interval_max_ms=200, check_answer_ms=300)
+
+
+async def fetch(client: RawClient, wait_ms: int = 5_000, group: str = "P", **more: str) -> Answer:
+    ext = {"group": group, "clientId": "poller", "waitMs": str(wait_ms), **more}
+    return await asyncio.wait_for(client.ask(FETCH, ext), 10)
+
+
+def halves(answer: Answer) -> list[PulledMessage]:
+    assert answer.code == 0, answer.remark
+    return decode_pulled(bytes(answer.body))
+
+
+def verdict(half: PulledMessage, wanted: int, group: str = "P") -> dict[str, str]:
+    return {
+        "producerGroup": group, "tranStateTableOffset": str(half.message.queue_offset),
+        "commitLogOffset": str(half.log_offset), "commitOrRollback": str(wanted), "fromTransactionCheck": "true",
+        "msgId": props.to_dict(half.message.properties)["UNIQ_KEY"],
+    }  # fmt: skip
+
+
+async def test_a_parked_poll_gets_what_falls_due_and_its_answer_settles(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        client, sender = await running.client(), await running.client()
+        waiting = asyncio.create_task(fetch(client))
+        half = await sender.half("T", b"one", unique=ONE, HMQ_QUERY_ID="order-7")
+        (one,) = halves(await waiting)
+        assert (one.message.body, one.message.topic) == (b"one", "T")
+        assert (one.message.queue_offset, one.log_offset) == (
+            int(half.ext["queueOffset"]),
+            int(half.ext["msgId"][16:], 16),
+        )
+        found = props.to_dict(one.message.properties)
+        assert (found["TRANSACTION_CHECK_TIMES"], found["HMQ_QUERY_ID"], found["UNIQ_KEY"]) == ("1", "order-7", ONE)
+        assert client.pushes.empty(), "who fetches is not pushed to"
+        assert (await client.ask(37, verdict(one, 8))).ext["HMQ_VERDICT"] == "COMMITTED"
+        store = running.broker._store
+        assert store is not None
+        row = store.transaction_row(0)
+        assert row is not None
+        assert row.decided_by == 2
+        assert running.broker._feedback.parked == 0
+
+
+async def test_what_is_handed_out_is_leased_and_unknown_gives_it_back(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        client, other = await running.client(), await running.client()
+        await client.half("T", b"one", unique=ONE)
+        (one,) = halves(await fetch(client))
+        assert halves(await fetch(other, 100)) == [], "leased"
+        await client.ask(37, verdict(one, 0))
+        (again,) = halves(await fetch(other))
+        assert props.to_dict(again.message.properties)["TRANSACTION_CHECK_TIMES"] == "2"
+
+
+async def test_a_lease_that_is_over_goes_to_the_next(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        client, other = await running.client(), await running.client()
+        await client.half("T", b"one", unique=ONE)
+        assert len(halves(await fetch(client))) == 1
+        assert len(halves(await fetch(other))) == 1
+
+
+async def test_a_lease_ends_with_its_connection(tmp_path: Path) -> None:
+    settings = BrokerSettings(check_immunity_ms=100, check_answer_ms=60_000)
+    async with serving(tmp_path, settings=settings) as running:
+        client, other = await running.client(), await running.client()
+        await client.half("T", b"one", unique=ONE)
+        assert len(halves(await fetch(client))) == 1
+        waiting = asyncio.create_task(fetch(other))
+        await asyncio.sleep(0.05)
+        await client.close()
+        assert len(halves(await waiting)) == 1
+
+
+async def test_time_is_up_with_an_empty_answer_and_nothing_is_counted(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        client = await running.client()
+        assert halves(await fetch(client, 0)) == []
+        assert running.broker._feedback.parked == 0
+        await client.half("T", b"one", unique=ONE)
+        await asyncio.sleep(0.3)
+        assert running.state.producer_groups["P"].undecided[ONE].checks == 0
+        assert running.state.producer_groups["P"].parked == {}
+
+
+async def test_a_second_poll_of_a_connection_ends_the_first(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        client = await running.client()
+        first = asyncio.create_task(fetch(client))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(fetch(client))
+        assert halves(await first) == []
+        await client.half("T", b"one", unique=ONE)
+        assert len(halves(await second)) == 1
+
+
+async def test_no_more_than_asked_for_and_the_rest_with_the_next_poll(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        client = await running.client()
+        for number in range(5):
+            await client.half("T", b"x", unique=f"{number:032d}")
+        await asyncio.sleep(0.2)
+        seen = [len(halves(await fetch(client, max="2"))) for _ in range(3)]
+        assert seen == [2, 2, 1]
+
+
+async def test_a_poll_dies_with_its_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        client, other = await running.client(), await running.client()
+        waiting = asyncio.create_task(fetch(client))
+        await asyncio.sleep(0.05)
+        assert running.broker._feedback.parked == 1
+        await client.close()
+        waiting.cancel()
+        await asyncio.sleep(0.05)
+        assert (running.broker._feedback.parked, running.state.producer_groups["P"].pollers) == (0, {})
+        await other.half("T", b"one", unique=ONE)
+        assert len(halves(await fetch(other))) == 1
+
+
+async def test_a_poll_is_answered_when_the_broker_drains(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        client = await running.client()
+        waiting = asyncio.create_task(fetch(client, 20_000))
+        await asyncio.sleep(0.05)
+        draining = asyncio.create_task(running.broker.drain())
+        assert halves(await waiting) == []
+        await draining
+
+
+async def test_who_fetches_is_named_in_the_story(tmp_path: Path) -> None:
+    settings = BrokerSettings(check_immunity_ms=50, check_answer_ms=60_000)
+    async with serving(tmp_path, settings=settings) as running:
+        client = await running.client()
+        await client.half("T", b"one", unique=ONE)
+        assert len(halves(await fetch(client))) == 1
+        told = json.loads((await client.ask(STORY, {"txId": ONE})).body)
+        assert "waits for the answer of poller" in told[-1]
+
+
+async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        for changes in ({"group": ""}, {"group": "a b"}, {"clientId": ""}, {"waitMs": "x"}, {"max": "0"}):
+            ext = {"group": "P", "clientId": "me", "waitMs": "0", **changes}
+            assert (await client.ask(FETCH, ext)).code == 29, changes
+
+
+async def test_a_connection_is_in_a_bounded_number_of_groups(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        for start in range(0, 1_024, 512):
+            await client.heartbeat("me", producers=[f"G{number}" for number in range(start, start + 512)])
+        assert "1024 groups" in ((await fetch(client)).remark or "")
+        assert halves(await fetch(client, 0, group="G7")) == []
+
+
+class Hand:
+    def __call__(self, job: Job) -> HandFlush:
+        self.flush = HandFlush(job)
+        return self.flush
+
+
+async def until(running: Running, what: Any) -> None:
+    for _ in range(2_000):
+        if what(running.state):
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came to that")
+
+
+async def test_nothing_is_handed_out_before_its_record_is_durable_though_time_is_up(tmp_path: Path) -> None:
+    hand = Hand()
+    async with serving(tmp_path, settings=QUICK, make_syncer=hand, durability=Durability.FSYNC) as running:
+        hand.flush.run()
+        client, sender = await running.client(), await running.client()
+        prepared = asyncio.create_task(sender.half("T", b"one", unique=ONE))
+        await until(running, lambda state: state.producer_groups)
+        hand.flush.run()
+        await prepared
+        waiting = asyncio.create_task(fetch(client, 200))
+        await until(running, lambda state: state.producer_groups["P"].in_flight)
+        await asyncio.sleep(0.25)
+        assert not waiting.done()
+        hand.flush.run()
+        assert len(halves(await waiting)) == 1
