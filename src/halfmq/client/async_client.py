@@ -140,9 +140,10 @@ class AsyncClient:
         self._spawn(self._heartbeat_loop())
 
     def _build(self) -> None:
-        ids = UniqueIds(self._clock, self._entropy)
+        host, process = self._whoami()
+        ids = UniqueIds(self._clock, self._entropy, pid=process)
         dice = self._entropy.stream("client")
-        client_id = f"{_host()}@{os.getpid()}#{self._entropy.token(6).hex()}"
+        client_id = f"{host}@{process}#{self._entropy.token(6).hex()}"
         membership = Membership(client_id)
         self._names = Links(self._connector, on_push=self._on_push, connect_timeout_s=self._connect_timeout_s)
         brokers = Links(
@@ -164,6 +165,10 @@ class AsyncClient:
         self._members: dict[str, GroupMember] = {}
         self._reconnecting: set[Address] = set()
         self._closing = False
+
+    def _whoami(self) -> tuple[str, int]:
+        """Host name and process number, which are part of every id. A simulated process has others than this one."""
+        return _host(), os.getpid()
 
     async def _connect_a_broker(self) -> None:
         """Fail now rather than with the first send, when the name server lives and the brokers do not."""

@@ -1,0 +1,274 @@
+"""The machine that the broker runs on: its disk and clock, its lives, and who starts it again.
+
+What threads do in a real process (syncs, slow work) happens here as events of the life that asked for them, a drawn while
+later, so that a kill may come before, between and after them.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from halfmq.broker.broker import Broker
+from halfmq.broker.config import BrokerConfig
+from halfmq.errors import StoreDamaged
+from halfmq.model.settings import BrokerSettings
+from halfmq.store.group_flush import Job
+from halfmq.store.store import Durability
+from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
+from halfmq.testing.faulty_network import FaultyNetwork
+from halfmq.testing.history.events import Began, Fault, Started
+from halfmq.testing.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
+from tests.simulation.chronicle import Chronicle
+from tests.simulation.swarm import Swarm
+
+DATA = Path("/store")
+#: How long the machine needs until the broker is started again, ms.
+_RESTART_MS = (5, 50, 300, 2_000)
+
+
+class SimulatedSync:
+    """The sync thread: one sync at a time, each for the newest position asked for when it began."""
+
+    def __init__(self, host: "BrokerHost", process: ProcessLoop, job: Job) -> None:
+        self._host = host
+        self._process = process
+        self._job = job
+        self._newest: int | None = None
+        self._busy = False
+
+    def request(self, position: int) -> None:
+        self._newest = position
+        if not self._busy:
+            self._busy = True
+            self._process.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        position, self._newest = self._newest, None
+        if position is None:
+            self._busy = False
+            return
+        self._process.call_later(self._host.takes_us(self._host.swarm.sync_us) / 1e6, self._end, position)
+
+    def _end(self, position: int) -> None:
+        self._job(position)
+        self._begin()
+
+    def close(self) -> None:
+        """Finish what was asked for."""
+        if self._newest is not None:
+            self._job(self._newest)
+            self._newest = None
+
+
+class SimulatedOffload:
+    """The maintenance thread: jobs one after another."""
+
+    def __init__(self, host: "BrokerHost", process: ProcessLoop) -> None:
+        self._host = host
+        self._process = process
+        self._asked: deque[tuple[Callable[[], object], Callable[[Any], None]]] = deque()
+
+    def run(self, work: Callable[[], object], done: Callable[[Any], None]) -> None:
+        self._asked.append((work, done))
+        if len(self._asked) == 1:
+            self._later(self._work)
+
+    def _later(self, what: Callable[[], None]) -> None:
+        self._process.call_later(self._host.takes_us(self._host.swarm.offload_us) / 1e6, what)
+
+    def _work(self) -> None:
+        if not self._asked:
+            return
+        work, done = self._asked[0]
+        try:
+            result = work()
+        except Exception as error:  # as the thread does; a loss of power is no exception
+            result = error
+        self._asked.popleft()
+        self._process.call_soon(done, result)
+        if self._asked:
+            self._later(self._work)
+
+    def close(self) -> None:
+        self._asked.clear()
+
+
+class BrokerHost:
+    def __init__(
+        self,
+        swarm: Swarm,
+        scheduler: Scheduler,
+        network: FaultyNetwork,
+        chronicle: Chronicle,
+        on_raised: Callable[[ProcessLoop, BaseException], None],
+    ) -> None:
+        self.swarm = swarm
+        self.disk = FaultyDisk(swarm.seed)
+        self.clock = VirtualClock(scheduler)
+        self.config = BrokerConfig(
+            data=DATA,
+            host="10.0.0.1",
+            durability=Durability(swarm.durability),
+            segment_bytes=swarm.segment_bytes,
+            checkpoint_interval_ms=swarm.checkpoint_interval_ms,
+            retention_bytes=swarm.retention_bytes,
+            retention_check_ms=swarm.retention_check_ms,
+            disk_reserve_bytes=0,
+            settings=BrokerSettings(
+                default_topic_queues=swarm.queues,
+                check_immunity_ms=swarm.check_immunity_ms,
+                check_interval_ms=swarm.check_interval_ms,
+                check_answer_ms=swarm.check_answer_ms,
+                checks_in_flight_max=swarm.checks_in_flight_max,
+                undecided_max=swarm.undecided_max,
+            ),
+        )
+        self.lives = 0
+        self.process: ProcessLoop | None = None
+        self.broker: Broker | None = None
+        #: Whether this life serves; False from its end until the next start is done.
+        self.serves = False
+        #: Told each life that serves.
+        self.on_started: Callable[[Broker], None] = lambda broker: None
+        #: Asked before a start that found damage is tried again.
+        self.on_damage: Callable[[StoreDamaged], None] = lambda error: None
+        self._scheduler = scheduler
+        self._network = network
+        self._chronicle = chronicle
+        self._on_raised = on_raised
+        self._dice = random.Random(f"{swarm.seed}/host")
+
+    def takes_us(self, mean_us: int) -> int:
+        """Sometimes next to nothing, sometimes much."""
+        return int(mean_us * self._dice.choice((0.1, 0.5, 1.0, 1.0, 4.0)))
+
+    # --- lives -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        assert self.process is None
+        self.lives += 1
+        process = self.process = ProcessLoop(self._scheduler, f"broker.{self.lives}", self._raised)
+        self.broker = Broker(
+            self.config,
+            self.disk,
+            self.clock,
+            SeededEntropy(f"{self.swarm.seed}/{process.name}"),
+            process,
+            make_syncer=lambda job: SimulatedSync(self, process, job),
+            offload=SimulatedOffload(self, process),
+            bind=self._network.bind(process),
+        )
+        self.broker.failed.add_done_callback(lambda _: self._stopped_by_itself(process))
+        self._chronicle.note(
+            Began(t_us=self._scheduler.now_us, by=process.name, system="halfmq", durability=self.swarm.durability)  # type: ignore[arg-type]
+        )
+        task = process.create_task(self.broker.start())
+        task.add_done_callback(lambda _: self._start_ended(process, task))
+
+    def _start_ended(self, process: ProcessLoop, task: Any) -> None:
+        error = task.exception()
+        if error is None:
+            assert self.broker is not None
+            self.serves = True
+            state = self.broker._pump.state
+            store = self.broker._store
+            assert store is not None
+            self._chronicle.counts[f"recovery {store.recovery.case.letter}"] += 1
+            self._chronicle.note(
+                Started(
+                    t_us=self._scheduler.now_us, by=process.name, whom=process.name, epoch=store.epoch,
+                    log_start=state.log_start,
+                )
+            )  # fmt: skip
+            self.on_started(self.broker)
+        elif isinstance(error, PowerLost):
+            self.power_fails()
+        else:
+            self._chronicle.counts[f"start refused: {type(error).__name__}"] += 1
+            if isinstance(error, StoreDamaged):
+                self.on_damage(error)
+            elif not isinstance(error, OSError) and type(error).__module__ != "halfmq.errors":
+                self._on_raised(process, error)
+            self._end_process(close=True)
+            self._again()
+
+    def _raised(self, process: ProcessLoop, error: BaseException) -> None:
+        if isinstance(error, PowerLost):
+            self.power_fails()
+        else:
+            self._on_raised(process, error)
+
+    def _stopped_by_itself(self, process: ProcessLoop) -> None:
+        """The disk failed: the process says so and ends."""
+        if process is self.process:
+            self._chronicle.counts["stopped by itself"] += 1
+            self._end_process(close=True)
+            self._again()
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """SIGKILL; what was written stays in the page cache."""
+        self._end_process(close=False)
+        self._again()
+
+    def power_fails(self) -> None:
+        process = self.process
+        if process is not None:
+            process.kill()
+            self._network.power_lost(process)
+        self._network.server_is_up = False
+        self.process = None
+        self.serves = False
+        self.disk.crash()
+        self._again()
+
+    async def _drain(self, process: ProcessLoop, broker: Broker) -> None:
+        await broker.drain()
+        self._scheduler.call_later(0, self._drained, process)
+
+    def drain(self) -> None:
+        """SIGTERM."""
+        assert self.process is not None
+        assert self.broker is not None
+        self.process.create_task(self._drain(self.process, self.broker))
+
+    def _drained(self, process: ProcessLoop) -> None:
+        if process is self.process:
+            self._end_process(close=True)
+            self._again()
+
+    def _end_process(self, *, close: bool) -> None:
+        process, broker = self.process, self.broker
+        assert process is not None
+        if close and broker is not None:
+            try:
+                broker.close()
+            except PowerLost:
+                self.power_fails()
+                return
+            except OSError as error:
+                self._chronicle.counts[f"close: {type(error).__name__}"] += 1
+        process.kill()
+        self._network.process_died(process)
+        self.process = None
+        self.serves = False
+        self.disk.kill()
+
+    def _again(self) -> None:
+        self._scheduler.call_later(self._dice.choice(_RESTART_MS) * 1_000, self._start_again)
+
+    def _start_again(self) -> None:
+        if self.process is None:
+            if not self._network.server_is_up:
+                self._network.power_back()
+            self.start()
+
+    def fault(self, what: str, detail: str = "") -> None:
+        name = "" if self.process is None else self.process.name
+        self._chronicle.counts[f"fault {what}"] += 1
+        self._chronicle.note(
+            Fault(t_us=self._scheduler.now_us, by="world", what=what, whom=name or "broker", detail=detail)
+        )

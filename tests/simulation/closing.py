@@ -1,0 +1,257 @@
+"""The end of a history: everything heals, what is undecided must settle, and the books are closed.
+
+All queues are read to their ends over the wire, the log is read from the disk, the database says what happened, and the
+final looks are taken.
+"""
+
+from typing import Any
+
+from halfmq.broker.broker import recover
+from halfmq.core.digest import durable_digest
+from halfmq.core.transaction import invariants
+from halfmq.model import properties
+from halfmq.model.records import (
+    CarriedHalf,
+    Committed,
+    DecidedBy,
+    DelayedRecord,
+    HalfRecord,
+    MessageRecord,
+    RolledBack,
+    Trim,
+)
+from halfmq.model.stored_message import StoredMessage
+from halfmq.model.stored_message import decode as decode_message
+from halfmq.store.store import Store
+from halfmq.testing.faulty_disk import FaultyDisk
+from halfmq.testing.history.events import Local, Logged, QueueRead, Seen
+from halfmq.testing.virtual_loop import ProcessLoop, SeededEntropy
+from tests.simulation.broker_host import DATA, BrokerHost
+from tests.simulation.chronicle import Chronicle
+from tests.simulation.database import Database
+from tests.simulation.promises import Promises, Violation
+from tests.simulation.raw_line import RawLine
+from tests.support.raw_client import pull_ext
+
+WHOLE = "whole"
+_DECIDED_BY = {
+    DecidedBy.PRODUCER: "application",
+    DecidedBy.CHECK: "check",
+    DecidedBy.MARKER: "marker",
+    DecidedBy.OPERATOR: "operator",
+    DecidedBy.POLICY: "policy",
+}
+
+
+async def read_everything(
+    process: ProcessLoop, network: Any, chronicle: Chronicle, queues: list[tuple[str, int]]
+) -> None:
+    """Every message of every queue, as ``Seen`` by the reader "whole", and ``QueueRead`` behind each."""
+    line = await RawLine.open(process, network, "reader")
+    for topic, queue in queues:
+        offset, first = 0, -1
+        while True:
+            answer = await line.ask(11, pull_ext(topic, WHOLE, queue, offset, count=1_000), timeout_s=30.0)
+            offset_next = int(answer.ext.get("nextBeginOffset", offset))
+            if answer.code == 0:
+                for event in seen_of(answer.body, chronicle.now_us, process.name, WHOLE):
+                    first = event.queue_offset if first < 0 else first
+                    chronicle.note(event)
+            elif offset_next <= offset:
+                break
+            offset = offset_next
+        end = offset
+        chronicle.note(
+            QueueRead(
+                t_us=chronicle.now_us, by=process.name, reader=WHOLE, topic=topic, queue=queue, first=max(first, 0) if first >= 0 else end,
+                end=end,
+            )
+        )  # fmt: skip
+    line.close()
+
+
+def seen_of(body: bytes, now_us: int, by: str, reader: str) -> list[Seen]:
+    """The messages of a pull answer."""
+    found, at = [], 0
+    while at < len(body):
+        message, offset, size = decode_message(body, at)
+        found.append(_seen(message, offset, now_us, by, reader))
+        at += size
+    return found
+
+
+def _seen(message: StoredMessage, offset: int, now_us: int, by: str, reader: str) -> Seen:
+    pairs = properties.to_dict(message.properties)
+    transactional = pairs.get("TRAN_MSG") == "true"
+    unique = pairs.get("UNIQ_KEY", "")
+    return Seen(
+        t_us=now_us, by=by, reader=reader, message=unique, topic=message.topic, queue=message.queue_id,
+        queue_offset=message.queue_offset, tx=pairs.get("HMQ_TX_ID", unique) if transactional else "",
+        index=int(pairs.get("HMQ_TX_INDEX", "0")), offset=offset, store_time_ms=message.store_time_ms, crc=message.body_crc,
+        key=pairs.get("__SHARDINGKEY", ""),
+    )  # fmt: skip
+
+
+def note_locals(chronicle: Chronicle, promises: Promises, databases: dict[str, Database]) -> None:
+    for tx in promises.txs.values():
+        database = databases.get(tx.group)
+        if database is not None:
+            outcome = "COMMITTED" if database.rows.get(tx.tx) == "C" else "ROLLED_BACK"
+            chronicle.note(
+                Local(t_us=chronicle.now_us, by=f"database.{tx.group}", group=tx.group, tx=tx.tx, outcome=outcome)
+            )  # type: ignore[arg-type]
+
+
+# --- the log ---------------------------------------------------------------------------------------------------------
+
+
+def copy_of(disk: FaultyDisk, *, log_only: bool) -> FaultyDisk:
+    copied = disk.fork(1)
+    if log_only:
+        for path in copied.paths():
+            if path.parent != DATA and path.parent.name != "log":
+                copied.remove(path)
+    return copied
+
+
+def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None) -> Any:
+    """The state that a start from ``disk`` comes to; ``records`` gets all that were redone."""
+    assert host.broker is not None
+    store = Store.open(
+        disk, DATA, entropy=SeededEntropy("redo"), segment_bytes=host.swarm.segment_bytes, reserve_bytes=0
+    )
+    if records is not None:
+        redone = store.redo
+
+        def keeping() -> Any:
+            for batch in redone():
+                records.extend((batch, record) for record in batch.records)
+                yield batch
+
+        store.redo = keeping  # type: ignore[method-assign]
+    try:
+        return recover(store, host.broker._pump.state.settings)[0]
+    finally:
+        store.close()
+
+
+def read_log(host: BrokerHost, chronicle: Chronicle) -> None:
+    """All that the log holds, as ``Logged``; and Recovery: snapshot and redo give what the log alone gives."""
+    records: list[Any] = []
+    alone = redo(host, copy_of(host.disk, log_only=True), records)
+    both = redo(host, copy_of(host.disk, log_only=False))
+    chronicle.counts["look recovery"] += 1
+    if durable_digest(alone) != durable_digest(both):
+        difference = [name for name, value in durable_digest(both).items() if durable_digest(alone)[name] != value]
+        raise Violation(f"Recovery: snapshot and redo differ from the log alone in {difference}")
+    invariants.check(both)
+    names = {topic.topic_id: topic.name for topic in alone.topics_by_id.values()}
+    last_time = 0
+    for batch, record in records:
+        if batch.broker_time_ms < last_time:
+            raise Violation(f"Time: the batch at {batch.offset} is older than the one before")
+        last_time = batch.broker_time_ms
+        chronicle.note(_logged(record, names, chronicle.now_us))
+
+
+def _logged(record: Any, names: dict[int, str], now_us: int) -> Logged:
+    common: dict[str, Any] = {"t_us": now_us, "by": "log", "offset": record.offset}
+    match record:
+        case MessageRecord() | DelayedRecord():
+            return Logged(kind="message", **common, **_of_message(record.message))
+        case HalfRecord():
+            return Logged(
+                kind="half", **common, group=record.group, tx=record.tx_id, index=record.index,
+                **{**_of_message(record.message), "queue_offset": -1},
+            )  # fmt: skip
+        case CarriedHalf():
+            return Logged(
+                kind="copy", **common, group=record.group, tx=record.tx_id, index=record.index,
+                topic=names.get(record.topic_id, ""), queue=record.queue_id,
+            )  # fmt: skip
+        case Committed():
+            shown = tuple((names.get(r.topic_id, ""), r.queue_id, r.queue_offset, r.offset) for r in record.refs)
+            return Logged(
+                kind="commit", **common, group=record.group, tx=record.tx_id,
+                decided_by=_DECIDED_BY[DecidedBy(record.decided_by)], shown=shown,
+            )  # fmt: skip
+        case RolledBack():
+            return Logged(
+                kind="rollback", **common, group=record.group, tx=record.tx_id,
+                decided_by=_DECIDED_BY[DecidedBy(record.decided_by)],
+            )  # fmt: skip
+        case Trim():
+            return Logged(kind="trim", **common, log_start=record.log_start)
+    return Logged(kind="other", **common)
+
+
+def _of_message(message: StoredMessage) -> dict[str, Any]:
+    pairs = properties.to_dict(message.properties)
+    return {
+        "message": pairs.get("UNIQ_KEY", ""),
+        "topic": message.topic,
+        "queue": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "crc": message.body_crc,
+        "key": pairs.get("__SHARDINGKEY", ""),
+    }
+
+
+# --- the final looks -------------------------------------------------------------------------------------------------
+
+
+def final_looks(chronicle: Chronicle, promises: Promises, databases: dict[str, Database], log_start: int) -> None:
+    """What only the whole shows."""
+    counts = chronicle.counts
+    places: dict[str, tuple[str, int, int]] = {}
+    last: dict[tuple[str, int], int] = {}
+    for event in chronicle.events:
+        if type(event) is not Seen or event.reader != WHOLE or event.topic.startswith("%"):
+            continue
+        counts["look once"] += 1
+        place = (event.topic, event.queue, event.queue_offset)
+        if event.message in places and not _sent_twice_on_one_connection(promises, event.message):
+            raise Violation(
+                f"Once: {event.message} at {places[event.message]} and at {place}", event.tx or event.message
+            )
+        places[event.message] = place
+        counts["look time"] += 1
+        if event.store_time_ms < last.get(place[:2], 0):
+            raise Violation(f"Time: store times of {place[:2]} go back at {place[2]}", event.tx or event.message)
+        last[place[:2]] = event.store_time_ms
+    for tx in promises.txs.values():
+        _look_at_transaction(tx, places, databases.get(tx.group), counts, log_start)
+    for plain in promises.plains.values():
+        if plain.acked is not None and plain.acked[0] >= log_start:
+            counts["look durable plain"] += 1
+            if plain.message not in places:
+                raise Violation(
+                    f"Durable: {plain.message} was acknowledged at {plain.acked} and is gone", plain.message
+                )
+
+
+def _sent_twice_on_one_connection(promises: Promises, message: str) -> bool:
+    """What docs/promises.md says remains, "Sent again"."""
+    plain = promises.plains.get(message)
+    return plain is not None and len(set(plain.asks)) != len(plain.asks)
+
+
+def _look_at_transaction(
+    tx: Any, places: dict[str, Any], database: Database | None, counts: Any, log_start: int
+) -> None:
+    shown = [half.message in places for half in tx.halves.values()]
+    operator = any(by == "operator" for _, by in tx.asked.values())
+    truth = "COMMITTED" if database is not None and database.rows.get(tx.tx) == "C" else "ROLLED_BACK"
+    if any(shown):
+        counts["look all or none"] += 1
+        if not all(shown):
+            raise Violation(f"All or none: {tx.tx} shows {shown}", tx.tx)
+    if operator:
+        return
+    counts["look database"] += 1
+    if any(shown) and truth != "COMMITTED":
+        raise Violation(f"Validity: {tx.tx} is visible, and the database rolled it back", tx.tx)
+    if truth == "COMMITTED" and not any(shown) and min(tx.acked.values(), default=log_start) >= log_start:
+        raise Violation(f"Lost: the database committed {tx.tx}, and nothing of it is visible; {tx.verdict}", tx.tx)
+    if tx.verdict is not None and tx.verdict[0] != truth:
+        raise Violation(f"Agreement: {tx.tx} is {tx.verdict}, and the database says {truth}", tx.tx)

@@ -1,0 +1,177 @@
+"""A service that sends with our client: transactions of all kinds, plain messages, and answers to checks."""
+
+import asyncio
+from typing import Any
+
+from halfmq.client.listener import TransactionListener
+from halfmq.client.message import Message
+from halfmq.client.outcome import Outcome
+from halfmq.client.transaction_block import Transaction
+from halfmq.errors import ConnectError, UnsupportedCombination
+from halfmq.testing.virtual_loop import ProcessLoop
+from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate
+from tests.simulation.machine import ApplicationError, Expected, Machine, SimulatedClient, Surroundings
+from tests.simulation.marker_log import MarkerLog, Session
+
+
+class _Life:
+    """One process of the service."""
+
+    def __init__(self, machine: "Producer", process: ProcessLoop) -> None:
+        self.machine = machine
+        self.process = process
+        self.dice = machine.dice
+        self.swarm = machine.around.swarm
+        self.database = machine.database
+        self.client: SimulatedClient = machine.client(process, machine.group)
+        self.log = MarkerLog(
+            machine.database, process, machine.clock, machine.dice, machine.around.swarm.check_immunity_ms
+        )
+        self.client.answer_checks(self.log, None)
+        self.client.add_check("block", self.check)
+        self.client.add_listener(OrderListener(self))
+
+    # --- what it sends -----------------------------------------------------------------------------------------------
+
+    def message(self) -> tuple[str, bytes, dict[str, Any]]:
+        dice = self.dice
+        options: dict[str, Any] = {}
+        if dice.random() < 0.4:
+            options["sharding_key"] = f"k{dice.randrange(3)}"
+        return dice.choice(self.swarm.topics), dice.randbytes(dice.choice(self.swarm.body_bytes)), options
+
+    async def by_log(self) -> None:
+        session = Session(self.database, self.process)
+        async with self.client.transaction(session, log=self.log) as tx:
+            for _ in range(self.dice.choice((1, 1, 2, 3))):
+                topic, body, options = self.message()
+                tx.send(topic, body, **options)
+            if self.dice.random() < 0.1:
+                raise ApplicationError("in the block")
+
+    async def by_block(self) -> None:
+        dice = self.dice
+        session = DatabaseSession(self.database, self.process)
+        async with self.client.begin("block") as tx:
+            for _ in range(dice.choice((1, 2, 2, 4))):
+                topic, body, options = self.message()
+                tx.send(topic, body, **options)
+            if dice.random() < 0.05:
+                raise ApplicationError("before prepare")
+            await tx.prepare()
+            if dice.random() < 0.1:
+                await tx.rollback()
+                return
+            await self.local(session, tx.id)
+
+    async def local(self, session: DatabaseSession, tx_id: str) -> None:
+        """The local transaction, marker included. Raises DatabaseError, of which only Duplicate is certain."""
+        try:
+            await self.database.ask(self.process, lambda: session.insert_marker(tx_id))
+        except DatabaseError:
+            session.rollback()  # the driver closes the connection, and the database rolls back
+            raise
+        await self.database.ask(self.process, session.commit)
+
+    async def by_listener(self) -> None:
+        topic, body, options = self.message()
+        await self.client.send_in_transaction(topic, body, listener=OrderListener(self), **options)
+
+    async def plain(self) -> None:
+        topic, body, options = self.message()
+        if self.dice.random() < 0.15:
+            options = {"delay": self.dice.choice((1, 5, 0.3))}
+        await self.client.send(topic, body, **options)
+
+    async def batch(self) -> None:
+        topic, _, _ = self.message()
+        bodies = [self.dice.randbytes(self.dice.choice(self.swarm.body_bytes)) for _ in range(self.dice.randint(2, 4))]
+        await self.client.send_many(topic, bodies)
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    async def check(self, asked: Transaction) -> Outcome:
+        """The application's own: fences as the marker's does, and is not always well."""
+        draw = self.dice.random()
+        if draw < 0.1:
+            raise ApplicationError("in a check")
+        if draw < 0.2:
+            return Outcome.UNKNOWN
+        return await self.database.ask(self.process, lambda: self.database.decide(asked.id, may_fence=True))
+
+    # --- its day -----------------------------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        await self._connect()
+        workers = [self.work() for _ in range(self.swarm.workers)]
+        for work in workers:
+            self.machine.spawn(self.process, work)
+
+    async def _connect(self) -> None:
+        while True:
+            try:
+                await self.client.connect()
+                await self.client._can_answer_checks()
+            except ConnectError:
+                await asyncio.sleep(0.2 * (1 + self.dice.random()))
+            else:
+                return
+
+    async def work(self) -> None:
+        around = self.machine.around
+        acts = (self.by_log, self.by_log, self.by_block, self.by_block, self.by_listener, self.plain, self.batch)
+        while around.working:
+            await asyncio.sleep(self.swarm.think_ms / 1000 * self.dice.random() * 2)
+            if not around.working:
+                return
+            try:
+                await self.dice.choice(acts)()
+            except Expected as error:
+                around.chronicle.counts[f"client {type(error).__name__}"] += 1
+                if isinstance(error, UnsupportedCombination):
+                    raise
+
+
+class OrderListener(TransactionListener):
+    """RocketMQ's way."""
+
+    def __init__(self, life: _Life) -> None:
+        self._life = life
+
+    async def execute(self, message: Message, arg: Any) -> Outcome:
+        life = self._life
+        session = DatabaseSession(life.database, life.process)
+        tx_id = message.transaction_id
+        assert tx_id is not None
+        if life.dice.random() < 0.1:
+            return Outcome.ROLLBACK if life.dice.random() < 0.5 else Outcome.UNKNOWN
+        try:
+            await life.local(session, tx_id)
+        except Duplicate:
+            return Outcome.ROLLBACK
+        except DatabaseError:
+            return Outcome.UNKNOWN
+        return Outcome.COMMIT
+
+    async def check(self, message: Message) -> Outcome:
+        life = self._life
+        tx_id = message.transaction_id
+        assert tx_id is not None
+        if life.dice.random() < 0.1:
+            return Outcome.UNKNOWN
+        return await life.database.ask(life.process, lambda: life.database.decide(tx_id, may_fence=True))
+
+
+class Producer(Machine):
+    """One machine of a service; several may share a group and so its database."""
+
+    def __init__(self, name: str, around: Surroundings, group: str, database: Database) -> None:
+        super().__init__(name, around)
+        self.group = group
+        self.database = database
+
+    async def main(self, process: ProcessLoop) -> None:
+        await _Life(self, process).live()
+
+    def died(self, process: ProcessLoop) -> None:
+        self.database.client_died(process)

@@ -1,0 +1,203 @@
+"""The promises, looked at while it happens: each answer that a client gets is held against all earlier ones.
+
+It reads the recorded history and nothing else, keeps what was *answered* (what was not, may be lost), and counts each look.
+The history checker reads the same events afterwards and knows more; this here stops a seed where it goes wrong.
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+from halfmq.testing.history.events import Answered, AnyEvent, EndAsked, HalfAsked, PlainAsked, Seen
+
+
+class Violation(AssertionError):
+    """A promise does not hold. ``tx``: the transaction or message concerned."""
+
+    def __init__(self, text: str, tx: str = "") -> None:
+        super().__init__(text)
+        self.tx = tx
+
+
+class Half(NamedTuple):
+    message: str
+    topic: str
+    crc: int
+    key: str
+
+
+class Tx:
+    """What is known of one transaction from what was asked and answered."""
+
+    __slots__ = ("acked", "asked", "group", "halves", "tx", "verdict", "verdict_us")
+
+    def __init__(self, group: str, tx: str) -> None:
+        self.group = group
+        self.tx = tx
+        #: By index, as sent.
+        self.halves: dict[int, Half] = {}
+        #: By index: log offset as acknowledged.
+        self.acked: dict[int, int] = {}
+        #: Verdicts that somebody said: when first, and by whom.
+        self.asked: dict[str, tuple[int, str]] = {}
+        #: (verdict, log position), as first answered.
+        self.verdict: tuple[str, int] | None = None
+        self.verdict_us = -1
+
+
+class Plain:
+    __slots__ = ("acked", "asks", "crc", "key", "message", "topic")
+
+    def __init__(self, message: str, topic: str, crc: int, key: str) -> None:
+        self.message = message
+        self.topic = topic
+        self.crc = crc
+        self.key = key
+        #: (log offset, queue, queue offset)
+        self.acked: tuple[int, int, int] | None = None
+        #: Connections that it was sent on.
+        self.asks: list[str] = []
+
+
+class Promises:
+    """``hear`` each event in order. Raises ``Violation``."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self.counts = counts
+        self.txs: dict[str, Tx] = {}
+        self.plains: dict[str, Plain] = {}
+        #: (topic, queue) -> queue offset -> (message, crc), as seen by anybody, ever.
+        self.seen: dict[tuple[str, int], dict[int, tuple[str, int]]] = {}
+        #: message -> transaction
+        self.tx_of: dict[str, Tx] = {}
+        #: Where the log starts now, as far as known.
+        self.log_start = 0
+        self._asked: dict[str, HalfAsked | PlainAsked | EndAsked] = {}
+
+    def hear(self, event: AnyEvent) -> None:
+        kind = type(event)
+        if kind is Answered:
+            self._answered(event)  # type: ignore[arg-type]
+        elif kind is HalfAsked:
+            self._half(event)  # type: ignore[arg-type]
+        elif kind is EndAsked:
+            self._end(event)  # type: ignore[arg-type]
+        elif kind is PlainAsked:
+            self._plain(event)  # type: ignore[arg-type]
+        elif kind is Seen:
+            self._saw(event)  # type: ignore[arg-type]
+
+    # --- asked -------------------------------------------------------------------------------------------------------
+
+    def _half(self, event: HalfAsked) -> None:
+        tx = self.txs.get(event.tx)
+        if tx is None:
+            tx = self.txs[event.tx] = Tx(event.group, event.tx)
+        tx.halves[event.index] = Half(event.message, event.topic, event.crc, event.key)
+        self.tx_of[event.message] = tx
+        self._asked[event.op] = event
+
+    def _plain(self, event: PlainAsked) -> None:
+        plain = self.plains.get(event.message)
+        if plain is None:
+            plain = self.plains[event.message] = Plain(event.message, event.topic, event.crc, event.key)
+        plain.asks.append(event.op.partition(":")[0])
+        self._asked[event.op] = event
+
+    def _end(self, event: EndAsked) -> None:
+        tx = self.txs.get(event.tx)
+        if tx is not None:
+            tx.asked.setdefault(event.verdict, (event.t_us, event.decided_by))
+        self._asked[event.op] = event
+
+    # --- answered ----------------------------------------------------------------------------------------------------
+
+    def _answered(self, event: Answered) -> None:
+        asked = self._asked.pop(event.op, None)
+        if type(asked) is EndAsked:
+            self._end_answered(event, asked)
+        elif type(asked) is HalfAsked:
+            self._half_answered(event, asked)
+        elif type(asked) is PlainAsked:
+            self._plain_answered(event, asked)
+
+    def _end_answered(self, event: Answered, asked: EndAsked) -> None:
+        tx = self.txs.get(asked.tx)
+        if tx is None:
+            return
+        if event.outcome == "refused":
+            self._end_refused(event, asked, tx)
+            return
+        self.counts["look agreement"] += 1
+        right = event.verdict == asked.verdict if event.outcome == "ok" else event.verdict != asked.verdict
+        if not right:
+            raise Violation(f"Agreement: {tx.tx} was asked {asked.verdict} and answered {event}", tx.tx)
+        self._verdict(tx, event)
+
+    def _verdict(self, tx: Tx, event: Answered) -> None:
+        assert event.verdict is not None
+        heard = (event.verdict, event.position)
+        if tx.verdict is None:
+            tx.verdict = heard
+            tx.verdict_us = event.t_us
+        elif tx.verdict != heard:
+            raise Violation(f"Agreement: {tx.tx} was {tx.verdict}, and is now said to be {heard}", tx.tx)
+        self.counts["look validity"] += 1
+        if event.verdict not in tx.asked:
+            raise Violation(f"Validity: {tx.tx} is {event.verdict}, and nobody ever said so", tx.tx)
+
+    def _end_refused(self, event: Answered, asked: EndAsked, tx: Tx) -> None:
+        """Not done. Legal while halves are missing, past retention, and for what was never acknowledged."""
+        self.counts["look durable verdict"] += 1
+        if (
+            tx.verdict is not None
+            and tx.verdict_us < asked.t_us
+            and tx.verdict[1] >= self.log_start
+            and event.code == 1
+        ):
+            raise Violation(f"Durable: {tx.tx} was {tx.verdict}, and now it is not known: {event}", tx.tx)
+
+    def _half_answered(self, event: Answered, asked: HalfAsked) -> None:
+        tx = self.txs[asked.tx]
+        if event.outcome == "settled":
+            self.counts["look half after verdict"] += 1
+            self._verdict(tx, event)
+        elif event.outcome == "ok":
+            self.counts["look half"] += 1
+            first = tx.acked.setdefault(asked.index, event.offset)
+            if first != event.offset:
+                raise Violation(f"Once: half {tx.tx}.{asked.index} was at {first}, now {event.offset}", tx.tx)
+            if tx.verdict is not None and tx.verdict_us < asked.t_us:
+                raise Violation(f"Agreement: a half of {tx.tx} was taken, though {tx.verdict} stands", tx.tx)
+
+    def _plain_answered(self, event: Answered, asked: PlainAsked) -> None:
+        plain = self.plains[asked.message]
+        if event.outcome == "ok":
+            self.counts["look plain"] += 1
+            place = (event.offset, event.queue, event.queue_offset)
+            if plain.acked is None:
+                plain.acked = place
+            elif plain.acked[0] != event.offset and len(set(plain.asks)) == len(plain.asks):
+                raise Violation(f"Once: {plain.message} was at {plain.acked}, now at {place}", plain.message)
+
+    # --- seen --------------------------------------------------------------------------------------------------------
+
+    def _saw(self, event: Seen) -> None:
+        if event.topic.startswith("%"):
+            return
+        self.counts["look seen"] += 1
+        seen = self.seen.setdefault((event.topic, event.queue), {})
+        value = (event.message, event.crc)
+        if seen.setdefault(event.queue_offset, value) != value:
+            raise Violation(
+                f"Durable: {event.topic}/{event.queue}@{event.queue_offset} was {seen[event.queue_offset]}, now {value}",
+                event.message,
+            )
+        tx = self.tx_of.get(event.message)
+        if tx is not None:
+            self.counts["look validity of seen"] += 1
+            if "COMMITTED" not in tx.asked:
+                raise Violation(f"Validity: {event.message} of {tx.tx} is visible, and nobody said COMMIT", tx.tx)
+            if tx.verdict is not None and tx.verdict[0] != "COMMITTED":
+                raise Violation(f"Validity: {event.message} of {tx.tx} is visible, and it is {tx.verdict}", tx.tx)
+        elif event.message not in self.plains:
+            raise Violation(f"Validity: {event.message} is visible, and nobody sent it", event.message)

@@ -1,0 +1,204 @@
+"""One seed from its first event to its last look.
+
+work     clients work, consumers consume, and faults happen as the swarm says
+heal     no more faults; whoever is dead is started, whoever is paused goes on, what is cut off is joined again
+settle   within ``SETTLE_MS`` nothing may be undecided any more
+close    all queues, the log and the databases are read, and the final looks are taken
+"""
+
+import gc
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from halfmq.core.transaction import invariants
+from halfmq.errors import InvariantViolated
+from halfmq.testing.faulty_network import FaultyNetwork
+from halfmq.testing.history.events import Settled
+from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
+from tests.simulation import breakages, closing
+from tests.simulation.broker_host import BrokerHost
+from tests.simulation.chronicle import Chronicle
+from tests.simulation.database import Database
+from tests.simulation.faults import Faults
+from tests.simulation.machine import Machine, Surroundings
+from tests.simulation.producers import Producer
+from tests.simulation.promises import Promises, Violation
+from tests.simulation.swarm import Swarm, draw
+from tests.simulation.wire_tap import WireTap
+
+#: With every resolver reachable, nothing may be undecided after so long, ms of virtual time: the longest back-off with its
+#: jitter, an answer, and as much again for a check that was lost before everything healed.
+SETTLE_MS = 200_000
+_STEP_MS = 500
+
+
+class Result(NamedTuple):
+    seed: int
+    trace_hash: str
+    events: int
+    faults: int
+    counts: Counter[str]
+    #: Empty: all promises held.
+    violation: str
+    story: list[str]
+
+
+class Run:
+    def __init__(self, swarm: Swarm, breakage: str = "") -> None:
+        self.swarm = swarm
+        self.breakage = breakage
+        seed = swarm.seed
+        self.scheduler = Scheduler(seed, turn_us_max=swarm.turn_us)
+        self.chronicle = Chronicle(self.scheduler)
+        self.counts = self.chronicle.counts
+        self.promises = Promises(self.counts)
+        self.chronicle.listeners.append(self.promises.hear)
+        self.network = FaultyNetwork(self.scheduler, seed, swarm.manners)
+        self.network.tap = self.tap = WireTap(self.chronicle)
+        self.around = Surroundings(swarm, self.scheduler, self.network, self.chronicle, self._raised)
+        self.host = BrokerHost(swarm, self.scheduler, self.network, self.chronicle, self._raised)
+        self.host.on_started = self._broker_started
+        groups = [f"service{number}" for number in range(swarm.producer_groups)]
+        self.databases = {name: Database(name, self.scheduler, swarm.database_us, seed) for name in groups}
+        self.machines: list[Machine] = [
+            Producer(
+                f"p{number}", self.around, groups[number % len(groups)], self.databases[groups[number % len(groups)]]
+            )
+            for number in range(max(swarm.producers, len(groups)))
+        ]
+        self.faults = Faults(self)
+        self.on_started: Callable[[Any], None] = lambda broker: None
+        #: What a process raised that none may.
+        self.bug: BaseException | None = None
+
+    # --- what comes up -----------------------------------------------------------------------------------------------
+
+    def _raised(self, process: ProcessLoop, error: BaseException) -> None:
+        if self.bug is None:
+            if not isinstance(error, Violation):
+                error.add_note(f"in process {process.name} at {self.scheduler.now_us / 1e6:.6f} s")
+            self.bug = error
+
+    def _broker_started(self, broker: object) -> None:
+        self.on_started(broker)
+        self._look_at_state()
+
+    def _look_at_state(self) -> None:
+        if self.host.serves and self.host.broker is not None:
+            state = self.host.broker._pump.state
+            self.counts["look invariants"] += 1
+            self.counts["facts"] += invariants.check(state)
+            self.promises.log_start = state.log_start
+
+    def pass_time(self, until_ms: int) -> None:
+        """
+        Raises:
+            Violation: a promise does not hold. Otherwise what a process raised that is a bug.
+        """
+        self.scheduler.run(until_ms * 1_000, lambda: self.bug is not None)
+        if self.bug is not None:
+            raise self.bug
+
+    # --- phases ------------------------------------------------------------------------------------------------------
+
+    def go(self) -> None:
+        with breakages.planted(self.breakage, self.host.disk) as self.on_started:
+            self._go()
+
+    def _go(self) -> None:
+        self.host.start()
+        for machine in self.machines:
+            machine.start()
+        self.faults.begin()
+        for now_ms in range(_STEP_MS, self.swarm.work_ms + 1, _STEP_MS):
+            self.pass_time(now_ms)
+            self._look_at_state()
+        self.heal()
+        self.settle()
+        self.close()
+
+    def heal(self) -> None:
+        self.around.working = False
+        self.faults.heal()
+
+    def settle(self) -> None:
+        """Delayed messages become visible too."""
+        deadline_ms = self.scheduler.now_us // 1_000 + SETTLE_MS
+        quiet_until_ms = self.scheduler.now_us // 1_000 + 8_000
+        while True:
+            now_ms = self.scheduler.now_us // 1_000
+            if now_ms > deadline_ms:
+                left = self._undecided()
+                raise Violation(f"Progress: {left} are undecided {SETTLE_MS} ms after everything healed", left[0])
+            self.pass_time(now_ms + _STEP_MS)
+            self._look_at_state()
+            if now_ms >= quiet_until_ms and self.host.serves and not self._waiting():
+                break
+        self.chronicle.note(Settled(t_us=self.scheduler.now_us, by="world"))
+
+    def _waiting(self) -> bool:
+        assert self.host.broker is not None
+        state = self.host.broker._pump.state
+        return bool(self._undecided() or state.delayed or state.disk_full or not self.host.broker._pump.idle)
+
+    def _undecided(self) -> list[str]:
+        if self.host.broker is None or not self.host.serves:
+            return ["a broker that does not serve"]
+        groups = self.host.broker._pump.state.producer_groups.values()
+        return [tx_id for group in groups for tx_id in group.undecided]
+
+    def close(self) -> None:
+        assert self.host.broker is not None
+        state = self.host.broker._pump.state
+        queues = [
+            (topic.name, queue)
+            for topic in sorted(state.topics_by_id.values(), key=lambda topic: topic.topic_id)
+            for queue in range(len(topic.ends))
+        ]
+        reader = ProcessLoop(self.scheduler, "reader.1", self._raised)
+        task = reader.create_task(closing.read_everything(reader, self.network, self.chronicle, queues))
+        deadline_ms = self.scheduler.now_us // 1_000 + 60_000
+        while not task.done():
+            if self.scheduler.now_us // 1_000 > deadline_ms:
+                raise Violation("the queues cannot be read to their ends")
+            self.pass_time(self.scheduler.now_us // 1_000 + _STEP_MS)
+        task.result()
+        log_start = state.log_start
+        closing.note_locals(self.chronicle, self.promises, self.databases)
+        closing.final_looks(self.chronicle, self.promises, self.databases, log_start)
+        broker = self.host.broker
+        self.host._end_process(close=False)
+        self.host.broker = broker
+        closing.read_log(self.host, self.chronicle)
+
+    def end(self) -> None:
+        """Nothing of it has any effect any more."""
+        self.scheduler.discard()
+
+
+def run_seed(seed: int, breakage: str = "") -> Result:
+    was_on = gc.isenabled()
+    gc.disable()  # it would find next to nothing, and look often
+    run = Run(draw(seed), breakage)
+    violation = ""
+    story: list[str] = []
+    try:
+        run.go()
+    except Violation as error:
+        violation = f"seed {seed}: {error}"
+        story = run.chronicle.about(error.tx)
+    except InvariantViolated as error:
+        violation = f"seed {seed}: {error}"
+    except Exception as error:  # a bug of the program or of the simulation: both must be looked at
+        logging.getLogger("simulation").error("seed %d", seed, exc_info=error)
+        violation = f"seed {seed}: {type(error).__name__}: {error}"
+    finally:
+        run.end()
+    faults = sum(count for name, count in run.counts.items() if name.startswith("fault "))
+    result = Result(seed, run.chronicle.trace_hash(), len(run.chronicle.events), faults, run.counts, violation, story)
+    del run
+    if was_on:
+        gc.enable()
+    return result

@@ -1,0 +1,112 @@
+"""What one seed is about: which faults, which actors, which knobs. Drawn once, before anything runs.
+
+A seed uses a random part of all that could happen, not all of it at once: a bug that needs many partitions and no crash
+is found by a seed that has only partitions (swarm testing; TigerBeetle's VOPR and FoundationDB's simulation do the same).
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Final
+
+from halfmq.testing.faulty_network import Manners
+
+#: Every kind of fault that the faults' clock may draw; some seeds have few of them, some nearly all.
+FAULTS: Final = (
+    "kill", "power", "power_in_step", "pause", "drain",
+    "reset", "partition", "one_way", "stall", "refuse", "repeat",
+    "client_kill", "client_pause", "database_crash", "database_slow", "clock_step",
+    "write_error", "sync_error", "full", "bit_flip",
+)  # fmt: skip
+TOPICS: Final = ("Alpha", "Beta", "Gamma")
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """Times in milliseconds of virtual time, sizes in bytes."""
+
+    seed: int
+    faults: tuple[str, ...]
+    #: Mean time between two faults.
+    fault_every_ms: int
+    #: How long clients work before everything heals.
+    work_ms: int
+    producers: int
+    stock_producers: int
+    producer_groups: int
+    workers: int
+    think_ms: int
+    consumers: int
+    topics: tuple[str, ...]
+    queues: int
+    body_bytes: tuple[int, ...]
+    durability: str
+    segment_bytes: int
+    checkpoint_interval_ms: int
+    retention_bytes: int
+    retention_check_ms: int
+    check_immunity_ms: int
+    check_interval_ms: int
+    check_answer_ms: int
+    checks_in_flight_max: int
+    undecided_max: int
+    call_timeout_ms: int
+    attempt_timeout_ms: int
+    sync_us: int
+    offload_us: int
+    turn_us: int
+    database_us: int
+    manners: Manners = field(default_factory=Manners)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.producers}+{self.stock_producers} producers of {self.producer_groups} groups, {self.consumers} consumers, "
+            f"{len(self.topics)} topics of {self.queues} queues, {self.durability}, retention {self.retention_bytes}, "
+            f"{self.work_ms} ms of work, a fault each {self.fault_every_ms} ms of: {', '.join(self.faults)}"
+        )
+
+
+def draw(seed: int) -> Swarm:
+    dice = random.Random(f"{seed}/swarm")
+    share = dice.choice((0.2, 0.4, 0.7))
+    faults = tuple(fault for fault in FAULTS if dice.random() < share) or ("kill",)
+    producers = dice.choice((1, 2, 2, 3))
+    return Swarm(
+        seed=seed,
+        faults=faults,
+        fault_every_ms=dice.choice((600, 1_200, 2_500)),
+        work_ms=dice.choice((6_000, 10_000, 15_000)),
+        producers=producers,
+        stock_producers=dice.choice((0, 1, 1)),
+        producer_groups=dice.choice((1, 1, 2)),
+        workers=dice.choice((1, 2, 3)),
+        think_ms=dice.choice((150, 400, 700)),
+        consumers=dice.choice((0, 1, 1, 2)),
+        topics=TOPICS[: dice.choice((1, 2, 2, 3))],
+        queues=dice.choice((1, 1, 2, 4)),
+        body_bytes=dice.choice(((10, 40), (100, 300), (20, 600, 4_000))),
+        durability=dice.choice(("fsync", "fsync", "fsync", "memory")),
+        segment_bytes=dice.choice((1 << 16, 1 << 16, 1 << 17)),
+        checkpoint_interval_ms=dice.choice((700, 2_000, 5_000)),
+        retention_bytes=dice.choice((0, 0, 70_000, 150_000)),
+        retention_check_ms=dice.choice((500, 2_000)),
+        check_immunity_ms=dice.choice((0, 200, 1_000, 6_000)),
+        check_interval_ms=dice.choice((200, 1_000, 5_000)),
+        check_answer_ms=dice.choice((500, 2_000, 5_000)),
+        checks_in_flight_max=dice.choice((2, 16, 256)),
+        undecided_max=dice.choice((4, 1_000, 1_000)),
+        call_timeout_ms=dice.choice((1_500, 4_000, 10_000)),
+        attempt_timeout_ms=dice.choice((300, 1_000, 3_000)),
+        sync_us=dice.choice((300, 3_000, 20_000)),
+        offload_us=dice.choice((500, 5_000, 50_000)),
+        turn_us=dice.choice((50, 500, 3_000)),
+        database_us=dice.choice((300, 2_000, 20_000)),
+        manners=Manners(
+            delay_us=dice.choice((50, 500, 5_000)),
+            jitter_us=dice.choice((100, 2_000, 20_000)),
+            spike_chance=dice.choice((0.0, 0.005, 0.03)),
+            spike_us=dice.choice((100_000, 1_000_000)),
+            cut_chance=dice.choice((0.0, 0.1, 0.5)),
+            joined_chance=dice.choice((0.2, 0.8)),
+            window_bytes=dice.choice((2_000, 65_536, 65_536)),
+        ),
+    )

@@ -1,0 +1,44 @@
+"""Whole histories: a few fixed seeds each time, new ones as time allows, and the proof that the simulation can fail."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.run import run_seed
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_the_promises_hold(seed: int) -> None:
+    result = run_seed(seed)
+    assert not result.violation, "\n".join([*result.story, result.violation])
+    assert result.events > 50
+
+
+@pytest.mark.parametrize("breakage", ["sync", "reply", "verdict"])
+def test_what_is_broken_is_caught(breakage: str) -> None:
+    for seed in range(1, 41):
+        if run_seed(seed, breakage).violation:
+            return
+    pytest.fail(f"{breakage} is broken, and 40 seeds do not see it")
+
+
+@pytest.mark.slow
+def test_a_seed_does_the_same_in_every_process() -> None:
+    hashes = set()
+    for hash_seed in ("0", "1", "4711"):
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.simulation", "--seed", "5"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        (line,) = [line for line in done.stdout.splitlines() if "trace" in line]
+        hashes.add(line)
+    assert len(hashes) == 1, hashes

@@ -1,0 +1,194 @@
+"""What clients ask and hear, read off the wire: the same for our client, a stock one, an operator and a reader.
+
+A request is recorded when the client writes it, an answer when it is handed to the client. Nothing depends on what a client
+believes of itself.
+"""
+
+from typing import Any
+
+from halfmq.model import properties
+from halfmq.model.ids import parse_offset_message_id
+from halfmq.model.stored_message import body_crc_of
+from halfmq.model.stored_message import decode as decode_message
+from halfmq.testing.faulty_network import End
+from halfmq.testing.history.events import Answered, CheckHeard, CheckUnanswered, EndAsked, HalfAsked, PlainAsked
+from halfmq.wire.remoting.codes import EXT_POSITION, EXT_VERDICT
+from halfmq.wire.remoting.frame import FrameSplitter
+from halfmq.wire.remoting.header import decode
+from halfmq.wire.remoting.message_codec import split_batch
+from halfmq.wire.remoting.operators import HMQ_RESOLVE
+from tests.simulation.chronicle import Chronicle
+
+_VERDICTS = {8: "COMMITTED", 12: "ROLLED_BACK", "COMMIT": "COMMITTED", "ROLLBACK": "ROLLED_BACK"}
+
+
+class WireTap:
+    """A ``Tap``. ``sent`` keeps recent requests that may be repeated by the network: (time, kind, frame)."""
+
+    def __init__(self, chronicle: Chronicle) -> None:
+        self._chronicle = chronicle
+        #: By connection: splitter of what is heard, and what was asked: opaque -> (operation, what, topic).
+        self._heard: dict[int, FrameSplitter] = {}
+        self._asked: dict[int, dict[int, tuple[str, str, str]]] = {}
+        self.sent: list[tuple[int, str, bytes]] = []
+
+    # --- what clients ask --------------------------------------------------------------------------------------------
+
+    def wrote(self, end: End, data: bytes) -> None:
+        at, stop = 0, len(data)
+        while at < stop:
+            length = int.from_bytes(data[at : at + 4], "big")
+            self._request(end, data[at + 4 : at + 4 + length])
+            at += 4 + length
+
+    def _request(self, end: End, frame: bytes) -> None:
+        request = decode(frame)
+        match request.code:
+            case 310 | 10:
+                self._send(end, request, frame)
+            case 320:
+                self._batch(end, request)
+            case 37:
+                self._end(end, request, frame)
+            case 29_004:
+                self._resolve(end, request)
+            case _:
+                pass
+
+    def _operation(self, end: End, request: Any, what: str, topic: str) -> str:
+        operation = f"{end.number}:{request.opaque}"
+        if not request.flag & 2:
+            self._asked.setdefault(end.number, {})[request.opaque] = operation, what, topic
+        return operation
+
+    def _send(self, end: End, request: Any, frame: bytes) -> None:
+        ext = request.ext
+        text = ext.properties.encode()
+        pairs = properties.to_dict(text)
+        chronicle = self._chronicle
+        unique = pairs.get("UNIQ_KEY", "")
+        crc = body_crc_of(request.body)
+        key = pairs.get("__SHARDINGKEY", "")
+        now_us = chronicle.now_us
+        if pairs.get("TRAN_MSG") == "true":
+            operation = self._operation(end, request, "half", ext.topic)
+            chronicle.note(
+                HalfAsked(
+                    t_us=now_us, by=end.process.name, op=operation, group=pairs.get("PGROUP", ext.group),
+                    tx=pairs.get("HMQ_TX_ID", unique), index=int(pairs.get("HMQ_TX_INDEX", "0")), message=unique,
+                    topic=ext.topic, queue=ext.queue_id, crc=crc, key=key,
+                )
+            )  # fmt: skip
+            self.sent.append((now_us, "half", frame))
+        else:
+            operation = self._operation(end, request, "plain", ext.topic)
+            chronicle.note(
+                PlainAsked(
+                    t_us=now_us, by=end.process.name, op=operation, message=unique, topic=ext.topic, queue=ext.queue_id,
+                    crc=crc, key=key,
+                )
+            )  # fmt: skip
+            self.sent.append((now_us, "plain", frame))
+
+    def _batch(self, end: End, request: Any) -> None:
+        """One answer for all: the operation is that of the first message; the others follow under its name."""
+        operation = self._operation(end, request, "batch", request.ext.topic)
+        for number, entry in enumerate(split_batch(request.body)):
+            unique = (properties.find(bytes(entry.properties), "UNIQ_KEY") or b"").decode()
+            self._chronicle.note(
+                PlainAsked(
+                    t_us=self._chronicle.now_us, by=end.process.name, op=f"{operation}#{number}", message=unique,
+                    topic=request.ext.topic, queue=request.ext.queue_id, crc=body_crc_of(bytes(entry.body)),
+                )
+            )  # fmt: skip
+
+    def _end(self, end: End, request: Any, frame: bytes) -> None:
+        ext = request.ext
+        tx = ext.tx_id or ext.msg_id
+        verdict = _VERDICTS.get(ext.commit_or_rollback)
+        now_us, by = self._chronicle.now_us, end.process.name
+        if verdict is None:
+            self._chronicle.note(CheckUnanswered(t_us=now_us, by=by, group=ext.producer_group, tx=tx))
+            return
+        operation = self._operation(end, request, "end", "")
+        decided_by = "application"
+        if ext.from_transaction_check:
+            decided_by = "marker" if ext.decided_by == "marker" else "check"
+        self._chronicle.note(
+            EndAsked(
+                t_us=now_us, by=by, op=operation, group=ext.producer_group, tx=tx, verdict=verdict,  # type: ignore[arg-type]
+                decided_by=decided_by,  # type: ignore[arg-type]
+            )
+        )  # fmt: skip
+        self.sent.append((now_us, "end", frame))
+
+    def _resolve(self, end: End, request: Any) -> None:
+        ext = request.ext
+        operation = self._operation(end, request, "end", "")
+        self._chronicle.note(
+            EndAsked(
+                t_us=self._chronicle.now_us, by=end.process.name, op=operation, group=ext.get("group", ""),
+                tx=ext.get("txId", ""), verdict=_VERDICTS[ext["verdict"]], decided_by="operator",  # type: ignore[arg-type]
+            )
+        )  # fmt: skip
+
+    # --- what they hear ----------------------------------------------------------------------------------------------
+
+    def hears(self, end: End, data: bytes) -> None:
+        self._chronicle.piece(end.number, len(data))
+        splitter = self._heard.get(end.number)
+        if splitter is None:
+            splitter = self._heard[end.number] = FrameSplitter()
+        asked = self._asked.get(end.number)
+        for frame in splitter.feed(data):
+            message = decode(frame)
+            if message.is_response:
+                what = None if asked is None else asked.pop(message.opaque, None)
+                if what is not None:
+                    self._answer(end, message, *what)
+            elif message.code == 39:
+                self._check(end, message)
+
+    def _answer(self, end: End, message: Any, operation: str, what: str, topic: str) -> None:
+        ext = message.ext
+        note, now_us, by = self._chronicle.note, self._chronicle.now_us, end.process.name
+        if what == "end":
+            verdict = ext.get(EXT_VERDICT)
+            outcome = "ok" if message.code == 0 else "settled" if verdict else "refused"
+            note(
+                Answered(
+                    t_us=now_us, by=by, op=operation, outcome=outcome, code=message.code, verdict=verdict,  # type: ignore[arg-type]
+                    position=int(ext.get(EXT_POSITION, "-1")),
+                )
+            )  # fmt: skip
+        elif message.code == 0:
+            offsets = [parse_offset_message_id(one)[1] for one in ext["msgId"].split(",")]
+            for number, offset in enumerate(offsets):
+                note(
+                    Answered(
+                        t_us=now_us, by=by, op=operation if what != "batch" else f"{operation}#{number}", outcome="ok",
+                        offset=offset, topic=topic, queue=int(ext["queueId"]), queue_offset=int(ext["queueOffset"]) + number,
+                    )
+                )  # fmt: skip
+        else:
+            verdict = ext.get(EXT_VERDICT)
+            note(
+                Answered(
+                    t_us=now_us, by=by, op=operation if what != "batch" else f"{operation}#0",
+                    outcome="settled" if verdict else "refused", code=message.code, verdict=verdict,
+                    position=int(ext.get(EXT_POSITION, "-1")),
+                )
+            )  # fmt: skip
+
+    def _check(self, end: End, message: Any) -> None:
+        half = decode_message(message.body)[0]
+        pairs = properties.to_dict(half.properties)
+        self._chronicle.note(
+            CheckHeard(
+                t_us=self._chronicle.now_us, by=end.process.name, group=pairs.get("PGROUP", ""),
+                tx=pairs.get("HMQ_TX_ID") or pairs.get("UNIQ_KEY", ""), times=int(pairs.get("TRANSACTION_CHECK_TIMES", "0")),
+            )
+        )  # fmt: skip
+
+
+__all__ = ["HMQ_RESOLVE", "WireTap"]

@@ -1,0 +1,261 @@
+"""The simulated network: TCP's promises without faults, and what each fault does."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from halfmq.client.connector import Address
+from halfmq.testing.faulty_network import End, FaultyNetwork, Manners
+from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
+
+ADDRESS = Address("10.0.0.1", 10_911)
+CALM = Manners(spike_chance=0.0, cut_chance=0.5, joined_chance=0.2)
+
+
+class Peer(asyncio.Protocol):
+    def __init__(self, echo: bool = False) -> None:
+        self.got = b""
+        self.pieces = 0
+        self.lost: list[Exception | None] = []
+        self.full: list[bool] = []
+        self.transport: Any = None
+        self._echo = echo
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.got += data
+        self.pieces += 1
+        if self._echo:
+            self.transport.write(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost.append(error)
+
+    def pause_writing(self) -> None:
+        self.full.append(True)
+
+    def resume_writing(self) -> None:
+        self.full.append(False)
+
+
+class Gateway:
+    """What the network asks of the broker's."""
+
+    is_full = False
+
+    def __init__(self) -> None:
+        self.served: list[Peer] = []
+
+    def expect(self) -> Peer:
+        self.served.append(Peer())
+        return self.served[-1]
+
+
+class Town:
+    """One server and one client machine."""
+
+    def __init__(self, manners: Manners = CALM, seed: int = 1) -> None:
+        self.scheduler = Scheduler(seed)
+        self.network = FaultyNetwork(self.scheduler, seed, manners)
+        self.raised: list[BaseException] = []
+        self.server = ProcessLoop(self.scheduler, "server", lambda _, error: self.raised.append(error))
+        self.client = ProcessLoop(self.scheduler, "client", lambda _, error: self.raised.append(error))
+        self.gateway = Gateway()
+
+    def serve(self) -> None:
+        async def open_door() -> None:
+            door = await self.network.bind(self.server)(self.gateway, "broker", "", 10_911)  # type: ignore[arg-type]
+            door.listen()
+            door.accept()
+
+        self.server.create_task(open_door())
+        self.run(10)
+
+    def run(self, ms: int) -> None:
+        self.scheduler.run(self.scheduler.now_us + ms * 1_000)
+
+    def connect(self, timeout_s: float = 5.0) -> tuple[Peer, "asyncio.Task[None]"]:
+        peer = Peer()
+        connector = self.network.connector(self.client, "c")
+
+        async def work() -> None:
+            async with asyncio.timeout(timeout_s):
+                await connector.connect(ADDRESS, lambda: peer)
+
+        return peer, self.client.create_task(work())
+
+    def joined(self) -> tuple[Peer, Peer, End]:
+        self.serve()
+        peer, task = self.connect()
+        self.run(100)
+        assert task.exception() is None
+        return peer, self.gateway.served[-1], self.network.connections()[0]
+
+
+def test_bytes_arrive_once_in_order_and_in_pieces() -> None:
+    town = Town()
+    here, there, _ = town.joined()
+    sent = b"".join(b"%05d" % number for number in range(2_000))
+    for start in range(0, len(sent), 100):
+        here.transport.write(sent[start : start + 100])
+        there.transport.write(sent[start : start + 100])
+    town.run(1_000)
+    assert there.got == here.got == sent
+    assert there.pieces > 10
+    assert not town.raised
+
+
+def test_closing_delivers_what_was_written_first() -> None:
+    town = Town()
+    here, there, _ = town.joined()
+    here.transport.write(b"last words")
+    here.transport.close()
+    town.run(100)
+    assert there.got == b"last words"
+    assert there.lost == [None]
+    assert here.lost == [None]
+
+
+def test_a_reset_ends_both_sides_and_loses_bytes() -> None:
+    lost = 0
+    for seed in range(5):
+        town = Town(Manners(delay_us=5_000, cut_chance=1.0), seed)
+        here, there, end = town.joined()
+        for _ in range(20):
+            here.transport.write(b"x" * 100)
+        town.network.reset(end)
+        town.run(1_000)
+        assert there.got + b"x" * (2_000 - len(there.got)) == b"x" * 2_000
+        lost += 2_000 - len(there.got)
+        assert [type(error) for error in (*here.lost, *there.lost)] == [ConnectionResetError] * 2
+    assert lost > 0
+
+
+@pytest.mark.parametrize(("to_server", "to_client"), [(True, False), (False, True), (True, True)])
+def test_a_partition_holds_bytes_until_it_heals(to_server: bool, to_client: bool) -> None:
+    town = Town()
+    here, there, _ = town.joined()
+    town.network.partition("c", to_server=to_server, to_client=to_client)
+    here.transport.write(b"up" * 50)
+    there.transport.write(b"down" * 50)
+    town.run(10_000)
+    assert (there.got, here.got) == (b"" if to_server else b"up" * 50, b"" if to_client else b"down" * 50)
+    town.network.heal("c")
+    town.run(1_000)
+    assert (there.got, here.got) == (b"up" * 50, b"down" * 50)
+
+
+def test_bytes_on_their_way_when_a_partition_begins_keep_their_order() -> None:
+    town = Town(Manners(delay_us=20_000, cut_chance=1.0))
+    here, there, _ = town.joined()
+    here.transport.write(b"0123456789" * 10)
+    town.run(1)
+    town.network.partition("c", to_server=True, to_client=True)
+    here.transport.write(b"abcdefghij" * 10)
+    town.run(5_000)
+    town.network.heal()
+    town.run(1_000)
+    assert there.got == b"0123456789" * 10 + b"abcdefghij" * 10
+
+
+def test_connecting_over_a_partition_hangs() -> None:
+    town = Town()
+    town.serve()
+    town.network.partition("c", to_server=True, to_client=True)
+    _, task = town.connect(timeout_s=3)
+    town.run(5_000)
+    assert isinstance(task.exception(), TimeoutError)
+    peer, task = town.connect(timeout_s=10)
+    town.run(2_500)
+    town.network.heal()
+    town.run(3_000)
+    assert task.exception() is None
+    assert peer.transport is not None
+
+
+def test_nobody_listening_and_refusing_say_so() -> None:
+    town = Town()
+    _, task = town.connect()
+    town.run(100)
+    assert isinstance(task.exception(), ConnectionRefusedError)
+    town.serve()
+    town.network.refuse(1_000_000)
+    _, task = town.connect()
+    town.run(100)
+    assert isinstance(task.exception(), ConnectionRefusedError)
+
+
+def test_a_full_gateway_closes_who_comes() -> None:
+    town = Town()
+    town.serve()
+    town.gateway.is_full = True
+    peer, _ = town.connect()
+    town.run(100)
+    assert peer.lost == [None]
+    assert town.gateway.served == []
+
+
+def test_what_a_killed_process_had_written_arrives() -> None:
+    town = Town()
+    here, there, _ = town.joined()
+    here.transport.write(b"sent")
+    town.client.kill()
+    town.network.process_died(town.client)
+    town.run(100)
+    assert there.got == b"sent"
+    assert len(there.lost) == 1
+    assert here.lost == []
+
+
+def test_a_power_loss_is_noticed_by_who_writes_once_power_is_back() -> None:
+    town = Town()
+    here, _, _ = town.joined()
+    town.server.kill()
+    town.network.server_is_up = False
+    town.network.power_lost(town.server)
+    town.run(10_000)
+    here.transport.write(b"anybody?")
+    town.run(10_000)
+    assert here.lost == []
+    town.network.power_back()
+    town.run(1_000)
+    assert [type(error) for error in here.lost] == [ConnectionResetError]
+
+
+def test_a_reader_that_stops_fills_the_window_and_the_writer_is_told() -> None:
+    town = Town(Manners(window_bytes=1_000))
+    here, there, _ = town.joined()
+    there.transport.pause_reading()
+    here.transport.write(b"x" * 2_000)
+    town.run(1_000)
+    assert here.full == [True]
+    assert there.got == b""
+    there.transport.resume_reading()
+    town.run(1_000)
+    assert here.full == [True, False]
+    assert there.got == b"x" * 2_000
+
+
+def test_a_stall_delays_one_direction() -> None:
+    town = Town()
+    here, there, end = town.joined()
+    town.network.stall(end, to_server=True, for_us=3_000_000)
+    here.transport.write(b"up")
+    there.transport.write(b"down")
+    town.run(1_000)
+    assert (there.got, here.got) == (b"", b"down")
+    town.run(3_000)
+    assert there.got == b"up"
+
+
+def test_a_request_comes_again_on_a_connection_of_its_own() -> None:
+    town = Town()
+    town.joined()
+    ghost = ProcessLoop(town.scheduler, "ghost", lambda _, error: town.raised.append(error))
+    town.network.repeat(ghost, b"again", 10_911)
+    town.run(100)
+    assert [peer.got for peer in town.gateway.served] == [b"", b"again"]
+    assert not town.raised

@@ -1,0 +1,189 @@
+"""The virtual loop: what asyncio promises, and what kill and pause do to it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from halfmq.testing.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
+
+
+class World:
+    def __init__(self, seed: int = 1) -> None:
+        self.scheduler = Scheduler(seed)
+        self.raised: list[BaseException] = []
+        self.said: list[tuple[int, str]] = []
+
+    def process(self, name: str = "p") -> ProcessLoop:
+        return ProcessLoop(self.scheduler, name, lambda _, error: self.raised.append(error))
+
+    def say(self, text: str) -> None:
+        self.said.append((self.scheduler.now_us // 1_000, text))
+
+    def start(self, process: ProcessLoop, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        return process.create_task(work)
+
+
+def test_sleeping_costs_virtual_time_only() -> None:
+    world = World()
+    process = world.process()
+
+    async def work() -> str:
+        await asyncio.sleep(3_600)
+        return "done"
+
+    task = world.start(process, work())
+    world.scheduler.run(3_601_000_000)
+    assert task.result() == "done"
+    assert world.scheduler.now_us == 3_601_000_000
+
+
+def test_timeouts_gather_events_and_locks_work() -> None:
+    world = World()
+    process = world.process()
+
+    async def waits(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
+    async def work() -> object:
+        assert asyncio.get_running_loop() is process
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await asyncio.Event().wait()
+        async with asyncio.TaskGroup() as group:
+            one, two = group.create_task(waits(2)), group.create_task(waits(1))
+        return await asyncio.gather(waits(0.5), asyncio.wait_for(waits(0.1), 5)), one.result() + two.result()
+
+    task = world.start(process, work())
+    world.scheduler.run(10_000_000)
+    assert task.result() == ([0.5, 0.1], 3)
+    assert not world.raised
+
+
+def test_nothing_of_a_killed_process_runs_any_more() -> None:
+    world = World()
+    process = world.process()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(1)
+            world.say("too late")
+        finally:
+            process.call_soon(world.say, "cleaned up")
+
+    world.start(process, work())
+    process.call_later(2, world.say, "timer")
+    world.scheduler.run(500_000)
+    process.kill()
+    world.scheduler.run(10_000_000)
+    world.scheduler.discard()
+    assert world.said == []
+
+
+def test_a_process_that_kills_itself_in_a_turn_ends_there() -> None:
+    world = World()
+    process = world.process()
+    process.call_soon(process.kill)
+    process.call_soon(world.say, "after death")
+    world.scheduler.run(1_000_000)
+    assert world.said == []
+
+
+def test_a_paused_process_waits_and_does_everything_when_resumed() -> None:
+    world = World()
+    process = world.process()
+    process.call_later(0.1, world.say, "timer")
+    process.pause()
+    world.scheduler.run(5_000_000)
+    assert world.said == []
+    process.resume()
+    world.scheduler.run(6_000_000)
+    assert world.said == [(5_000, "timer")]
+
+
+def test_what_a_callback_raises_is_told_and_the_process_goes_on() -> None:
+    world = World()
+    process = world.process()
+    process.call_soon(lambda: 1 / 0)
+    process.call_soon(world.say, "still here")
+    world.scheduler.run(1_000_000)
+    assert [type(error) for error in world.raised] == [ZeroDivisionError]
+    assert len(world.said) == 1
+
+
+def test_a_task_that_failed_unseen_is_told() -> None:
+    world = World()
+    process = world.process()
+
+    async def fails() -> None:
+        raise ValueError("unseen")
+
+    world.start(process, fails())
+    world.scheduler.run(1_000_000)
+    process._tasks.clear()
+    assert [str(error) for error in world.raised] == ["unseen"]
+
+
+def _race(seed: int) -> list[tuple[int, str]]:
+    world = World(seed)
+
+    async def work(name: str) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+            world.said.append((world.scheduler.now_us, name))
+
+    for name in "abc":
+        process = world.process(name)
+        world.start(process, work(name))
+    world.scheduler.run(1_000_000)
+    assert len(world.said) == 15
+    return world.said
+
+
+def test_processes_overtake_each_other_as_the_seed_says() -> None:
+    assert _race(1) == _race(1)
+    orders = {"".join(name for _, name in _race(seed)) for seed in range(10)}
+    assert len(orders) > 5
+
+
+def test_run_stops_when_told() -> None:
+    world = World()
+    stop: Callable[[], bool] = lambda: len(world.said) == 2  # noqa: E731
+    for second in range(1, 5):
+        world.scheduler.call_at(second * 1_000_000, world.say, "x")
+    assert world.scheduler.run(10_000_000, stop)
+    assert world.scheduler.now_us == 2_000_000
+    assert not world.scheduler.run(10_000_000, lambda: False)
+
+
+def test_a_cancelled_handle_does_nothing() -> None:
+    world = World()
+    process = world.process()
+    for handle in (process.call_soon(world.say, "a"), process.call_later(1, world.say, "b")):
+        handle.cancel()
+        assert handle.cancelled()
+    world.scheduler.run(2_000_000)
+    assert world.said == []
+
+
+def test_threads_are_refused() -> None:
+    with pytest.raises(AssertionError, match="no threads"):
+        World().process().run_in_executor(None, print)
+
+
+def test_a_wall_clock_steps_and_a_monotonic_one_does_not() -> None:
+    world = World()
+    clock = VirtualClock(world.scheduler, wall_offset_ms=7)
+    wall, monotonic = clock.wall_ms(), clock.monotonic_ms()
+    world.scheduler.run(1_000_000)
+    clock.step(-60_000)
+    assert clock.wall_ms() == wall + 1_000 - 60_000
+    assert clock.monotonic_ms() == monotonic + 1_000
+
+
+def test_entropy_is_its_name() -> None:
+    one, same, other = SeededEntropy("a"), SeededEntropy("a"), SeededEntropy("b")
+    assert one.token(8) == same.token(8) != other.token(8)
+    assert one.stream("x").random() == same.stream("x").random() != one.stream("y").random()
