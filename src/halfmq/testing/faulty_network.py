@@ -302,7 +302,6 @@ class End(asyncio.Transport):
             self.lost = True
             self._closing = True
             self.into.drop()
-            self.out.dead = self.out.dead or error is not None
             self.network.forget(self)
             self.protocol.connection_lost(error)
 

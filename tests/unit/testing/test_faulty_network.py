@@ -10,7 +10,7 @@ from halfmq.testing.faulty_network import End, FaultyNetwork, Manners
 from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
 
 ADDRESS = Address("10.0.0.1", 10_911)
-CALM = Manners(spike_chance=0.0, cut_chance=0.5, joined_chance=0.2)
+CALM = Manners(spike_chance=0.0, cut_chance=0.5, joined_chance=0.0)
 
 
 class Peer(asyncio.Protocol):
