@@ -83,8 +83,16 @@ class BrokerConfig:
         if not 1 <= settings.check_interval_ms <= settings.check_interval_max_ms:
             raise UsageError(
                 f"check interval {settings.check_interval_ms} ms not possible",
-                hint=f"1 to {settings.check_interval_max_ms} ms",
+                hint=f"1 to {settings.check_interval_max_ms} ms, which is the longest interval",
             )
+        for name, value in (
+            ("time for an answer to a check", settings.check_answer_ms),
+            ("number of checks in flight", settings.checks_in_flight_max),
+        ):
+            if value < 1:
+                raise UsageError(f"{name} {value} not possible: nobody would be asked", hint="1 or more")
+        if settings.undecided_max < 0 or settings.undecided_bytes_max < 0:
+            raise UsageError("limits on what is undecided cannot be negative", hint="0 takes no transactions at all")
         if self.retention_ms < 0 or self.retention_bytes < 0:
             raise UsageError("a retention cannot be negative", hint="0 keeps everything")
         return self

@@ -14,7 +14,9 @@ _OPAQUE = 1
 _READ_BYTES = 1 << 18
 
 
-def ask(address: Address, code: int, ext: Mapping[str, str], timeout_s: float) -> Request[dict[str, str]]:
+def ask(
+    address: Address, code: int, ext: Mapping[str, str], timeout_s: float, body: bytes = b""
+) -> Request[dict[str, str]]:
     """The answer, whatever its code.
 
     Raises:
@@ -29,7 +31,7 @@ def ask(address: Address, code: int, ext: Mapping[str, str], timeout_s: float) -
     with stream:
         stream.settimeout(timeout_s)
         try:
-            stream.sendall(header.encode_request(code, _OPAQUE, ext))
+            stream.sendall(header.encode_request(code, _OPAQUE, ext, body))
             answer = _answer(stream)
         except OSError as error:
             raise SendTimeout(

@@ -52,9 +52,25 @@ def serve(
     check_interval_ms: Annotated[
         int,
         typer.Option(
-            help="From a check answered UNKNOWN to the next; doubles from there. Without answer: 5 s at least."
+            help="From a check answered UNKNOWN to the next; doubles from there. Without answer: --check-answer-ms at least."
         ),
     ] = limits.CHECK_INTERVAL_MS,
+    check_interval_max_ms: Annotated[
+        int, typer.Option(help="The longest interval between two checks of one transaction.")
+    ] = limits.CHECK_INTERVAL_MAX_MS,
+    check_answer_ms: Annotated[
+        int, typer.Option(help="How long a check may be answered before somebody else is asked; also the lease.")
+    ] = limits.CHECK_ANSWER_MS,
+    checks_in_flight_max: Annotated[
+        int, typer.Option(help="Checks of one producer group that may wait for answers at once.")
+    ] = limits.CHECKS_IN_FLIGHT_MAX,
+    undecided_max: Annotated[
+        int,
+        typer.Option(help="Undecided transactions of one producer group; 0: no transactions. See halfmq tx limits."),
+    ] = limits.UNDECIDED_MAX,
+    undecided_bytes_max: Annotated[
+        int, typer.Option(help="Bytes of the undecided messages of one producer group.")
+    ] = limits.UNDECIDED_BYTES_MAX,
     auto_create_topics: Annotated[bool, typer.Option(help="Make a topic when it is first used.")] = True,
     ports_file: Annotated[
         Path | None, typer.Option(help="Write the ports here as JSON when listening (for tests and scripts).")
@@ -87,6 +103,11 @@ def serve(
             auto_create_topics=auto_create_topics,
             check_immunity_ms=check_immunity_ms,
             check_interval_ms=check_interval_ms,
+            check_interval_max_ms=check_interval_max_ms,
+            check_answer_ms=check_answer_ms,
+            checks_in_flight_max=checks_in_flight_max,
+            undecided_max=undecided_max,
+            undecided_bytes_max=undecided_bytes_max,
         ),
     )
     raise typer.Exit(run(config, ports_file=ports_file, verbose=verbose))

@@ -1,10 +1,12 @@
-"""``halfmq tx``: what is undecided, why, and a verdict by hand. Asks a running halfmq broker.
+"""``halfmq tx``: what is undecided, why, and a verdict by hand; limits and policy of producer groups. Asks a running broker.
 
-Exit status: 0 done, 1 failed, 2 wrong use, 3 no such transaction, 4 refused (the opposite verdict stands, or messages are
-missing), 5 not known whether it happened. Data goes to standard output, everything else to standard error.
+Exit status: 0 done, 1 failed, 2 wrong use, 3 no such transaction, 4 refused (the opposite verdict stands, messages are
+missing, or nobody can be asked now), 5 not known whether it happened, 6 asked and still undecided. Data goes to standard
+output, everything else to standard error.
 """
 
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import Annotated, NoReturn
 
@@ -16,8 +18,9 @@ from halfmq.client.connector import parse_url
 from halfmq.core.transaction.listing import UNDECIDED, UNKNOWN
 from halfmq.core.transaction.story import span
 from halfmq.errors import HalfmqError, OutcomeUnknown, UsageError
-from halfmq.model.pending import PendingTransaction
+from halfmq.model.pending import GroupStats, PendingTransaction
 from halfmq.wire.remoting import operators as wire
+from halfmq.wire.remoting import producer_groups as groups
 from halfmq.wire.remoting.codes import EXT_POSITION, EXT_REPEATED, EXT_VERDICT, ResponseCode
 from halfmq.wire.remoting.header import Request
 
@@ -25,10 +28,11 @@ app = typer.Typer(
     help="See undecided transactions, and settle one by hand.", no_args_is_help=True, add_completion=False
 )
 
-FAILED, USAGE, NOT_FOUND, REFUSED, UNKNOWN_OUTCOME = 1, 2, 3, 4, 5
+FAILED, USAGE, NOT_FOUND, REFUSED, UNKNOWN_OUTCOME, STILL_UNDECIDED = 1, 2, 3, 4, 5, 6
 _STATUS: dict[int, int] = {
     ResponseCode.INVALID_PARAMETER: USAGE,
     ResponseCode.ILLEGAL_OPERATION: REFUSED,
+    ResponseCode.SYSTEM_BUSY: REFUSED,
     ResponseCode.SERVICE_NOT_AVAILABLE: REFUSED,
 }
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -45,6 +49,8 @@ _Reason = Annotated[str, typer.Option(help="Why, for whoever reads the broker's 
 _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where there is no terminal.")]
 _URL = "rocketmq://127.0.0.1:9876"
 _TIMEOUT_S = 10.0
+#: How often `check` looks whether its answer came, seconds.
+_LOOK_S = 0.2
 
 
 @app.command("list")
@@ -72,7 +78,9 @@ def list_(
 
 
 def _row(row: PendingTransaction) -> tuple[str, ...]:
-    if not row.producers:
+    if row.set_aside:
+        following = f"set aside ({row.set_aside})"
+    elif not row.producers:
         following = "nobody to ask"
     else:
         following = f"in {span(row.next_check_in_ms)}" if row.next_check_in_ms else "due"
@@ -100,6 +108,147 @@ def show(
         typer.echo("\n".join(sentences))
     if state == UNKNOWN:
         raise typer.Exit(NOT_FOUND)
+
+
+@app.command()
+def check(
+    tx_id: _Id,
+    group: _Group = "",
+    wait: Annotated[float, typer.Option(help="Seconds to wait for what the producer says.")] = 10.0,
+    url: _Url = _URL,
+    timeout: _Timeout = _TIMEOUT_S,
+) -> None:
+    """Ask the producer of one transaction now, also about one that was set aside. Never inside its immunity."""
+    answer = _ask(url, groups.HMQ_ASK, {wire.EXT_GROUP: group, wire.EXT_ID: tx_id}, timeout)
+    found = answer.ext.get(wire.EXT_GROUP, group)
+    whom = answer.ext.get(groups.EXT_CLIENT) or "whoever fetches the checks of the group next"
+    typer.echo(f"asked {whom}, for the time number {answer.ext.get(groups.EXT_CHECKS)}", err=True)
+    until = time.monotonic() + wait
+    while True:
+        found, state, sentences = _story(url, tx_id, found, timeout)
+        waits = any("waits for the answer" in line or "goes to the next client" in line for line in sentences[-1:])
+        if state != UNDECIDED or not waits or time.monotonic() >= until:
+            break
+        time.sleep(_LOOK_S)
+    typer.echo("\n".join(sentences))
+    if state == UNDECIDED:
+        raise typer.Exit(STILL_UNDECIDED)
+
+
+@app.command()
+def stats(
+    group: Annotated[str, typer.Option(help="Only this producer group.")] = "",
+    url: _Url = _URL,
+    timeout: _Timeout = _TIMEOUT_S,
+    as_json: _Json = False,
+) -> None:
+    """Figures of the producer groups: what is undecided, who could be asked, recent verdicts, limits and policy."""
+    rows = groups.decode_stats(_ask(url, groups.HMQ_STATS, {wire.EXT_GROUP: group}, timeout).body)
+    if as_json:
+        typer.echo(msgspec.json.encode(rows))
+        return
+    if rows:
+        head = (
+            "GROUP",
+            "UNDECIDED",
+            "OLDEST",
+            "SET ASIDE",
+            "ASKED",
+            "PRODUCERS",
+            "BYTES",
+            "COMMITTED",
+            "ROLLED BACK",
+            "POLICY",
+        )
+        _table(head, map(_figures, rows))
+        typer.echo(f"verdicts are those of the last {span(rows[0].counted_ms)}", err=True)
+    undecided = sum(row.undecided for row in rows)
+    typer.echo(f"{undecided} undecided in {len(rows)} groups", err=True)
+
+
+def _figures(row: GroupStats) -> tuple[str, ...]:
+    return (
+        row.group,
+        f"{row.undecided} of {row.undecided_max}",
+        span(row.oldest_ms) if row.undecided else "-",
+        str(row.set_aside),
+        str(row.in_flight),
+        str(row.producers),
+        str(row.message_bytes),
+        str(row.committed),
+        str(row.rolled_back),
+        _policy(row.check_limit, row.past_limit, row.skip_age_ms),
+    )
+
+
+def _policy(check_limit: int, past_limit: str, skip_age_ms: int) -> str:
+    parts = []
+    if check_limit:
+        parts.append(f"{past_limit} after {check_limit} checks")
+    if skip_age_ms:
+        parts.append(f"set-aside at {span(skip_age_ms)}")
+    return ", ".join(parts) or "waits for ever"
+
+
+@app.command("limits")
+def limits_(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Producer group.")],
+    check_limit: Annotated[
+        int | None, typer.Option(help="Checks before --past-limit takes effect; 0: none, it waits for ever.")
+    ] = None,
+    past_limit: Annotated[
+        str | None, typer.Option(metavar="rollback|set-aside|wait", help="What becomes of it then.")
+    ] = None,
+    skip_age: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="Set aside what is older, such as 72h; 0s: never.")
+    ] = None,
+    undecided_max: Annotated[
+        int | None, typer.Option(help="Undecided transactions; 0: none at all, -1: as the broker's.")
+    ] = None,
+    undecided_bytes_max: Annotated[
+        int | None, typer.Option(help="Bytes of undecided messages; -1: as the broker's.")
+    ] = None,
+    operator: Annotated[str, typer.Option(envvar="HALFMQ_OPERATOR", help="Who sets this: goes into the log.")] = "",
+    yes: _Yes = False,
+    url: _Url = _URL,
+    timeout: _Timeout = _TIMEOUT_S,
+    as_json: _Json = False,
+) -> None:
+    """Limits and policy of a producer group: see them, or set what is given. Without a policy a transaction waits for ever."""
+    if check_limit == 0 and past_limit is None:
+        past_limit = "wait"
+    if past_limit == "wait" and check_limit is None:
+        check_limit = 0
+    if past_limit not in (None, "wait", "rollback", "set-aside"):
+        _fail(f"{past_limit!r} is none of rollback, set-aside and wait", USAGE)
+    change = groups.ProducerChange(
+        check_limit,
+        past_limit,  # type: ignore[arg-type]  # looked at above
+        None if skip_age is None else _span_ms(skip_age),
+        undecided_max,
+        undecided_bytes_max,
+    )
+    if not change.is_empty and not operator:
+        _fail("say who sets this: --operator NAME", USAGE)
+    if past_limit == "rollback" and not yes:
+        typer.echo(
+            "the broker will roll back what its application has not decided, whatever the application's database says",
+            err=True,
+        )
+        _confirm(group, f"Type the group's name to give {group} this policy")
+    fields = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: operator}
+    body = b"" if change.is_empty else groups.encode_change(change)
+    stands = groups.decode_limits(_ask(url, groups.HMQ_PRODUCER, fields, timeout, body).body)
+    if as_json:
+        typer.echo(msgspec.json.encode(stands))
+        return
+    by = f" (set by {stands.set_by})" if stands.set_by else ""
+    typer.echo(f"policy: {_policy(stands.check_limit, stands.past_limit, stands.skip_age_ms)}{by}")
+    for what, own, brokers in (
+        ("undecided transactions", stands.undecided_max, stands.broker_undecided_max),
+        ("bytes of undecided messages", stands.undecided_bytes_max, stands.broker_undecided_bytes_max),
+    ):
+        typer.echo(f"{what}: at most {brokers}, as the broker's" if own < 0 else f"{what}: at most {own}")
 
 
 @app.command()
@@ -138,7 +287,11 @@ def _resolve(
     if state == UNKNOWN:
         raise typer.Exit(NOT_FOUND)
     if state == UNDECIDED and not yes:
-        _confirm(verdict, tx_id)
+        typer.echo(
+            f"{verdict} overrides what the application's database says. If its producer can be started, it will answer.",
+            err=True,
+        )
+        _confirm(tx_id, f"Type the transaction id to {verdict} it")
     fields = {
         wire.EXT_GROUP: found,
         wire.EXT_ID: tx_id,
@@ -151,19 +304,15 @@ def _resolve(
     typer.echo(f"{tx_id} of group {found} is {already}{ext.get(EXT_VERDICT)}, at log position {ext.get(EXT_POSITION)}")
 
 
-def _confirm(verdict: str, tx_id: str) -> None:
+def _confirm(name: str, prompt: str) -> None:
     """
     Raises:
         typer.Exit: nobody can be asked, or it was something else that was typed.
     """
-    typer.echo(
-        f"{verdict} overrides what the application's database says. If its producer can be started, it will answer.",
-        err=True,
-    )
     if not _has_terminal():
         _fail("nobody confirms this: give --yes", USAGE)
-    if typer.prompt(f"Type the transaction id to {verdict} it", err=True).strip() != tx_id:
-        _fail("that is another id; nothing was done", FAILED)
+    if typer.prompt(prompt, err=True).strip() != name:
+        _fail("that is another one; nothing was done", FAILED)
 
 
 def _has_terminal() -> bool:
@@ -179,13 +328,13 @@ def _story(url: str, tx_id: str, group: str, timeout: float) -> tuple[str, str, 
     )
 
 
-def _ask(url: str, code: int, ext: dict[str, str], timeout: float) -> Request[dict[str, str]]:
+def _ask(url: str, code: int, ext: dict[str, str], timeout: float, body: bytes = b"") -> Request[dict[str, str]]:
     try:
-        answer = ask(parse_url(url)[0], code, ext, timeout)
+        answer = ask(parse_url(url)[0], code, ext, timeout, body)
     except UsageError as error:
         _fail(str(error), USAGE)
     except OutcomeUnknown as error:
-        _fail(str(error), UNKNOWN_OUTCOME if code == wire.HMQ_RESOLVE else FAILED)
+        _fail(str(error), UNKNOWN_OUTCOME if code == wire.HMQ_RESOLVE or body else FAILED)
     except HalfmqError as error:
         _fail(str(error), FAILED)
     if answer.code != ResponseCode.SUCCESS:

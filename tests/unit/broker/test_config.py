@@ -26,6 +26,10 @@ from halfmq.model.settings import BrokerSettings
         {"settings": BrokerSettings(check_interval_ms=0)},
         {"settings": BrokerSettings(check_interval_ms=60_001)},
         {"settings": BrokerSettings(check_immunity_ms=-1)},
+        {"settings": BrokerSettings(check_answer_ms=0)},
+        {"settings": BrokerSettings(checks_in_flight_max=0)},
+        {"settings": BrokerSettings(undecided_max=-1)},
+        {"settings": BrokerSettings(undecided_bytes_max=-1)},
     ],
 )
 def test_setting_that_cannot_work_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:

@@ -35,7 +35,8 @@ def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
         "--data", str(tmp_path), "--host", "0.0.0.0", "--port", "0", "--name-port", "1", "--advertise-host", "mq",
         "--durability", "memory", "--segment-bytes", "131072", "--checkpoint-interval-ms", "9", "--retention-hours", "0.5",
         "--retention-bytes", "7", "--retention-check-ms", "8", "--disk-reserve-bytes", "6", "--check-immunity-ms", "5",
-        "--check-interval-ms", "4", "--no-auto-create-topics", "--connections-max", "3", "--ports-file", str(tmp_path / "ports.json"), "-v",
+        "--check-interval-ms", "4", "--check-interval-max-ms", "40", "--check-answer-ms", "41", "--checks-in-flight-max", "42",
+        "--undecided-max", "43", "--undecided-bytes-max", "44", "--no-auto-create-topics", "--connections-max", "3", "--ports-file", str(tmp_path / "ports.json"), "-v",
     ]  # fmt: skip
     assert CliRunner().invoke(app, ["serve", *flags]).exit_code == 0
     config: BrokerConfig = served["config"]
@@ -44,6 +45,9 @@ def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
     assert (config.retention_ms, config.retention_bytes, config.retention_check_ms) == (1_800_000, 7, 8)
     assert (config.disk_reserve_bytes, config.connections_max) == (6, 3)
     assert (config.settings.check_immunity_ms, config.settings.check_interval_ms) == (5, 4)
+    assert (config.settings.check_interval_max_ms, config.settings.check_answer_ms) == (40, 41)
+    assert config.settings.checks_in_flight_max == 42
+    assert (config.settings.undecided_max, config.settings.undecided_bytes_max) == (43, 44)
     assert not config.settings.auto_create_topics
     assert served["ports_file"] == tmp_path / "ports.json"
     assert served["verbose"]

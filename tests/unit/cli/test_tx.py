@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 from tests.support.in_process import Running, serving
+from tests.support.raw_client import RawClient
+from tests.unit.broker.test_back_check import answered, next_check
 from typer.testing import CliRunner, Result
 
 from halfmq.cli import tx
+from halfmq.model.settings import BrokerSettings
 
 ONE = "AC10000100002A9F0000000000000001"
 TWO = "AC10000100002A9F0000000000000002"
@@ -74,3 +77,117 @@ async def test_exit_codes_tell_scripts_what_is_wrong(tmp_path: Path) -> None:
         assert (await run(running, "commit", "T-1", "--operator", "ada", "--yes")).exit_code == 4
     nobody = await run(running, "list")
     assert (nobody.exit_code, "is the broker running" in nobody.output) == (1, True)
+
+
+QUICK = BrokerSettings(check_immunity_ms=50, check_interval_ms=60_000, check_answer_ms=60_000)
+
+
+async def answer_check(client: RawClient, wanted: int) -> None:
+    client.tell(37, answered(await next_check(client), wanted))
+
+
+async def test_check_asks_now_and_tells_what_came_of_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        client = await running.client()
+        await client.heartbeat("me", producers=["P"])
+        await client.half("orders", b"one", unique=ONE)
+        await answer_check(client, 0)
+        task = asyncio.create_task(answer_check(client, 0))
+        unknown = await run(running, "check", ONE)
+        await task
+        assert (unknown.exit_code, "asked me, for the time number 2" in unknown.stderr) == (6, True)
+        assert "was UNKNOWN" in unknown.stdout
+        task = asyncio.create_task(answer_check(client, 8))
+        settled = await run(running, "check", ONE)
+        await task
+        assert (settled.exit_code, "is COMMITTED" in settled.stdout) == (0, True)
+        assert (await run(running, "check", ONE)).exit_code == 4
+        assert (await run(running, "check", "never")).exit_code == 1
+
+
+async def test_check_without_anybody_to_ask_says_so(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        client = await running.client()
+        await client.half("orders", b"one", unique=ONE)
+        await asyncio.sleep(0.06)
+        refused = await run(running, "check", ONE)
+        assert (refused.exit_code, "no producer of group 'P'" in refused.output) == (4, True)
+
+
+async def test_check_gives_up_waiting_and_says_who_was_asked(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        client = await running.client()
+        await client.heartbeat("me", producers=["P"])
+        await client.half("orders", b"one", unique=ONE)
+        await next_check(client)
+        running.state.producer_groups["P"].in_flight.clear()
+        silent = await run(running, "check", ONE, "--wait", "0.3")
+        assert (silent.exit_code, "waits for the answer of me" in silent.stdout) == (6, True)
+
+
+async def test_stats_show_groups_and_their_policy(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        assert "0 undecided in 0 groups" in (await run(running, "stats")).output
+        await client.half("orders", b"one", unique=ONE)
+        await run(running, "limits", "P", "--check-limit", "15", "--past-limit", "set-aside", "--operator", "ada")
+        shown = await run(running, "stats")
+        assert "set-aside after 15 checks" in shown.stdout
+        assert "1 of 1000000" in shown.stdout
+        (row,) = json.loads((await run(running, "stats", "--group", "P", "--json")).stdout)
+        assert (row["group"], row["undecided"], row["check_limit"], row["set_by"]) == ("P", 1, 15, "ada")
+
+
+async def test_limits_are_seen_set_and_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(tmp_path) as running:
+        assert "policy: waits for ever\n" in (await run(running, "limits", "P")).stdout
+        set_ = await run(
+            running, "limits", "P", "--skip-age", "72h", "--undecided-max", "5", "--operator", "ada"
+        )  # fmt: skip
+        assert "policy: set-aside at 3 days (set by ada)" in set_.stdout
+        assert "undecided transactions: at most 5\n" in set_.stdout
+        assert "as the broker's" in set_.stdout
+        ask_first = await run(
+            running, "limits", "P", "--check-limit", "3", "--past-limit", "rollback", "--operator", "ada"
+        )
+        assert (ask_first.exit_code, "--yes" in ask_first.output) == (2, True)
+        monkeypatch.setattr(tx, "_has_terminal", lambda: True)
+        policy = ("limits", "P", "--check-limit", "3", "--past-limit", "rollback", "--operator", "ada")
+        assert (await run(running, *policy, typed="Q\n")).exit_code == 1
+        confirmed = await run(running, *policy, typed="P\n")
+        assert "rollback after 3 checks, set-aside at 3 days" in confirmed.stdout
+        gone = await run(running, "limits", "P", "--past-limit", "wait", "--skip-age", "0s", HALFMQ_OPERATOR="bob")
+        assert "policy: waits for ever (set by bob)" in gone.stdout
+        stands = json.loads((await run(running, "limits", "P", "--json")).stdout)
+        assert (stands["undecided_max"], stands["check_limit"]) == (5, 0)
+
+
+async def test_limits_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        for arguments in (
+            ("--check-limit", "3"),
+            ("--check-limit", "3", "--past-limit", "commit", "--operator", "ada"),
+            ("--check-limit", "3", "--operator", "ada"),
+            ("--skip-age", "5s", "--operator", "ada"),
+            ("--skip-age", "soon", "--operator", "ada"),
+            ("--undecided-max", "-2", "--operator", "ada"),
+        ):
+            assert (await run(running, "limits", "P", *arguments)).exit_code == 2, arguments
+        assert "waits for ever" in (await run(running, "limits", "P")).stdout
+
+
+async def test_list_says_what_was_set_aside(tmp_path: Path) -> None:
+    settings = BrokerSettings(check_immunity_ms=50, check_interval_ms=50, check_interval_max_ms=50, check_answer_ms=50)
+    async with serving(tmp_path, settings=settings) as running:
+        client = await running.client()
+        await run(running, "limits", "P", "--check-limit", "1", "--past-limit", "set-aside", "--operator", "ada")
+        await client.heartbeat("me", producers=["P"])
+        await client.half("orders", b"one", unique=ONE)
+        for _ in range(100):
+            listed = await run(running, "list")
+            if "set aside (checks)" in listed.stdout:
+                break
+            await asyncio.sleep(0.02)
+        else:
+            raise AssertionError(listed.stdout)
+        assert "The policy of group P set it aside" in (await run(running, "show", ONE)).stdout
