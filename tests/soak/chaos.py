@@ -32,6 +32,8 @@ PAUSE_S = (0.1, 4.5)
 CUT_EVERY_S = (1.0, 5.0)
 FILL_EVERY_S = (6.0, 18.0)
 FULL_S = (0.5, 3.0)
+#: The broker is killed when so many transactions finished in this life of it, at least.
+BROKER_WARM = 20
 #: A victim that does nothing for so long is killed all the same.
 PATIENCE_S = 6.0
 #: The broker may not come back while the disk is full; not longer than this after it was freed.
@@ -170,7 +172,7 @@ class Chaos:
         if now - self._kill_at > PATIENCE_S:
             return True
         if self._victim is self._broker:
-            return self._broker.look() and self.load.total > self._load_at_broker_start + 5
+            return self._broker.look() and self.load.total >= self._load_at_broker_start + BROKER_WARM
         return self._victim.is_warm
 
     def _kill(self) -> None:

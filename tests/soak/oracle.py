@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Engine, select
 
-from halfmq.testing.history.events import AnyEvent, HalfAsked, QueueRead, Seen
+from halfmq.testing.history.events import Answered, AnyEvent, HalfAsked, QueueRead, Seen
 from halfmq.testing.history.reader import files_of
 from tests.soak import tables
 from tests.soak.plan import CREDITS_GROUP
@@ -57,11 +57,12 @@ def read_books(engines: Iterable[Engine]) -> Books:
 
 
 class Sight(NamedTuple):
-    """All that readers noted. ``asked``: group by transaction, of each half that left."""
+    """All that was noted. ``asked``: group by transaction, of each half that left; ``prepared``: where one was answered."""
 
     seen: list[Seen]
     read: list[QueueRead]
     asked: dict[str, str]
+    prepared: set[str]
     #: Lines that were cut off by the death of their writer, each the last one of its file.
     torn_lines: int
 
@@ -81,6 +82,8 @@ def take_in(events: Iterable[AnyEvent]) -> Sight:
     seen: list[Seen] = []
     read: list[QueueRead] = []
     asked: dict[str, str] = {}
+    prepared: set[str] = set()
+    waiting: dict[tuple[str, str], str] = {}
     for event in events:
         match event:
             case Seen():
@@ -89,7 +92,12 @@ def take_in(events: Iterable[AnyEvent]) -> Sight:
                 read.append(event)
             case HalfAsked():
                 asked[event.tx] = event.group
-    return Sight(seen, read, asked, 0)
+                waiting[event.by, event.op] = event.tx
+            case Answered():
+                tx = waiting.pop((event.by, event.op), None)
+                if tx is not None and event.outcome == "ok":
+                    prepared.add(tx)
+    return Sight(seen, read, asked, prepared, 0)
 
 
 class Found(NamedTuple):

@@ -47,7 +47,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="ro
     disk: str
     #: In the databases, by producer group: orders that are there.
     committed: dict[str, int]
-    #: Transactions whose halves left and that are in no database.
+    #: Transactions of which the broker acknowledged a half, and that are in no database.
     rolled_back: int
     messages: int
     #: Verdicts by who said them, and records of each kind, as the retained log tells.

@@ -41,7 +41,7 @@ NUDGE_S = 6.0
 #: From this share of the kills on, nothing begins that may not be asked about for long.
 LATE = 0.6
 #: How many lives of a service have a death of their own, and how far they come.
-MORTAL = 0.4
+MORTAL = 0.6
 JAVA_POINTS = (
     "before-local-commit", "in-local-transaction", "after-local-commit", "in-check", "check-decided",
 )  # fmt: skip
@@ -73,7 +73,7 @@ class Mortal(Child):
             dies = dice.random() < MORTAL
             self.point = dice.choice(points) if dies and not self.immortal else ""
             rare = "check" in self.point
-            count = dice.randint(1, 4) if rare else dice.randint(1, 150)
+            count = dice.randint(1, 4) if rare else dice.randint(1, 80)
             return command(life, f"{self.point}:{count}" if self.point else "")
 
         super().__init__(plan, kind, name, mortal)
@@ -337,7 +337,7 @@ def summary(
         seconds=round(seconds, 1), kills=dict(Tally(kill.kind for kill in chaos.kills)), pauses=dict(chaos.pauses),
         fills=dict(chaos.fills), cuts=chaos.cuts, refused_starts=chaos.refused_starts,
         disk=settings.disk.kind if settings.disk else "none", committed=dict(committed),
-        rolled_back=len(sight.asked.keys() - books.orders.keys()), messages=len(books.lines), log=dict(counts),
+        rolled_back=len(sight.prepared - books.orders.keys()), messages=len(books.lines), log=dict(counts),
         settle_seconds=round(settle_seconds, 1), restart_seconds_max=round(max(company.broker.ready_seconds), 2),
         looked_at={**found.looked_at, "torn lines": sight.torn_lines}, differences=found.differences,
     )  # fmt: skip

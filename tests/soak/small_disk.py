@@ -85,3 +85,14 @@ class SmallDisk:
 
 def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+def can_mount(directory: Path) -> bool:
+    """Whether a small file system can be had here."""
+    disk = SmallDisk(directory)
+    try:
+        disk.mount()
+    except CannotMount:
+        return False
+    disk.unmount()
+    return True

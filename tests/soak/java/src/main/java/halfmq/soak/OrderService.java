@@ -118,7 +118,7 @@ public final class OrderService implements TransactionListener {
                 // The client asked several times; whether each attempt was refused it does not tell.
                 notes.write("answered", "op", operation, "outcome", "unknown");
             }
-            Thread.sleep(50);
+            Thread.sleep(200);
         }
     }
 

@@ -1,0 +1,140 @@
+"""What goes wrong with a broker or an application, planted into what a round collected. Each names the difference."""
+
+from collections.abc import Callable
+
+from halfmq.testing.history.events import QueueRead, Seen
+from tests.soak.oracle import Books, Sight, What
+
+Plant = Callable[[Books, Sight], None]
+
+
+def _copy(one: Seen, **fields: object) -> Seen:
+    return Seen(**{name: getattr(one, name) for name in one.__struct_fields__} | fields)  # type: ignore[arg-type]
+
+
+def _order(books: Books, *, at_least: int) -> str:
+    return next(tx for tx, (_, messages) in books.orders.items() if messages >= at_least)
+
+
+def _end_of_queue(sight: Sight, topic: str, queue: int) -> int:
+    return max(read.end for read in sight.read if (read.topic, read.queue) == (topic, queue))
+
+
+def _append(books: Books, sight: Sight, one: Seen) -> None:
+    """Visible at the end of its queue, for every reader; and consumed."""
+    end = _end_of_queue(sight, one.topic, one.queue)
+    readers = {read.reader for read in sight.read}
+    sight.seen.extend(_copy(one, reader=reader, by=reader, queue_offset=end) for reader in readers)
+    sight.read[:] = [
+        QueueRead(t_us=read.t_us, by=read.by, reader=read.reader, topic=read.topic, queue=read.queue, first=read.first,
+                  end=end + 1 if (read.topic, read.queue) == (one.topic, one.queue) else read.end)
+        for read in sight.read
+    ]  # fmt: skip
+    books.credits.append((one.message, one.tx, one.index, What(one.topic, one.crc)))
+
+
+def _unsee(sight: Sight, tx: str, number: int = -1) -> None:
+    sight.seen[:] = [one for one in sight.seen if one.tx != tx or number not in (-1, one.index)]
+
+
+def row_missing(books: Books, sight: Sight) -> None:
+    """The database lost an order whose messages are visible, or never had it."""
+    tx = _order(books, at_least=1)
+    del books.orders[tx]
+    del books.markers[tx]
+    for key in [key for key in books.lines if key[0] == tx]:
+        del books.lines[key]
+
+
+def messages_lost(books: Books, sight: Sight) -> None:
+    _unsee(sight, _order(books, at_least=1))
+
+
+def one_message_lost(books: Books, sight: Sight) -> None:
+    _unsee(sight, _order(books, at_least=2), 1)
+
+
+def phantom(books: Books, sight: Sight) -> None:
+    _append(books, sight, _copy(sight.seen[0], message="NOBODYS", tx="nobodys", index=0))
+
+
+def duplicate(books: Books, sight: Sight) -> None:
+    _append(books, sight, sight.seen[0])
+
+
+def body_altered(books: Books, sight: Sight) -> None:
+    first = sight.seen[0]
+    sight.seen[:] = [
+        _copy(one, crc=one.crc ^ 1) if (one.tx, one.index) == (first.tx, first.index) else one for one in sight.seen
+    ]
+
+
+def another_topic(books: Books, sight: Sight) -> None:
+    key = next(iter(books.lines))
+    books.lines[key] = books.lines[key]._replace(topic="Elsewhere")
+
+
+def two_at_one_place(books: Books, sight: Sight) -> None:
+    sight.seen.append(_copy(sight.seen[0], by="other", message="ANOTHER"))
+
+
+def seen_and_gone(books: Books, sight: Sight) -> None:
+    """A message that a reader had, and that is not in the queue any more."""
+    first = sight.seen[0]
+    end = _end_of_queue(sight, first.topic, first.queue)
+    sight.seen.append(_copy(first, message="GONE", queue_offset=end + 3))
+
+
+def hole(books: Books, sight: Sight) -> None:
+    reader = sight.read[0].reader
+    at = next(at for at, one in enumerate(sight.seen) if one.reader == reader)
+    gone = sight.seen[at]
+    sight.seen[:] = [
+        one for one in sight.seen
+        if (one.reader, one.topic, one.queue, one.queue_offset) != (reader, gone.topic, gone.queue, gone.queue_offset)
+    ]  # fmt: skip
+
+
+def not_consumed(books: Books, sight: Sight) -> None:
+    books.credits.pop()
+
+
+def consumed_twice(books: Books, sight: Sight) -> None:
+    books.credits.append(books.credits[0])
+
+
+def marker_missing(books: Books, sight: Sight) -> None:
+    del books.markers[_order(books, at_least=1)]
+
+
+def marked_without_order(books: Books, sight: Sight) -> None:
+    books.markers["never-written"] = "C"
+
+
+def half_an_order(books: Books, sight: Sight) -> None:
+    """The database itself tore: an order without one of its lines, which is visible."""
+    del books.lines[_order(books, at_least=2), 1]
+
+
+#: The plant, and how the first word of each difference must begin.
+PLANTS: dict[Plant, set[str]] = {
+    row_missing: {"phantom"},
+    messages_lost: {"lost", "hole", "consumed too often"},
+    one_message_lost: {"torn", "hole", "consumed too often"},
+    phantom: {"phantom"},
+    duplicate: {"twice"},
+    body_altered: {"altered", "not consumed", "consumed too often"},
+    another_topic: {"altered"},
+    two_at_one_place: {"strange"},
+    seen_and_gone: {"lost", "twice", "not consumed"},
+    hole: {"hole"},
+    not_consumed: {"not consumed"},
+    consumed_twice: {"consumed too often"},
+    marker_missing: {"fence"},
+    marked_without_order: {"fence"},
+    half_an_order: {"phantom", "database"},
+}
+
+
+def kinds(differences: list[str]) -> set[str]:
+    return {difference.partition(":")[0] for difference in differences}

@@ -1,0 +1,68 @@
+"""The comparison of databases and readers is not blind: each difference is planted alone and seen, none is seen without."""
+
+import pytest
+
+from halfmq.testing.history.events import Event, HalfAsked, QueueRead, Seen
+from tests.soak.oracle import Books, Sight, What, compare, take_in
+from tests.soak.plan import CREDITS_GROUP
+from tests.soak.plants import PLANTS, Plant, kinds
+
+TOPICS = ("a", "b")
+
+
+def collected() -> tuple[Books, Sight]:
+    """Ten orders of one to three messages, one rolled back, over two queues; two watchers and the consumers agree."""
+    books = Books({}, {}, {}, [])
+    events: list[Event] = []
+    ends = dict.fromkeys(TOPICS, 0)
+    for number in range(10):
+        tx, messages = f"tx-{number}", number % 3 + 1
+        for index in range(messages):
+            topic = TOPICS[(number + index) % 2]
+            what = What(topic, number * 10 + index)
+            message = f"M-{number}-{index}"
+            events.append(
+                HalfAsked(t_us=1, by="service", op=message, group="g", tx=tx, index=index, message=message, topic=topic)
+            )
+            if number == 4:
+                continue
+            events += [
+                Seen(t_us=2, by=reader, reader=reader, message=message, topic=topic, queue=0, queue_offset=ends[topic],
+                     tx=tx, index=index, crc=what.crc)
+                for reader in ("watcher", "witness", CREDITS_GROUP)
+            ]  # fmt: skip
+            ends[topic] += 1
+            books.lines[tx, index] = what
+            books.credits.append((message, tx, index, what))
+        if number != 4:
+            books.orders[tx] = ("g", messages)
+        books.markers[tx] = "R" if number == 4 else "C"
+    events += [
+        QueueRead(t_us=3, by=reader, reader=reader, topic=topic, queue=0, first=0, end=end)
+        for reader in ("watcher", "witness")
+        for topic, end in ends.items()
+    ]
+    return books, take_in(events)  # type: ignore[arg-type]
+
+
+def test_nothing_is_seen_where_all_agree() -> None:
+    found = compare(*collected())
+    assert found.differences == []
+    assert found.looked_at["rows in the databases"] == found.looked_at["visible messages"] == 17
+    assert found.looked_at["orders"] == 9
+
+
+@pytest.mark.parametrize(("plant", "seen"), PLANTS.items(), ids=lambda one: getattr(one, "__name__", ""))
+def test_each_difference_planted_alone_is_seen(plant: Plant, seen: set[str]) -> None:
+    books, sight = collected()
+    plant(books, sight)
+    assert kinds(compare(books, sight).differences) == seen
+
+
+def test_reader_that_was_overtaken_by_retention_is_said_to_have_seen_nothing_before() -> None:
+    books, sight = collected()
+    late = [
+        QueueRead(t_us=3, by=one.by, reader=one.reader, topic=one.topic, queue=0, first=2, end=one.end)
+        for one in sight.read
+    ]
+    assert kinds(compare(books, sight._replace(read=late)).differences) == {"unseen"}

@@ -1,0 +1,45 @@
+"""The record goes on over runs, and counts only what was checked."""
+
+from pathlib import Path
+
+from tests.soak.record import Kill, Record, Round, Summary, read_lines
+
+
+def kill(number: int, kind: str = "broker", undecided: int = 3) -> Kill:
+    return Kill(round=number, at_s=1.0, kind=kind, whom=f"{kind}.1", how="SIGKILL", load=100, undecided=undecided)
+
+
+def finished(number: int, differences: list[str]) -> Round:
+    return Round(
+        round=number, seed="1", commit="abc", started="2026-11-21", seconds=60, kills={"broker": 2}, pauses={}, fills={},
+        cuts=0, refused_starts=0, disk="ext4", committed={"g": 10}, rolled_back=1, messages=20, log={}, settle_seconds=3,
+        restart_seconds_max=1, looked_at={}, differences=differences,
+    )  # fmt: skip
+
+
+def test_second_run_goes_on_behind_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    assert Summary(read_lines(path)).next_round == 0
+    for number in range(2):
+        record = Record(path)
+        record.write(kill(number))
+        record.write(kill(number, "java", undecided=0))
+        record.write(finished(number, []))
+    total = Summary(read_lines(path))
+    assert (len(total.kills), total.next_round, total.differences) == (4, 2, 0)
+    assert list(total.rows()) == [
+        ("broker, SIGKILL", 2, 2, "100 (100)", "3 (3)"),
+        ("java, SIGKILL", 2, 0, "100 (100)", "0 (0)"),
+    ]
+
+
+def test_kills_of_a_round_that_was_broken_off_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    record = Record(path)
+    record.write(kill(0))
+    record.write(finished(0, ["lost: one"]))
+    record.write(kill(1))
+    with path.open("ab") as file:
+        file.write(b'{"what":"kill","rou')
+    total = Summary(read_lines(path))
+    assert (len(total.kills), total.next_round, total.differences) == (1, 2, 1)

@@ -1,0 +1,106 @@
+"""A short soak, with everybody in it, and a look at whether it would have seen what it did not see.
+
+``make test`` runs it with some twenty kills. For more: ``python -m tests.soak --kills 1000 --directory DIR``.
+"""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from halfmq.testing.history.checker import check_files
+from tests.compat.toolchain import require_java
+from tests.soak.oracle import Books, Sight, compare, read_sight
+from tests.soak.plan import JAVA_GROUP, POSTGRES_GROUP, SQLITE_GROUP
+from tests.soak.plants import PLANTS, Plant, kinds
+from tests.soak.processes import CHECKOUT
+from tests.soak.record import Kill, Round, read_lines
+from tests.soak.round import BOOKS
+from tests.soak.small_disk import can_mount
+
+pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.postgres, pytest.mark.timeout(600)]
+
+KILLS = int(os.environ.get("HALFMQ_SOAK_KILLS", "20"))
+SEED = int(os.environ.get("HALFMQ_SOAK_SEED", "0")) or random.SystemRandom().randrange(1, 1_000_000)
+
+
+class Soaked(NamedTuple):
+    kills: list[Kill]
+    round: Round
+    directory: Path
+    output: str
+
+
+@pytest.fixture(scope="module")
+def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
+    require_java()
+    directory = tmp_path_factory.mktemp("soak")
+    disk = [] if can_mount(directory) else ["--no-disk-full"]
+    command = [
+        sys.executable, "-m", "tests.soak", "--kills", str(KILLS), "--round-kills", str(KILLS), "--seed", str(SEED),
+        "--directory", str(directory), "--retention", "10", "--keep", *disk,
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=560)
+    output = done.stdout + done.stderr
+    if done.returncode == 2:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(output)
+    assert done.returncode == 0, f"seed {SEED}\n{output}"
+    lines = list(read_lines(directory / "record.jsonl"))
+    rounds = [line for line in lines if isinstance(line, Round)]
+    assert len(rounds) == 1, output
+    return Soaked([line for line in lines if isinstance(line, Kill)], rounds[0], directory / "round-000", output)
+
+
+def test_databases_and_messages_agree_after_kills_of_everybody(soaked: Soaked) -> None:
+    print(soaked.output)
+    assert soaked.round.differences == []
+    assert len(soaked.kills) == sum(soaked.round.kills.values()) == KILLS
+    assert soaked.round.committed.keys() == {SQLITE_GROUP, POSTGRES_GROUP, JAVA_GROUP}
+    assert sum(soaked.round.committed.values()) > 10 * KILLS
+    assert soaked.round.rolled_back > 0
+    assert soaked.round.kills["broker"] > 0
+
+
+def test_kills_fall_into_load_and_undecided_transactions(soaked: Soaked) -> None:
+    assert sum(kill.load > 0 for kill in soaked.kills) > len(soaked.kills) / 2
+    assert sum(kill.undecided > 0 for kill in soaked.kills) > len(soaked.kills) / 2
+
+
+def test_every_look_looked_at_something(soaked: Soaked) -> None:
+    looked = soaked.round.looked_at
+    assert looked["rows in the databases"] == looked["visible messages"] == looked["effects of consumers"] > 0
+    by_promise = {name: count for name, count in looked.items() if name.startswith("promise")}
+    assert len(by_promise) > 8
+    # What a restart took back can only be counted where something is missing.
+    idle = {name for name, count in by_promise.items() if not count}
+    assert all("after a restart" in name for name in idle), idle
+
+
+def evidence(soaked: Soaked) -> tuple[Books, Sight]:
+    books = msgspec.msgpack.decode((soaked.directory / BOOKS).read_bytes(), type=Books)
+    return books, read_sight(soaked.directory / "history")
+
+
+@pytest.mark.parametrize(("plant", "seen"), PLANTS.items(), ids=lambda one: getattr(one, "__name__", ""))
+def test_difference_planted_into_the_real_evidence_is_seen(soaked: Soaked, plant: Plant, seen: set[str]) -> None:
+    books, sight = evidence(soaked)
+    plant(books, sight)
+    assert kinds(compare(books, sight).differences) == seen
+
+
+def test_checker_sees_what_is_planted_into_the_real_histories(soaked: Soaked, tmp_path: Path) -> None:
+    """One line of the evidence says the opposite: the database of an order that is visible."""
+    assert check_files([soaked.directory / "history"]).clean
+    lines = (soaked.directory / "history" / "conductor.jsonl").read_text().splitlines(keepends=True)
+    at = next(at for at, line in enumerate(lines) if '"e":"local"' in line and "COMMITTED" in line)
+    lines[at] = lines[at].replace("COMMITTED", "ROLLED_BACK")
+    for path in (soaked.directory / "history").glob("*.jsonl"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "conductor.jsonl").write_text("".join(lines))
+    assert not check_files([tmp_path]).clean
