@@ -39,9 +39,9 @@ PLANTS: Final = (
         1,
         "a commit leaves no verdict in memory",
         "core/apply.py",
-        "    verdict = (group_name, tx_id, True, offset, state.batch_time_ms, halves, places)\n"
+        "    verdict = (group_name, tx_id, True, offset, state.batch_time_ms, halves, places, decided_by)\n"
         "    remember_verdict(state, group, verdict)",
-        "    verdict = (group_name, tx_id, True, offset, state.batch_time_ms, halves, places)",
+        "    verdict = (group_name, tx_id, True, offset, state.batch_time_ms, halves, places, decided_by)",
     ),
     Plant(
         "row-says-rolled-back",
@@ -157,8 +157,8 @@ PLANTS: Final = (
         3,
         "verdicts before a snapshot are not remembered behind it",
         "core/snapshot.py",
-        '            ("verdicts", list(state.verdicts)),\n',
-        '            ("verdicts", []),\n',
+        '            ("decided", list(state.verdicts)),\n',
+        '            ("decided", []),\n',
     ),
     # --- 4, all or none
     Plant(
@@ -289,9 +289,8 @@ PLANTS: Final = (
         7,
         "a check that was not answered is not asked again",
         "core/transaction/check_schedule.py",
-        "            group.ready.extend(ids)\n            state.asking[name] = None\n",
-        "            group.ready.extend(tx_id for tx_id in ids if not group.undecided[tx_id].checks)\n"
-        "            state.asking[name] = None\n",
+        "                group.ready.extend(ids)\n",
+        "                group.ready.extend(tx_id for tx_id in ids if not group.undecided[tx_id].checks)\n",
     ),
     Plant(
         "checks-lost-at-snapshot",
