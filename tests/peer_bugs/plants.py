@@ -14,6 +14,7 @@ from sqlalchemy import select
 
 from halfmq import AsyncClient, Outcome
 from halfmq.broker import broker as broker_module
+from halfmq.broker.back_check import BackCheck
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.sends import Sends
@@ -392,7 +393,13 @@ def any_member_answers_for_the_group(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def first_member_is_always_asked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(check_schedule, "_member_in_turn", lambda group: next(iter(group.members)))
+    send = BackCheck.send
+
+    def to_the_first(self: Any, check: Any) -> None:
+        members = self._pump.state.producer_groups[check.group].members
+        send(self, check._replace(connection=next(iter(members), check.connection)))
+
+    patch.setattr(BackCheck, "send", to_the_first)
 
 
 # --- clients ---------------------------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ import json
 from typing import Any, NamedTuple
 
 from halfmq.broker.config import BrokerConfig
+from halfmq.core.commands import SetProducer
+from halfmq.core.decision import Done
 from halfmq.model import properties as props
-from halfmq.model.settings import BrokerSettings
+from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 from halfmq.model.stored_message import decode
 from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.world import DATA, HandClock, Life, Peer
@@ -134,6 +136,14 @@ class Stage:
         """A plain message, to move the log on."""
         self._serial += 1
         return self.ask(310, send_ext(topic, "G", 0, {"UNIQ_KEY": f"PLAIN{self._serial:027d}"}), body)
+
+    def opts_in(self, group: str, *, check_limit: int, past_limit: PastLimit) -> None:
+        """The owner of the group says what shall become of transactions that asking does not settle."""
+        told: list[object] = []
+        settings = ProducerSettings(group, check_limit, past_limit, set_by="kim")
+        self.life.broker._pump.submit(SetProducer(settings), lambda _, reply: told.append(reply))
+        self.life.settle()
+        assert [type(reply) for reply in told] == [Done], f"the policy was refused: {told}"
 
     # --- transactions
 

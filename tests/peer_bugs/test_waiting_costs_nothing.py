@@ -1,7 +1,7 @@
 """An undecided transaction waits as long as it takes: no count, no clock and no silence ends it."""
 
-from halfmq.model.settings import BrokerSettings
-from tests.peer_bugs.stage import COMMIT, DAY, HOUR, LOG, MINUTE, ROLLBACK, SECOND, SEGMENT_BYTES, UNKNOWN, Stage
+from halfmq.model.settings import BrokerSettings, PastLimit
+from tests.peer_bugs.stage import COMMIT, DAY, HOUR, LOG, MINUTE, ROLLBACK, SECOND, SEGMENT_BYTES, UNKNOWN, Half, Stage
 
 
 def test_immune_transaction_is_neither_asked_nor_counted() -> None:
@@ -9,12 +9,14 @@ def test_immune_transaction_is_neither_asked_nor_counted() -> None:
     for 600 s of rest was thrown away at the fifteenth round, 450 s old, without its producer ever having been asked.
 
     Here: while others are asked again and again, and while producers come and go, a transaction that is immune for an
-    hour costs nothing; its first check comes when the hour is over, is number 1, and settles it.
+    hour costs nothing, also where its group opted into ROLLBACK after 15 checks; its first check comes when the hour is over,
+    is number 1, and settles it.
     """
     stage = Stage()
-    producer = stage.producer("orders-1")
+    stage.opts_in("P", check_limit=15, past_limit=PastLimit.ROLLBACK)
+    producer = stage.producer("orders-1", "P", "Q")
     stage.half("order-slow", b"slow", CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
-    stage.half("order-busy", b"busy")
+    stage.half("order-busy", b"busy", group="Q")
     asked_of_the_other = 0
     for minute in range(60):
         stage.pass_time(MINUTE - (minute == 59), SECOND)
@@ -24,7 +26,7 @@ def test_immune_transaction_is_neither_asked_nor_counted() -> None:
             stage.answers(producer, check, UNKNOWN)
         if minute % 20 == 19:
             stage.leaves(producer)
-            producer = stage.producer(f"orders-{minute}")
+            producer = stage.producer(f"orders-{minute}", "P", "Q")
     assert asked_of_the_other > 15, f"the other one was asked {asked_of_the_other} times only"
     stage.checks(producer)
     stage.pass_time(2 * SECOND)
@@ -39,17 +41,18 @@ def test_transaction_waits_for_its_producer_and_no_attempt_is_counted() -> None:
     it is known whether anybody can be asked. A service that is down for 7.5 minutes loses every message that it had not
     settled, those of committed orders too: they are moved aside and nobody is told.
 
-    Here: with no producer alive for ten hours nothing is asked and nothing is counted, the broker says why it waits, and
-    the producer that comes back is asked at once, for the first time.
+    Here: with no producer alive for ten hours nothing is asked and nothing is counted, also where the group opted into
+    ROLLBACK after 15 checks; the broker says why it waits, and the producer that comes back is asked at once, for the first
+    time.
     """
     stage = Stage()
+    stage.opts_in("P", check_limit=15, past_limit=PastLimit.ROLLBACK)
     producer = stage.producer("orders-1")
     stage.half("order-1")
     stage.leaves(producer)
     stage.pass_time(10 * HOUR, 10 * SECOND)
     assert stage.undecided() == {"order-1"}, "given up while there was nobody to ask"
-    story = stage.ask(29_003, {"txId": "order-1"}).body.decode()
-    assert "connected" in story, f"the story does not say that nobody is there to be asked: {story}"
+    assert "connected" in story(stage, "order-1"), f"it does not say that nobody is there: {story(stage, 'order-1')}"
     producer = stage.producer("orders-2")
     stage.pass_time(SECOND)
     checks = stage.checks(producer)
@@ -120,43 +123,58 @@ def test_full_disk_gives_up_nothing_and_counts_nothing() -> None:
     """RocketMQ (DefaultTransactionalMessageCheckListener): after fifteen checks a half is moved to another topic; if that
     write fails, a line is logged and the half is skipped all the same. It is in neither place.
 
-    Here nothing is moved aside. The same disk that takes no more keeps even the record of a check from being written:
-    then nobody is asked and nothing is counted, however long; when there is room again it goes on with the next number, and
-    the transaction is settled by its producer.
+    Here the record that sets a transaction aside, for a group that opted into it, finds no room, and neither does that of
+    a check. Then nothing is set aside, nobody is asked and nothing is counted, however long; when there is room again one is set
+    aside and the other asked with the next number, and both are settled by their producer.
     """
     stage = Stage(settings=BrokerSettings(check_interval_max_ms=5 * SECOND))
-    producer = stage.producer("orders-1")
-    half = stage.half("order-1")
-    last = 0
-    while last < 16:
-        stage.pass_time(5 * SECOND, 5 * SECOND)
+    stage.opts_in("P", check_limit=15, past_limit=PastLimit.SET_ASIDE)
+    producer = stage.producer("orders-1", "P", "Q")
+    limited, patient = stage.half("order-1", b"limited"), stage.half("order-2", b"patient", group="Q")
+    change = to_fill_the_disk_with(stage)
+    last = {"order-1": 0, "order-2": 0}
+    while min(last.values()) < 15:
+        stage.pass_time(SECOND)
         for check in stage.checks(producer):
-            last = check.number
+            last[check.tx_id] = check.number
             stage.answers(producer, check, UNKNOWN)
-    stage.disk.fill(0)
-    for body in (bytes(4_000), bytes(500), b""):
-        for _ in range(200):
-            if stage.send(body=body).code != 0:
-                break
-    while stage.life.state.log_end % SEGMENT_BYTES:  # checks take the room that is left
-        before = stage.life.state.log_end
-        stage.pass_time(MINUTE, 10 * SECOND)
-        if stage.life.state.log_end == before:
-            break
-    asked = [check.number for check in stage.checks(producer)]
-    last = max([last, *asked])
+    assert last["order-1"] == 15, f"asked {last}, with a limit of 15"
+    fill_the_disk(stage, change)
     stage.pass_time(20 * MINUTE, 10 * SECOND)
     assert stage.checks(producer) == [], "asked although it could not be recorded"
     assert stage.is_serving, "the broker stopped"
-    assert stage.undecided() == {"order-1"}, "given up, since a write failed"
+    left = stage.undecided("P") | stage.undecided("Q")
+    assert left == {"order-1", "order-2"}, f"given up, since a write failed: {left} is left"
+    assert "set it aside because" not in story(stage, "order-1"), "set aside in memory only"
     stage.disk.heal()
-    stage.pass_time(5 * MINUTE)
-    again = [check.number for check in stage.checks(producer)]
-    assert again, "nobody is asked although there is room again"
-    assert again[0] == last + 1, f"counted while nobody could be asked: {last}, then {again}"
-    answer = stage.end(half, COMMIT)
-    assert answer.code == 0, f"given up while the disk was full: {answer}"
-    assert stage.visible() == [b"one"], f"consumers see {stage.visible()}"
+    stage.pass_time(2 * MINUTE)
+    assert "set it aside because" in story(stage, "order-1"), "it is not set aside although there is room again"
+    again = {check.tx_id: check.number for check in reversed(stage.checks(producer))}
+    assert again == {"order-2": last["order-2"] + 1}, f"counted while nobody could be asked: {last}, then {again}"
+    for half in (limited, patient):
+        answer = stage.end(half, COMMIT)
+        assert answer.code == 0, f"given up while the disk was full: {answer}"
+    assert sorted(stage.visible()) == [b"limited", b"patient"], f"consumers see {stage.visible()}"
+
+
+def to_fill_the_disk_with(stage: Stage) -> list[Half]:
+    """Verdicts go on where messages are refused: COMMIT of a half in an older segment takes the room of its body, ROLLBACK
+    hardly any. So they take what is left, to the last bytes."""
+    immune = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "86400"}
+    sizes = [4_000] * 50 + [0] * 80
+    return [stage.half(f"{n}", bytes(size), topic="S", group="S", **immune) for n, size in enumerate(sizes)]
+
+
+def fill_the_disk(stage: Stage, halves: list[Half]) -> None:
+    stage.disk.fill(0)
+    refused = [stage.end(half, COMMIT).code == 14 for half in halves[:50]]
+    refused += [stage.end(half, ROLLBACK).code == 14 for half in halves[50:]]
+    assert refused[-1], "there is still room for verdicts"
+
+
+def story(stage: Stage, tx_id: str) -> str:
+    """Why it waits, in the broker's words."""
+    return stage.ask(29_003, {"txId": tx_id}).body.decode()
 
 
 def test_half_that_cannot_be_moved_is_tried_for_ever_and_never_skipped() -> None:
