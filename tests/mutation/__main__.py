@@ -31,6 +31,10 @@ def main() -> int:
     plants = [plant for plant in PLANTS if not arguments.names or plant.name in arguments.names]
     rows: list[dict[str, Any]] = []
     console = Console()
+    already = hunt(None, arguments.hunters, arguments.first, arguments.seeds, everybody=False)["caught"]
+    if already:
+        console.print(f"red without any plant, so nothing can be shown: {already[0]}", highlight=False)
+        return 2
     with Progress(console=console) as progress:
         task = progress.add_task("plants", total=len(plants))
         for plant in plants:
@@ -48,14 +52,18 @@ def main() -> int:
     return 0 if caught == len(rows) else 1
 
 
-def hunt(plant: Plant, hunters: list[str], first: int, seeds: int, *, everybody: bool) -> dict[str, Any]:
-    """Let each hunter look in turn, up to the first that catches it; all of them with ``everybody``."""
+def hunt(plant: Plant | None, hunters: list[str], first: int, seeds: int, *, everybody: bool) -> dict[str, Any]:
+    """Let each hunter look in turn, up to the first that catches it; all of them with ``everybody``.
+
+    Without a plant: what they catch then is no catch.
+    """
     began = time.monotonic()
     caught: list[Caught] = []
     with tempfile.TemporaryDirectory(prefix="halfmq-plant-") as directory:
         source = Path(directory)
         shutil.copytree(ROOT / "src", source, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-        plant_into(source / "halfmq", plant)
+        if plant is not None:
+            plant_into(source / "halfmq", plant)
         for name in hunters:
             found = HUNTERS[name](source, first, seeds)
             if found is not None:
@@ -63,7 +71,7 @@ def hunt(plant: Plant, hunters: list[str], first: int, seeds: int, *, everybody:
                 if not everybody:
                     break
     return {
-        "name": plant.name, "promise": plant.promise, "says": plant.says, "caught": [found._asdict() for found in caught],
+        **(plant._asdict() if plant is not None else {}), "caught": [found._asdict() for found in caught],
         "seconds": round(time.monotonic() - began, 1),
     }  # fmt: skip
 

@@ -48,10 +48,11 @@ def by_simulation(source: Path, first: int, seeds: int) -> Caught | None:
     )
     if code == 0:
         return None
-    if code == 1:
+    try:
         last = json.loads(text.strip().splitlines()[-1])
         return Caught("simulation", int(last["seed"]) - first + 1, _cut(str(last["violation"])))
-    return Caught("simulation", 1, _cut(text.strip().splitlines()[-1] if text.strip() else f"exit code {code}"))
+    except (ValueError, KeyError, IndexError):
+        raise RuntimeError(f"the simulation ended with {code}, and without a result:\n{text[-2_000:]}") from None
 
 
 def by_power_loss(source: Path, first: int, seeds: int) -> Caught | None:
