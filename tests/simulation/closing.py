@@ -22,6 +22,7 @@ from halfmq.model.records import (
 )
 from halfmq.model.stored_message import StoredMessage
 from halfmq.model.stored_message import decode as decode_message
+from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
 from halfmq.testing.faulty_disk import FaultyDisk
 from halfmq.testing.history.events import Local, Logged, QueueRead, Seen
@@ -75,12 +76,12 @@ def seen_of(body: bytes, now_us: int, by: str, reader: str) -> list[Seen]:
     found, at = [], 0
     while at < len(body):
         message, offset, size = decode_message(body, at)
-        found.append(_seen(message, offset, now_us, by, reader))
+        found.append(seen(message, offset, now_us, by, reader))
         at += size
     return found
 
 
-def _seen(message: StoredMessage, offset: int, now_us: int, by: str, reader: str) -> Seen:
+def seen(message: StoredMessage, offset: int, now_us: int, by: str, reader: str) -> Seen:
     pairs = properties.to_dict(message.properties)
     transactional = pairs.get("TRAN_MSG") == "true"
     unique = pairs.get("UNIQ_KEY", "")
@@ -118,7 +119,12 @@ def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None) -
     """The state that a start from ``disk`` comes to; ``records`` gets all that were redone."""
     assert host.broker is not None
     store = Store.open(
-        disk, DATA, entropy=SeededEntropy("redo"), segment_bytes=host.swarm.segment_bytes, reserve_bytes=0
+        disk,
+        DATA,
+        entropy=SeededEntropy("redo"),
+        segment_bytes=host.swarm.segment_bytes,
+        make_syncer=HandFlush,
+        reserve_bytes=0,
     )
     if records is not None:
         redone = store.redo
@@ -219,8 +225,13 @@ def final_looks(chronicle: Chronicle, promises: Promises, databases: dict[str, D
         if event.store_time_ms < last.get(place[:2], 0):
             raise Violation(f"Time: store times of {place[:2]} go back at {place[2]}", event.tx or event.message)
         last[place[:2]] = event.store_time_ms
+    by_hand = {
+        event.tx
+        for event in chronicle.events
+        if type(event) is Logged and event.decided_by == "operator" and event.kind in ("commit", "rollback")
+    }
     for tx in promises.txs.values():
-        _look_at_transaction(tx, places, databases.get(tx.group), counts, log_start)
+        _look_at_transaction(tx, places, databases.get(tx.group), counts, log_start, by_hand)
     for plain in promises.plains.values():
         if plain.acked is not None and plain.acked[0] >= log_start:
             counts["look durable plain"] += 1
@@ -237,16 +248,15 @@ def _sent_twice_on_one_connection(promises: Promises, message: str) -> bool:
 
 
 def _look_at_transaction(
-    tx: Any, places: dict[str, Any], database: Database | None, counts: Any, log_start: int
+    tx: Any, places: dict[str, Any], database: Database | None, counts: Any, log_start: int, by_hand: set[str]
 ) -> None:
     shown = [half.message in places for half in tx.halves.values()]
-    operator = any(by == "operator" for _, by in tx.asked.values())
     truth = "COMMITTED" if database is not None and database.rows.get(tx.tx) == "C" else "ROLLED_BACK"
     if any(shown):
         counts["look all or none"] += 1
         if not all(shown):
             raise Violation(f"All or none: {tx.tx} shows {shown}", tx.tx)
-    if operator:
+    if tx.tx in by_hand or (log_start and any(by == "operator" for _, by in tx.asked.values())):
         return
     counts["look database"] += 1
     if any(shown) and truth != "COMMITTED":

@@ -87,10 +87,10 @@ class Machine:
     def spawn(self, process: ProcessLoop, work: Coroutine[Any, Any, None]) -> Any:
         """A task whose failure is a bug."""
         task = process.create_task(work)
-        task.add_done_callback(self._look)
+        task.add_done_callback(self._ended)
         return task
 
-    def _look(self, task: Any) -> None:
+    def _ended(self, task: Any) -> None:
         if not task.cancelled() and task.exception() is not None and self.process is not None:
             self.around.on_raised(self.process, task.exception())
 

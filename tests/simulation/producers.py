@@ -29,6 +29,7 @@ class _Life:
         )
         self.client.answer_checks(self.log, None)
         self.client.add_check("block", self.check)
+        self.client.add_check("", self.check)  # of stock clients of the same group
         self.client.add_listener(OrderListener(self))
 
     # --- what it sends -----------------------------------------------------------------------------------------------

@@ -20,11 +20,14 @@ from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
 from tests.simulation import breakages, closing
 from tests.simulation.broker_host import BrokerHost
 from tests.simulation.chronicle import Chronicle
+from tests.simulation.consumers import GroupConsumer, Watcher
 from tests.simulation.database import Database
 from tests.simulation.faults import Faults
 from tests.simulation.machine import Machine, Surroundings
+from tests.simulation.operators import Operator
 from tests.simulation.producers import Producer
 from tests.simulation.promises import Promises, Violation
+from tests.simulation.stock_producer import StockProducer
 from tests.simulation.swarm import Swarm, draw
 from tests.simulation.wire_tap import WireTap
 
@@ -62,16 +65,25 @@ class Run:
         self.host.on_started = self._broker_started
         groups = [f"service{number}" for number in range(swarm.producer_groups)]
         self.databases = {name: Database(name, self.scheduler, swarm.database_us, seed) for name in groups}
-        self.machines: list[Machine] = [
-            Producer(
-                f"p{number}", self.around, groups[number % len(groups)], self.databases[groups[number % len(groups)]]
-            )
-            for number in range(max(swarm.producers, len(groups)))
-        ]
+        self.machines = self._machines(groups)
         self.faults = Faults(self)
         self.on_started: Callable[[Any], None] = lambda broker: None
         #: What a process raised that none may.
         self.bug: BaseException | None = None
+
+    def _machines(self, groups: list[str]) -> list[Machine]:
+        swarm, around = self.swarm, self.around
+        made: list[Machine] = []
+        for number in range(max(swarm.producers, len(groups))):
+            group = groups[number % len(groups)]
+            made.append(Producer(f"p{number}", around, group, self.databases[group]))
+        for number in range(swarm.stock_producers):
+            group = groups[number % len(groups)]
+            made.append(StockProducer(f"s{number}", around, group, self.databases[group]))
+        made += [GroupConsumer(f"c{number}", around) for number in range(swarm.consumers)]
+        made += [Watcher(f"w{number}", around) for number in range(swarm.watchers)]
+        made += [Operator(f"o{number}", around, self.databases) for number in range(swarm.operators)]
+        return made
 
     # --- what comes up -----------------------------------------------------------------------------------------------
 
@@ -167,11 +179,11 @@ class Run:
         task.result()
         log_start = state.log_start
         closing.note_locals(self.chronicle, self.promises, self.databases)
-        closing.final_looks(self.chronicle, self.promises, self.databases, log_start)
         broker = self.host.broker
         self.host._end_process(close=False)
         self.host.broker = broker
         closing.read_log(self.host, self.chronicle)
+        closing.final_looks(self.chronicle, self.promises, self.databases, log_start)
 
     def end(self) -> None:
         """Nothing of it has any effect any more."""

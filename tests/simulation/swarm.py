@@ -36,6 +36,8 @@ class Swarm:
     workers: int
     think_ms: int
     consumers: int
+    watchers: int
+    operators: int
     topics: tuple[str, ...]
     queues: int
     body_bytes: tuple[int, ...]
@@ -80,7 +82,9 @@ def draw(seed: int) -> Swarm:
         producer_groups=dice.choice((1, 1, 2)),
         workers=dice.choice((1, 2, 3)),
         think_ms=dice.choice((150, 400, 700)),
-        consumers=dice.choice((0, 1, 1, 2)),
+        consumers=dice.choice((0, 0, 1, 2)),
+        watchers=dice.choice((0, 1)),
+        operators=dice.choice((0, 0, 1)),
         topics=TOPICS[: dice.choice((1, 2, 2, 3))],
         queues=dice.choice((1, 1, 2, 4)),
         body_bytes=dice.choice(((10, 40), (100, 300), (20, 600, 4_000))),
