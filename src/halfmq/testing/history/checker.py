@@ -1,0 +1,229 @@
+"""The history checker: recorded events in, violations of the ten promises out.
+
+    report = check_files([Path("history/")])
+    assert report.clean, report.violations[0].text()
+
+Four passes. ``scan`` reads every event once and brings answers to their requests; ``messages`` looks at one message
+after the other, ``transactions`` at one transaction after the other, ``order`` at the places of each queue and of the
+log. Between the passes rows are grouped in memory, or in files when they outgrow the budget (``spill``): the history may
+be larger than the memory.
+
+Time is only used as it can be known: a request happened after it was recorded, an answer before. Two things are in
+order when the answer to one came before the request for the other, and else in either order.
+
+In steps, for who has several sources: ``HistoryCheck(...)``, ``take(source)`` for each, ``report()``.
+"""
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from halfmq.errors import UsageError
+from halfmq.testing.history.events import AnyEvent
+from halfmq.testing.history.messages import Messages
+from halfmq.testing.history.order import Order, Places
+from halfmq.testing.history.reader import EventsSource, Source, Sources, files_of
+from halfmq.testing.history.report import (
+    CHECKS,
+    Evidence,
+    Findings,
+    Found,
+    Looked,
+    Report,
+    Violation,
+    transaction_name,
+)
+from halfmq.testing.history.scan import Scan
+from halfmq.testing.history.spill import MEMORY_PER_BYTE, PARTITIONS_MAX, SpillDirectory
+from halfmq.testing.history.transactions import Transactions
+
+#: Memory for rows, bytes, before they go to files: a history of some 600,000 events stays in memory.
+MEMORY_BYTES: Final = 512 << 20
+#: A smaller budget than this would make more files than it saves.
+MEMORY_BYTES_MIN: Final = 8 << 20
+#: Of a waiting request and its place in memory.
+_WAITING_BYTES: Final = 800
+
+#: Hears (what is done, how much of it, of how much).
+Progress = Callable[[str, int, int], None]
+
+
+def check_files(
+    paths: Sequence[Path], *, memory_bytes: int = MEMORY_BYTES, progress: Progress = lambda what, done, of: None
+) -> Report:
+    """Check the history in these files and directories.
+
+    Raises:
+        UsageError: a file cannot be read or is no history; says which, where and why.
+    """
+    files = files_of(paths)
+    with HistoryCheck(sum(file.size for file in files), memory_bytes=memory_bytes, progress=progress) as check:
+        for file in files:
+            check.take(file)
+        return check.report()
+
+
+def check_events(events: Sequence[AnyEvent], *, memory_bytes: int = MEMORY_BYTES) -> Report:
+    """Check a history in memory, such as that of ``MemoryRecorder``."""
+    source = EventsSource(events)
+    with HistoryCheck(source.size, memory_bytes=memory_bytes) as check:
+        check.take(source)
+        return check.report()
+
+
+class HistoryCheck:
+    """One check. ``size``: bytes of all sources together, at least about. Use as a context manager: it may have files."""
+
+    def __init__(
+        self, size: int, *, memory_bytes: int = MEMORY_BYTES, progress: Progress = lambda what, done, of: None
+    ) -> None:
+        if memory_bytes < MEMORY_BYTES_MIN:
+            raise UsageError(f"a memory budget of {memory_bytes:,} bytes", hint=f"at least {MEMORY_BYTES_MIN:,}")
+        self._started = time.monotonic()
+        self._size = size
+        self._progress = progress
+        #: Half is for what is collected, the rest for the partition at hand.
+        self._held_max = memory_bytes // 2
+        self._directory = SpillDirectory()
+        partitions = min(PARTITIONS_MAX, 1 + size * MEMORY_PER_BYTE // (memory_bytes // 8))
+        if size * MEMORY_PER_BYTE <= self._held_max:
+            partitions = 1
+        self._partitions = partitions
+        self._scan = Scan(partitions, self._directory, memory_bytes // 8 // _WAITING_BYTES)
+        self._sources = Sources()
+        self._files = 0
+        self._held = 0
+        self._read = 0
+        self._collects_garbage = gc.isenabled()
+
+    def __enter__(self) -> Self:
+        # Millions of rows without a cycle among them: looking for one costs more than the check.
+        self._collects_garbage = gc.isenabled()
+        gc.disable()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._directory.close()
+        if self._collects_garbage:
+            gc.enable()
+
+    def take(self, source: Source) -> None:
+        """Read all of ``source``.
+
+        Raises:
+            UsageError: it cannot be read.
+        """
+        self._files += 1
+        base = self._sources.add(source)
+        scan = self._scan
+        for block in source.blocks():
+            scan.block(block, base)
+            self._read += block.size
+            self._held += block.size * MEMORY_PER_BYTE
+            if self._held > self._held_max:
+                scan.spill()
+                self._held = 0
+            self._progress("reading", self._read, max(self._size, self._read))
+
+    def report(self) -> Report:
+        """Judge what was taken; once.
+
+        Raises:
+            UsageError: no event was read, or what was recorded contradicts itself.
+        """
+        scan = self._scan
+        scan.finish()
+        facts = scan.facts
+        events = sum(scan.counts.values())
+        if not events:
+            raise UsageError("the history is empty", hint="its files have no event")
+        if facts.wrong:
+            place, why = min(facts.wrong)
+            name, line = self._sources.name_and_line(place)
+            more = f", and {len(facts.wrong) - 1} more of the kind" if len(facts.wrong) > 1 else ""
+            raise UsageError(f"{name}:{line}: {why}{more}", hint="what was recorded contradicts itself")
+        findings = Findings()
+        places = Places(self._partitions, self._directory)
+        row_bytes = max(1, self._read * MEMORY_PER_BYTE // events)
+
+        def bound() -> None:
+            """Spill what one pass made for the next ones when it gets large."""
+            made = sum(map(len, scan.transactions.parts)) + len(places.places.rows) + sum(map(len, places.keys.parts))
+            if made * row_bytes > self._held_max:
+                scan.transactions.spill()
+                places.spill()
+
+        if self._partitions > 1:
+            scan.spill()
+        messages = Messages(facts, findings, scan.transactions, places)
+        for number, rows in enumerate(scan.messages.partitions()):
+            messages.partition(rows)
+            bound()
+            self._progress("messages", number + 1, self._partitions)
+        transactions = Transactions(facts, findings, places)
+        for number, rows in enumerate(scan.transactions.partitions()):
+            transactions.partition(rows)
+            bound()
+            self._progress("transactions", number + 1, self._partitions)
+        order = Order(facts, findings)
+        order.judge(places.places.sorted(), lambda count: self._progress("order", count, events))
+        for rows in places.keys.partitions():
+            order.keys(rows)
+        return self._tell(findings)
+
+    def _tell(self, findings: Findings) -> Report:
+        scan = self._scan
+        facts = scan.facts
+        violations = [self._violation(found) for found in findings.kept()]
+        order = {kind: number for number, kind in enumerate(findings.counts)}
+        violations.sort(
+            key=lambda one: (
+                order[one.kind], one.events[0].t_us if one.events else -1, one.transaction, one.message, one.sentence,
+            )
+        )  # fmt: skip
+        return Report(
+            events=sum(scan.counts.values()),
+            files=self._files,
+            torn_lines=self._sources.torn,
+            systems=tuple(sorted(facts.systems)),
+            faults=dict(sorted(facts.faults.items())),
+            broker_starts=facts.broker_starts,
+            event_counts=dict(sorted((kind.__struct_config__.tag, count) for kind, count in scan.counts.items())),  # type: ignore[attr-defined]
+            looked=tuple(
+                Looked(check.promise, check.kind, check.what, looked, findings.counts[check.kind])
+                for check, looked in zip(CHECKS, findings.looks, strict=True)
+            ),
+            counts=findings.counts,
+            violations=tuple(violations),
+            notes=tuple(self._notes()),
+            spilled_bytes=self._directory.bytes_written,
+            seconds=round(time.monotonic() - self._started, 3),
+        )
+
+    def _violation(self, found: Found) -> Violation:
+        events = sorted(map(self._evidence, found.places), key=lambda one: (one.t_us, one.by, one.text))
+        return Violation(
+            found.kind, found.promise, transaction_name(found.tx), found.message, found.sentence, tuple(events)
+        )
+
+    def _evidence(self, place: int) -> Evidence:
+        name, line = self._sources.name_and_line(place)
+        event, text = self._sources.event(place)
+        return Evidence(name, line, event.t_us, event.by, text)
+
+    def _notes(self) -> Iterator[str]:
+        scan, facts = self._scan, self._scan.facts
+        if scan.answers_alone:
+            yield f"{scan.answers_alone:,} answers to requests that are in no file: is one missing?"
+        if not facts.reads:
+            yield "no queue was read to its end (queue_read): nothing can be called lost or torn"
+        if facts.settled_us < 0:
+            yield "the run did not settle (settled): nothing can be called stuck"
+        if not facts.log_records:
+            yield "the log was not read (--log DIR): answers are not held against it"
+        if not facts.broker_starts:
+            yield "no broker was restarted (started)"
+        if facts.forgets:
+            yield "durability memory, and the power failed: answers promise nothing, so nothing is called forgotten"

@@ -1,0 +1,150 @@
+"""What holds for a whole history and fits into memory: names, restarts, what was read to the end, where the log lies."""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from typing import Final, NamedTuple
+
+from halfmq.testing.history.events import Began, QueueRead, Settled, Started
+
+#: Number of the queue that is the log itself.
+LOG_QUEUE: Final = 0
+#: Topics whose messages are copies of others: redelivery, and dead letters. A broker's own topics are no messages.
+_COPIES: Final = ("%RETRY%", "%DLQ%")
+_SYSTEM: Final = ("RMQ_SYS_", "SCHEDULE_TOPIC", "rmq_sys_")
+#: A time that never comes.
+FAR: Final = 1 << 62
+
+
+class Read(NamedTuple):
+    """``reader`` saw everything in [first, end) that was visible at ``since_us``; ``end`` was the end then."""
+
+    reader: int
+    first: int
+    end: int
+    since_us: int
+    place: int
+
+
+class Facts:
+    """Filled by the first pass; after ``finish`` asked by all others."""
+
+    def __init__(self) -> None:
+        self.systems: set[str] = set()
+        self.policy_groups: set[str] = set()
+        self.atomic = True
+        self._in_memory = False
+        self.faults: Counter[str] = Counter()
+        #: (topic, queue) to its number. 0 is the log.
+        self.queues: dict[tuple[str, int], int] = {("", -1): LOG_QUEUE}
+        self.queue_names: list[tuple[str, int]] = [("the log", -1)]
+        #: Queues that hold copies, or are the broker's own.
+        self.not_judged: set[int] = set()
+        self.readers: dict[str, int] = {}
+        self.reader_names: list[str] = []
+        self.reads: dict[int, list[Read]] = defaultdict(list)
+        self._reads_by_topic: dict[str, dict[int, list[tuple[int, Read]]]] = {}
+        self._restarts: list[int] = []
+        self.broker_starts = 0
+        #: Of the last Settled; -1: there was none.
+        self.settled_us = -1
+        self.unresolved_groups: frozenset[str] = frozenset()
+        self.log_records = 0
+        #: Offset of the first record, and what the last trim says.
+        self.log_first = FAR
+        self.trimmed_to = -1
+        #: What was acknowledged from here on must be there.
+        self.log_start = FAR
+        #: (place, why): what no recorder can have written.
+        self.wrong: list[tuple[int, str]] = []
+
+    # --- the first pass fills -------------------------------------------------------------------------------------
+
+    def began(self, began: Began) -> None:
+        if began.system:
+            self.systems.add(began.system)
+        self.policy_groups.update(began.policy_groups)
+        self.atomic = self.atomic and began.atomic
+        self._in_memory = self._in_memory or began.durability == "memory"
+
+    def queue_number(self, topic: str, queue: int) -> int:
+        number = self.queues.get((topic, queue))
+        if number is None:
+            number = self.queues[topic, queue] = len(self.queue_names)
+            self.queue_names.append((topic, queue))
+            if topic.startswith((*_COPIES, *_SYSTEM)):
+                self.not_judged.add(number)
+        return number
+
+    def reader_number(self, reader: str) -> int:
+        number = self.readers.get(reader)
+        if number is None:
+            number = self.readers[reader] = len(self.reader_names)
+            self.reader_names.append(reader)
+        return number
+
+    def queue_read(self, read: QueueRead, place: int) -> None:
+        since_us = read.t_us if read.since_us < 0 else read.since_us
+        entry = Read(self.reader_number(read.reader), read.first, read.end, since_us, place)
+        self.reads[self.queue_number(read.topic, read.queue)].append(entry)
+
+    def started(self, started: Started) -> None:
+        if started.epoch or started.whom.startswith("broker"):
+            self._restarts.append(started.t_us)
+            self.broker_starts += 1
+
+    def settled(self, settled: Settled) -> None:
+        if settled.t_us >= self.settled_us:
+            self.settled_us = settled.t_us
+            self.unresolved_groups = frozenset(settled.unresolved_groups)
+
+    def unusable(self, place: int, why: str) -> None:
+        self.wrong.append((place, why))
+
+    def finish(self) -> None:
+        self._restarts.sort()
+        self.log_start = max(self.log_first, self.trimmed_to)
+        for queue, reads in self.reads.items():
+            topic = self.queue_names[queue][0]
+            by_reader = self._reads_by_topic.setdefault(topic, {})
+            for read in reads:
+                by_reader.setdefault(read.reader, []).append((queue, read))
+
+    # --- the others ask -------------------------------------------------------------------------------------------
+
+    def restarted_between(self, first_us: int, then_us: int) -> bool:
+        """Whether a broker came back in (first, then]."""
+        at = bisect_right(self._restarts, first_us)
+        return at < len(self._restarts) and self._restarts[at] <= then_us
+
+    @property
+    def forgets(self) -> bool:
+        """Answers promise nothing here: the power failed, and durability is ``memory``."""
+        return self._in_memory and self.faults["power"] > 0
+
+    def log_must_have(self, offset: int) -> bool:
+        """Whether a record that was acknowledged at this log offset must be in the log as it was read."""
+        return self.log_records > 0 and offset >= self.log_start and not self.forgets
+
+    def place_was_read(self, queue: int, queue_offset: int, visible_us: int) -> Read | None:
+        """A read that had to see what became visible at this place by then."""
+        for read in self.reads.get(queue, ()):
+            if queue_offset >= read.first and visible_us <= read.since_us:
+                return read
+        return None
+
+    def topic_was_read(self, topic: str, queues: tuple[int, ...], visible_us: int) -> Read | None:
+        """One of the reads of a reader that had to see a message of ``topic``, wherever it is in there.
+
+        ``queues``: where it was sent to (-1: anywhere). All that the reader read of the topic must have been there
+        from the first message on, and after that time.
+        """
+        for reads in self._reads_by_topic.get(topic, {}).values():
+            if all(read.first == 0 and visible_us <= read.since_us for _, read in reads):
+                read_queues = {self.queue_names[queue][1] for queue, _ in reads}
+                if all(queue in read_queues or queue < 0 for queue in queues):
+                    return reads[0][1]
+        return None
+
+    def queue_text(self, queue: int, queue_offset: int) -> str:
+        topic, number = self.queue_names[queue]
+        return f"log offset {queue_offset}" if queue == LOG_QUEUE else f"{topic} queue {number} offset {queue_offset}"

@@ -1,0 +1,385 @@
+"""Second pass: all that is known of one message. Plain messages are judged here, those of transactions are summed up.
+
+A message may be at one place only: one offset of one queue, one half record in the log. It must have been sent, with
+the body that was seen, before it was seen. What was acknowledged stays where it was acknowledged.
+
+What goes on to the transaction is one row::
+
+    tx, SUMMARY, message, index, topic, asked at, place, queues asked, ok at, place, log offset of the ok,
+        settled: (verdict, at, place, position)..., may exist, place where it is listed,
+        seen at, place, queue, queue offset, log offset seen, readers, store time, log offsets, place in the log,
+        sharding key, delayed
+
+Times that are not known are ``FAR``; what is not named is -1, a place that there is not is 0.
+"""
+
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Any, Final
+
+from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts
+from halfmq.testing.history.order import Places
+from halfmq.testing.history.report import (
+    AT_DURABLE_LOG,
+    AT_DURABLE_RESTART,
+    AT_MISSED,
+    AT_ONCE,
+    AT_PHANTOM,
+    Findings,
+)
+from halfmq.testing.history.scan import (
+    ASKED,
+    LISTED,
+    LOG_HALF,
+    LOG_MESSAGE,
+    OK,
+    REFUSED,
+    SEEN,
+    SETTLED,
+    SUMMARY,
+    tx_key,
+)
+from halfmq.testing.history.spill import Row, Shuffle
+
+_time_and_place: Final = itemgetter(2, 3)
+_at_most: Final = 4
+
+
+def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        group = groups.get(row[0])
+        if group is None:
+            groups[row[0]] = [row]
+        else:
+            group.append(row)
+    return groups
+
+
+class Sightings:
+    """Of one message: first sight, its place, who saw it."""
+
+    __slots__ = ("at", "offset", "place", "queue", "readers", "store_time", "us")
+
+    def __init__(self) -> None:
+        self.us = FAR
+        self.place = 0
+        self.queue = self.at = self.offset = -1
+        self.readers: tuple[int, ...] = ()
+        self.store_time = 0
+
+
+_NEVER: Final = Sightings()
+
+
+class Messages:
+    """Takes the partitions of ``scan.messages``."""
+
+    def __init__(self, facts: Facts, findings: Findings, transactions: Shuffle, places: Places) -> None:
+        self._facts = facts
+        self._findings = findings
+        self._looks = findings.looks
+        self._transactions = transactions
+        self._places = places
+
+    def partition(self, rows: Iterable[Row]) -> None:
+        usual = self._usual
+        for message, group in grouped(rows).items():
+            if not usual(message, group):
+                self._message(message, group)
+
+    def _usual(self, message: str, rows: list[Row]) -> bool:
+        """Of a transaction, sent once, at most once seen and once in the log: most messages. False: nothing was done.
+
+        Does what ``_message`` would do with it; a test holds the two against each other.
+        """
+        ask: Row | None = None
+        seen: Row | None = None
+        log: Row | None = None
+        for row in rows:
+            kind = row[1]
+            if kind == ASKED:
+                if ask is not None:
+                    return False
+                ask = row
+            elif kind == SEEN:
+                if seen is not None:
+                    return False
+                seen = row
+            elif kind == LISTED or log is not None:
+                return False
+            else:
+                log = row
+        if ask is None:
+            return False
+        (_, _, us, place, us2, place2, outcome, group, tx, index, topic, queue, crc, sharding_key, delay, offset, _, _, _,
+         _, _) = ask  # fmt: skip
+        if not tx or outcome > OK:
+            return False
+        key = f"{group}\n{tx}"
+        if outcome != OK:
+            us2, place2, offset = FAR, 0, -1
+        if log is None:
+            log_offsets: tuple[int, ...] = ()
+            log_place = 0
+        else:
+            if crc and log[7] and log[7] != crc:
+                return False
+            log_offsets = (log[4],)
+            log_place = log[2]
+        if seen is None:
+            seen_row: Row = (FAR, 0, -1, -1, -1, (), 0)
+        else:
+            _, _, seen_us, seen_place, reader, seen_queue, at, seen_offset, store_time, seen_crc, _ = seen
+            if seen_us < us or seen_queue in self._facts.not_judged or (crc and seen_crc and seen_crc != crc):
+                return False
+            seen_row = (seen_us, seen_place, seen_queue, at, seen_offset, (reader,), store_time)
+            self._looks[AT_PHANTOM] += 1
+        if seen is not None or log is not None:
+            self._looks[AT_ONCE] += 1
+        transactions = self._transactions
+        transactions.parts[hash(key) % transactions.count].append(
+            (key, SUMMARY, message, index, topic, us, place, (queue,), us2, place2, offset, (), True, 0, *seen_row,
+             log_offsets, log_place, sharding_key, delay)
+        )  # fmt: skip
+        if offset >= 0:
+            self._places.places.rows.append(
+                (LOG_QUEUE, offset, message, us, us2, -1, place, place2, key, "", (), 0, FAR, 0)
+            )
+        return True
+
+    def _message(self, message: str, rows: list[Row]) -> None:
+        asks: list[Row] = []
+        seens: list[Row] = []
+        logs: list[Row] = []
+        listed: Row | None = None
+        for row in rows:
+            kind = row[1]
+            if kind == ASKED:
+                asks.append(row)
+            elif kind == SEEN:
+                seens.append(row)
+            elif kind == LISTED:
+                listed = row
+            else:
+                logs.append(row)
+        seen = self._sightings(seens) if seens else _NEVER
+        if not asks and listed is None:
+            self._nobody_sent_it(message, seens, logs)
+            return
+        first = min(asks, key=_time_and_place) if asks else None
+        if first is not None:
+            group, tx, asked_us = first[7], first[8], first[2]
+        else:
+            assert listed is not None
+            group, tx, asked_us = listed[3], listed[4], -1
+        key = tx_key(group, tx) if tx else ""
+        if seen.us < FAR or logs:
+            self._looks[AT_ONCE] += 1
+            if seen.us < FAR:
+                self._looks[AT_PHANTOM] += 1
+                if seen.us < asked_us and first is not None:
+                    self._findings.add(
+                        AT_PHANTOM, key, message, "it was seen before anybody sent it", (seen.place, first[3])
+                    )
+            self._same_body(key, message, asks, seens, logs)
+            self._one_place(key, message, seens, logs)
+        if tx:
+            self._sum_up(key, message, asks, first, listed, seen, logs)
+        elif first is not None:
+            self._plain(message, asks, first, seen, logs)
+
+    def _sightings(self, seens: list[Row]) -> Sightings:
+        """Copies (redelivery, dead letters) are not sightings of the message itself."""
+        seen = Sightings()
+        not_judged = self._facts.not_judged
+        for row in seens:
+            _, _, us, place, reader, queue, at, offset, store_time, _, _ = row
+            if queue in not_judged:
+                continue
+            if us < seen.us or (us == seen.us and place < seen.place):
+                seen.us, seen.place, seen.queue, seen.at = us, place, queue, at
+                seen.offset, seen.store_time = offset, store_time
+            if reader not in seen.readers:
+                seen.readers += (reader,)
+        return seen
+
+    # --- what holds for all messages ------------------------------------------------------------------------------
+
+    def _nobody_sent_it(self, message: str, seens: list[Row], logs: list[Row]) -> None:
+        not_judged = self._facts.not_judged
+        places = [row[3] for row in seens if row[5] not in not_judged]
+        in_log = [row for row in logs if row[3] == LOG_MESSAGE and row[5] not in not_judged]
+        if places or in_log:
+            self._looks[AT_PHANTOM] += 1
+            tx = min((row[10] for row in seens), default="")
+            where = "seen" if places else "in the log"
+            self._findings.add(
+                AT_PHANTOM, tx and tx_key("", tx), message, f"it was {where}, but nobody sent it",
+                [*places, *(row[2] for row in in_log)],
+            )  # fmt: skip
+
+    def _same_body(self, key: str, message: str, asks: list[Row], seens: list[Row], logs: list[Row]) -> None:
+        sent = {row[12] for row in asks}
+        if not sent or 0 in sent:
+            return
+        wrong = [row[3] for row in seens if row[9] and row[9] not in sent]
+        wrong += [row[2] for row in logs if row[7] and row[7] not in sent]
+        if wrong:
+            self._findings.add(AT_PHANTOM, key, message, "its body is not one that was sent", [asks[0][3], *wrong])
+
+    def _one_place(self, key: str, message: str, seens: list[Row], logs: list[Row]) -> None:
+        """At one place of the queues, and once in the log (``copy`` is how a log moves a half on, and legal)."""
+        not_judged = self._facts.not_judged
+        if len(seens) > 1:
+            found = {(row[5], row[6]): row[3] for row in reversed(seens) if row[5] not in not_judged}
+            if len(found) > 1:
+                where = sorted(self._facts.queue_text(*one) for one in found)
+                self._findings.add(
+                    AT_ONCE, key, message, f"it stands {len(found)} times: {_some(where)}", sorted(found.values())
+                )
+                return
+        if len(logs) > 1:
+            records = {row[4]: row[2] for row in logs if row[3] in (LOG_MESSAGE, LOG_HALF) and row[5] not in not_judged}
+            if len(records) > 1:
+                text = f"it is {len(records)} times in the log: {_some([f'at {one}' for one in sorted(records)])}"
+                self._findings.add(AT_ONCE, key, message, text, sorted(records.values()))
+
+    # --- messages of transactions ---------------------------------------------------------------------------------
+
+    def _sum_up(
+        self, key: str, message: str, asks: list[Row], first: Row | None, listed: Row | None, seen: Sightings, logs: list[Row]
+    ) -> None:  # fmt: skip
+        index = delay = 0
+        topic = sharding_key = ""
+        asked_us = ok_us = FAR
+        asked_place = ok_place = 0
+        ok_offset = -1
+        queues: tuple[int, ...] = ()
+        settled: tuple[Any, ...] = ()
+        may_exist = False
+        for row in asks:
+            outcome = row[6]
+            if row[11] not in queues:
+                queues += (row[11],)
+            if outcome != REFUSED:
+                may_exist = True
+            if outcome == OK:
+                if ok_offset >= 0 and row[15] not in (-1, ok_offset):
+                    self._two_answers(key, message, ok_us, ok_place, row)
+                if row[4] < ok_us:
+                    ok_us, ok_place, ok_offset = row[4], row[5], row[15]
+            elif outcome == SETTLED and row[19] is not None:
+                settled += ((row[19], row[4], row[5], row[20]),)
+        if first is not None:
+            _, _, asked_us, asked_place, _, _, _, _, _, index, topic, _, _, sharding_key, delay, *_ = first
+        if seen.us < FAR and not topic:
+            topic = self._facts.queue_names[seen.queue][0]
+        transactions = self._transactions
+        transactions.parts[hash(key) % transactions.count].append(
+            (key, SUMMARY, message, index, topic, asked_us, asked_place, queues, ok_us, ok_place, ok_offset, settled,
+             may_exist, 0 if listed is None else listed[2], seen.us, seen.place, seen.queue, seen.at, seen.offset,
+             seen.readers, seen.store_time, tuple([row[4] for row in logs]), logs[0][2] if logs else 0, sharding_key, delay)
+        )  # fmt: skip
+        if ok_offset >= 0:
+            self._places.add(LOG_QUEUE, ok_offset, message, asked_us, ok_us, -1, asked_place, ok_place, key)
+
+    def _two_answers(self, key: str, message: str, ok_us: int, ok_place: int, row: Row) -> None:
+        """The same half was acknowledged at two log offsets."""
+        first_us, then_us = sorted((ok_us, row[4]))
+        if self._facts.restarted_between(first_us, then_us):
+            text = "it was acknowledged at another log offset after the broker came back"
+            self._findings.add(AT_DURABLE_RESTART, key, message, text, (ok_place, row[5]))
+        else:
+            text = "it was acknowledged at two log offsets"
+            self._findings.add(AT_ONCE, key, message, text, (ok_place, row[5]))
+
+    # --- plain messages -------------------------------------------------------------------------------------------
+
+    def _plain(self, message: str, asks: list[Row], first: Row, seen: Sightings, logs: list[Row]) -> None:
+        facts = self._facts
+        asked_us, asked_place, topic, sharding_key, delay = first[2], first[3], first[10], first[13], first[14]
+        oks = sorted((row for row in asks if row[6] == OK), key=itemgetter(4, 5))
+        ok_us, ok_place, ok_offset = (oks[0][4], oks[0][5], oks[0][15]) if oks else (FAR, 0, -1)
+        queue, at = seen.queue, seen.at
+        if queue < 0:
+            queue, at = next(((row[5], row[6]) for row in logs if row[3] == LOG_MESSAGE and row[6] >= 0), (-1, -1))
+        gone = False
+        if oks and not facts.forgets:
+            acked = [
+                (facts.queue_number(row[16] or topic, row[17]), row[18], row) for row in oks if row[17] >= 0 <= row[18]
+            ]
+            gone = (
+                self._moved(message, acked, queue, at, seen)
+                or self._left_the_log(message, ok_offset, ok_place, logs)
+                or (not delay and seen.us == FAR and self._missed(message, asks, topic, oks[0], acked))
+            )
+            if queue < 0 and acked:
+                queue, at = acked[0][:2]
+        if at >= 0 and not delay and not gone and queue not in facts.not_judged:
+            self._places.add(
+                queue, at, message, asked_us, min(ok_us, seen.us), -1, asked_place,
+                ok_place if ok_us <= seen.us else seen.place, "", sharding_key, seen.readers, seen.store_time, seen.us, seen.place,
+            )  # fmt: skip
+        if ok_offset >= 0 and not gone:
+            self._places.add(LOG_QUEUE, ok_offset, message, asked_us, ok_us, -1, asked_place, ok_place, "")
+
+    def _moved(self, message: str, acked: list[tuple[int, int, Row]], queue: int, at: int, seen: Sightings) -> bool:
+        """Acknowledged at one place, and found (or acknowledged again) at another."""
+        facts = self._facts
+        for acked_queue, acked_at, row in acked:
+            if at >= 0:
+                then_queue, then_at, then_us, then_place = queue, at, seen.us, seen.place
+            else:
+                then_queue, then_at, then_us, then_place = *acked[-1][:2], acked[-1][2][4], acked[-1][2][5]
+            restart = facts.restarted_between(row[4], then_us)
+            self._looks[AT_DURABLE_RESTART] += restart
+            if (acked_queue, acked_at) == (then_queue, then_at):
+                continue
+            where = f"{facts.queue_text(acked_queue, acked_at)}, and was at {facts.queue_text(then_queue, then_at)}"
+            if restart:
+                text = f"it was acknowledged at {where} after the broker came back"
+                self._findings.add(AT_DURABLE_RESTART, "", message, text, (row[5], then_place))
+            else:
+                self._findings.add(AT_ONCE, "", message, f"it was acknowledged at {where}", (row[5], then_place))
+            return True
+        return False
+
+    def _left_the_log(self, message: str, ok_offset: int, ok_place: int, logs: list[Row]) -> bool:
+        if ok_offset < 0 or not self._facts.log_must_have(ok_offset):
+            return False
+        self._looks[AT_DURABLE_LOG] += 1
+        if any(row[4] == ok_offset for row in logs):
+            return False
+        text = f"it was acknowledged at log offset {ok_offset}; the log has {_records(logs)}"
+        self._findings.add(AT_DURABLE_LOG, "", message, text, [ok_place, *(row[2] for row in logs)])
+        return True
+
+    def _missed(self, message: str, asks: list[Row], topic: str, ok: Row, acked: list[tuple[int, int, Row]]) -> bool:
+        """Acknowledged, and nobody saw it although all was read."""
+        facts = self._facts
+        if acked:
+            read = facts.place_was_read(acked[0][0], acked[0][1], ok[4])
+        else:
+            read = facts.topic_was_read(topic, tuple({row[11] for row in asks}), ok[4])
+        if read is None:
+            return False
+        reader = facts.reader_names[read.reader]
+        if facts.restarted_between(ok[4], read.since_us):
+            self._looks[AT_DURABLE_RESTART] += 1
+            text = f"it was acknowledged, the broker was restarted, and {reader}, who read everything, never saw it"
+            self._findings.add(AT_DURABLE_RESTART, "", message, text, (ok[3], ok[5], read.place))
+        else:
+            self._looks[AT_MISSED] += 1
+            text = f"it was acknowledged, and {reader}, who read everything, never saw it"
+            self._findings.add(AT_MISSED, "", message, text, (ok[3], ok[5], read.place))
+        return True
+
+
+def _some(texts: list[str]) -> str:
+    more = f" and {len(texts) - _at_most} more" if len(texts) > _at_most else ""
+    return ", ".join(texts[:_at_most]) + more
+
+
+def _records(logs: list[Row]) -> str:
+    return "it at " + _some([str(row[4]) for row in logs]) if logs else "no record of it there"

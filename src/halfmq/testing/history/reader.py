@@ -1,0 +1,219 @@
+"""Reading histories: files, directories of files, or events in memory; a block of events at a time.
+
+An event is known by its *place*: the number of its source and its line in there, in one integer, so that what is kept
+of millions of events is small; ``Sources.event`` fetches the line when a violation is told.
+
+A process that is killed leaves half a line at the end of its file; when it comes back it goes on behind it with a new
+``began``. Such a line was never acted upon: it is left out and counted. Any other line that cannot be read makes the
+file unusable, since nobody knows what it would have said.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from halfmq.errors import UsageError
+from halfmq.testing.history.events import FORMAT, AnyEvent, Began
+
+#: Bytes read at once: some 5,000 events.
+BLOCK_BYTES: Final = 1 << 20
+#: A line longer than this is none of ours.
+LINE_BYTES_MAX: Final = 64 << 20
+#: A place is ``source << PLACE_BITS | line``, lines from 1.
+PLACE_BITS: Final = 40
+_LINE_MASK: Final = (1 << PLACE_BITS) - 1
+
+_decoder = msgspec.json.Decoder(AnyEvent)
+_encode = msgspec.json.Encoder().encode
+
+
+class Block(NamedTuple):
+    """``events`` at consecutive lines from ``line``. ``size``: bytes, or what they would be in a file."""
+
+    line: int
+    events: list[AnyEvent]
+    size: int
+
+
+class Source(Protocol):
+    """Something that has events. ``torn`` is right after all blocks were taken."""
+
+    name: str
+    size: int
+    torn: int
+
+    def blocks(self) -> Iterator[Block]: ...
+
+    def line(self, number: int) -> str: ...
+
+
+class FileSource:
+    """One file of lines.
+
+    ``blocks`` raises UsageError for a file that is no history, of another format, or damaged; with the line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = str(path)
+        try:
+            self.size = path.stat().st_size
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from error
+        self.torn = 0
+        #: (first line, byte offset) of each block read.
+        self._index: list[tuple[int, int]] = []
+        self._begun = False
+        #: The line before was none: where, and why.
+        self._torn_at: tuple[int, str] | None = None
+
+    def blocks(self) -> Iterator[Block]:
+        """Once."""
+        line, at, rest = 1, 0, b""
+        try:
+            file = self.path.open("rb", buffering=0)
+        except OSError as error:
+            raise UsageError(f"{self.path}: {error.strerror}") from error
+        with file:
+            while True:
+                data = file.read(BLOCK_BYTES)
+                if not data:
+                    break
+                whole, newline, tail = data.rpartition(b"\n")
+                if not newline:
+                    rest += data
+                    if len(rest) > LINE_BYTES_MAX:
+                        raise UsageError(f"{self.path}:{line}: no line end in {LINE_BYTES_MAX:,} bytes; not a history")
+                    continue
+                block = rest + whole + b"\n" if rest else whole + b"\n"
+                self._index.append((line, at))
+                lines = block.count(b"\n")
+                yield from self._decode(block, line)
+                at += len(block)
+                line += lines
+                rest = tail
+        if rest:  # a process was killed in this line, or just before its line end
+            yield from self._decode(rest + b"\n", line)
+            self._index.append((line, at))
+        if self._torn_at is not None:
+            self.torn += 1
+
+    def _decode(self, block: bytes, line: int) -> Iterator[Block]:
+        try:
+            events = _decoder.decode_lines(block)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            events = []
+        if len(events) != block.count(b"\n"):  # empty lines are skipped by the decoder, and would shift the places
+            yield from self._decode_one_by_one(block, line)
+            return
+        self._check(line, events[0])
+        yield Block(line, events, len(block))
+
+    def _decode_one_by_one(self, block: bytes, line: int) -> Iterator[Block]:
+        """A line that cannot be read is one of a killed process if nothing follows, or that it came back."""
+        for number, text in enumerate(block.split(b"\n")[:-1], line):
+            if not text:
+                continue
+            try:
+                event = _decoder.decode(text)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                self._check(number, None)
+                self._torn_at = (number, str(error))
+                continue
+            self._check(number, event)
+            yield Block(number, [event], len(text) + 1)
+
+    def _check(self, line: int, event: AnyEvent | None) -> None:
+        """``event`` (None: a line that is none) may stand at ``line``."""
+        if self._torn_at is not None:
+            if type(event) is not Began:
+                raise UsageError(
+                    f"{self.path}:{self._torn_at[0]}: not an event: {self._torn_at[1]}",
+                    hint="only the last line of a file, or one before a `began`, may be torn",
+                )
+            self.torn += 1
+            self._torn_at = None
+        if event is not None and not self._begun:
+            self._check_first(event)
+            self._begun = True
+
+    def _check_first(self, event: AnyEvent) -> None:
+        if type(event) is not Began:
+            raise UsageError(f"{self.path}: the first line must be a `began`; is this a history?")
+        if event.format != FORMAT:
+            raise UsageError(f"{self.path}: format {event.format}; this program reads format {FORMAT}")
+
+    def line(self, number: int) -> str:
+        """The text of a line that was read before."""
+        first, at = max(entry for entry in self._index if entry[0] <= number)
+        with self.path.open("rb") as file:
+            file.seek(at)
+            for _ in range(number - first):
+                file.readline()
+            return file.readline().decode(errors="replace").rstrip("\n")
+
+
+class EventsSource:
+    """Events in memory."""
+
+    #: A rough size of a line, for the memory budget.
+    _BYTES: Final = 200
+    _AT_ONCE: Final = 5_000
+
+    def __init__(self, events: Sequence[AnyEvent], name: str = "memory") -> None:
+        self.name = name
+        self.size = len(events) * self._BYTES
+        self.torn = 0
+        self._events = events
+
+    def blocks(self) -> Iterator[Block]:
+        for at in range(0, len(self._events), self._AT_ONCE):
+            events = list(self._events[at : at + self._AT_ONCE])
+            yield Block(at + 1, events, len(events) * self._BYTES)
+
+    def line(self, number: int) -> str:
+        return _encode(self._events[number - 1]).decode()
+
+
+class Sources:
+    """All sources of one history, and what stands at a place in them."""
+
+    def __init__(self) -> None:
+        self._all: list[Source] = []
+
+    def add(self, source: Source) -> int:
+        """The place before its first line."""
+        self._all.append(source)
+        return (len(self._all) - 1) << PLACE_BITS
+
+    def name_and_line(self, place: int) -> tuple[str, int]:
+        return self._all[place >> PLACE_BITS].name, place & _LINE_MASK
+
+    def event(self, place: int) -> tuple[AnyEvent, str]:
+        """The event that stands there, and its line."""
+        text = self._all[place >> PLACE_BITS].line(place & _LINE_MASK)
+        return _decoder.decode(text), text
+
+    @property
+    def torn(self) -> int:
+        return sum(source.torn for source in self._all)
+
+
+def files_of(paths: Sequence[Path]) -> list[FileSource]:
+    """A source for each file; of a directory each file in it that ends in ``.jsonl``.
+
+    Raises:
+        UsageError: a path is not there, or a directory has none.
+    """
+    found: list[FileSource] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(path.glob("*.jsonl"))
+            if not inside:
+                raise UsageError(f"{path} has no *.jsonl files")
+            found += [FileSource(one) for one in inside]
+        else:
+            found.append(FileSource(path))
+    return found

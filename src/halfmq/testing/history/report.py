@@ -1,0 +1,175 @@
+"""What the checker found, and how much it looked at: a check that looked at nothing says so."""
+
+import heapq
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+#: Of each kind so many are kept with their events, those that come first in the files; all are counted.
+KEPT_OF_A_KIND: Final = 1_000
+#: So many events are shown of one violation.
+_EVENTS_MAX: Final = 8
+
+LOST: Final = "lost"
+PHANTOM: Final = "phantom"
+DUPLICATE: Final = "duplicate"
+TORN: Final = "torn"
+REORDERED: Final = "reordered"
+BY_NOBODY: Final = "decided by nobody"
+CHANGED: Final = "verdict changed"
+NOT_DURABLE: Final = "acknowledged but not durable"
+STUCK: Final = "stuck"
+#: All kinds, in the order of the promises.
+KINDS: Final = (CHANGED, BY_NOBODY, PHANTOM, LOST, DUPLICATE, TORN, NOT_DURABLE, STUCK, REORDERED)
+
+
+class Check(NamedTuple):
+    """One thing that is compared: ``promise`` of docs/promises.md, the kind of what breaks it, what is counted."""
+
+    promise: int
+    kind: str
+    what: str
+
+
+CHECKS: Final = (
+    Check(1, CHANGED, "transactions whose verdict was told at least twice"),
+    Check(2, BY_NOBODY, "transactions whose verdict was told"),
+    Check(2, PHANTOM, "messages that were seen, or are visible in the log"),
+    Check(3, LOST, "messages that had to be visible where all was read"),
+    Check(3, LOST, "visible messages that a reader had to see"),
+    Check(3, DUPLICATE, "messages with a place in a queue or in the log"),
+    Check(4, TORN, "transactions of several messages that became visible"),
+    Check(5, NOT_DURABLE, "acknowledgements held against the log"),
+    Check(5, NOT_DURABLE, "acknowledgements held against what was there after a restart"),
+    Check(7, STUCK, "transactions prepared before all was settled"),
+    Check(8, REORDERED, "places in queues and in the log, by when they were asked for and answered"),
+    Check(8, REORDERED, "sharding keys, one queue each"),
+    Check(9, REORDERED, "store times along queues"),
+)
+(
+    AT_AGREEMENT, AT_VALIDITY, AT_PHANTOM, AT_MISSED, AT_READERS, AT_ONCE, AT_WHOLE, AT_DURABLE_LOG, AT_DURABLE_RESTART,
+    AT_PROGRESS, AT_ORDER, AT_KEYS, AT_TIME,
+) = range(len(CHECKS))  # fmt: skip
+
+
+def transaction_name(key: str) -> str:
+    """``group/id`` of a transaction as rows name it."""
+    return key.replace("\n", "/", 1).removeprefix("/")
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """An event that shows a violation: ``line`` of ``file``, as it stands there."""
+
+    file: str
+    line: int
+    t_us: int
+    by: str
+    text: str
+
+
+class Violation(msgspec.Struct, frozen=True):
+    kind: str
+    #: Number in docs/promises.md.
+    promise: int
+    #: ``group/id``; empty for a plain message.
+    transaction: str
+    #: Unique id of the message; empty when it is about the whole transaction.
+    message: str
+    sentence: str
+    events: tuple[Evidence, ...] = ()
+
+    def text(self) -> str:
+        what = " ".join(part for part in (self.transaction, self.message and f"message {self.message}") if part)
+        lines = [f"{self.kind}: {what}", f"  {self.sentence} (promise {self.promise})"]
+        lines += [f"  {one.t_us:>16,} us  {one.by:<14} {one.file}:{one.line}  {one.text}" for one in self.events]
+        return "\n".join(lines)
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """``looked`` at how many of ``what``; ``violations`` of this kind."""
+
+    promise: int
+    kind: str
+    what: str
+    looked: int
+    violations: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The outcome. ``clean`` says nothing about a check that had nothing to look at: see ``looked``."""
+
+    events: int
+    files: int
+    #: Half lines that killed processes left.
+    torn_lines: int
+    systems: tuple[str, ...]
+    faults: dict[str, int]
+    broker_starts: int
+    event_counts: dict[str, int]
+    looked: tuple[Looked, ...]
+    counts: dict[str, int]
+    #: The first of each kind; ``counts`` has all.
+    violations: tuple[Violation, ...]
+    #: What makes the report weaker than it could be.
+    notes: tuple[str, ...]
+    #: Bytes that did not fit into the memory budget and went to temporary files.
+    spilled_bytes: int
+    seconds: float
+
+    @property
+    def clean(self) -> bool:
+        return not any(self.counts.values())
+
+    def of_kind(self, kind: str) -> list[Violation]:
+        return [one for one in self.violations if one.kind == kind]
+
+    def as_json(self) -> bytes:
+        fields: dict[str, Any] = {"clean": self.clean} | msgspec.to_builtins(self)
+        return msgspec.json.format(msgspec.json.encode(fields), indent=2)
+
+
+class Found(NamedTuple):
+    """A violation before its events are fetched."""
+
+    first_place: int
+    kind: str
+    promise: int
+    tx: str
+    message: str
+    sentence: str
+    places: tuple[int, ...]
+
+
+class Findings:
+    """Collects; ``looks`` is indexed by the ``AT_`` numbers."""
+
+    def __init__(self) -> None:
+        self.looks = [0] * len(CHECKS)
+        self.counts = dict.fromkeys(KINDS, 0)
+        self._kept: dict[str, list[tuple[tuple[int, str], int, Found]]] = {kind: [] for kind in KINDS}
+        self._serial = 0
+
+    def add(self, check: int, tx: str, message: str, sentence: str, places: Sequence[int]) -> None:
+        """``check``: an ``AT_`` number. ``places``: of the events that show it, 0 for none; put in order here."""
+        promise, kind, _ = CHECKS[check]
+        self.counts[kind] += 1
+        shown = tuple(sorted({place for place in places if place > 0}))[:_EVENTS_MAX]
+        first = shown[0] if shown else 0
+        found = Found(first, kind, promise, tx, message, sentence, shown)
+        self._serial += 1
+        # The largest of those kept goes first when there are too many: a heap of negated places.
+        entry = ((-first, tx), self._serial, found)
+        kept = self._kept[kind]
+        if len(kept) < KEPT_OF_A_KIND:
+            heapq.heappush(kept, entry)
+        else:
+            heapq.heappushpop(kept, entry)
+
+    def kept(self) -> list[Found]:
+        """By kind in the order of ``KINDS``, then by the first event, the transaction and the sentence."""
+        return [
+            found
+            for kind in KINDS
+            for found in sorted((entry[2] for entry in self._kept[kind]), key=lambda one: (one[0], one[3], one[5]))
+        ]

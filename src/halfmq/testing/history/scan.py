@@ -1,0 +1,303 @@
+"""First pass: every event once. Requests meet their answers; what belongs to a message or a transaction goes to its shuffle.
+
+Nothing here depends on the order of files or, but for the operations of one writer, of lines: a history may be split
+and mixed as one likes.
+
+Rows for messages, by unique id (``messages``)::
+
+    id, ASKED,  t, place, t answered, place of the answer, outcome, group, tx, index, topic, queue, crc, key, delay,
+                log offset, topic answered, queue answered, queue offset answered, verdict answered, position answered
+    id, SEEN,   t, place, reader, queue number, queue offset, log offset, store time, crc, tx
+    id, LOGGED, place, kind, log offset, queue number, queue offset, crc, group, tx
+    id, LISTED, place, group, tx                               the database says that the transaction sent it
+
+and for transactions, by group and id in one string (``transactions``)::
+
+    tx, SUMMARY, ...                                           of a message, from messages.py
+    tx, SAID,   t, place, verdict, by whom, t answered, place, outcome, verdict answered, position
+    tx, LOCAL,  place, outcome, number of messages listed
+    tx, CHECK,  t, place
+    tx, RECORD, place, verdict, log offset, by whom, shown
+
+A message without a transaction has ``tx`` "" and ``group`` "". -1 is "not named" throughout.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from halfmq.testing.history.events import (
+    Answered,
+    AnyEvent,
+    Began,
+    CheckHeard,
+    CheckUnanswered,
+    EndAsked,
+    Fault,
+    HalfAsked,
+    Local,
+    Logged,
+    PlainAsked,
+    QueueRead,
+    Seen,
+    Settled,
+    Started,
+)
+from halfmq.testing.history.facts import Facts
+from halfmq.testing.history.reader import Block
+from halfmq.testing.history.spill import Row, Shuffle, SpillDirectory
+
+ASKED: Final = 0
+SEEN: Final = 1
+LOGGED: Final = 2
+LISTED: Final = 3
+
+SUMMARY: Final = 0
+SAID: Final = 1
+LOCAL: Final = 2
+CHECK: Final = 3
+RECORD: Final = 4
+
+#: Outcomes in rows.
+NO_ANSWER: Final = 0
+OK: Final = 1
+SETTLED: Final = 2
+REFUSED: Final = 3
+_OUTCOMES: Final = {"ok": OK, "settled": SETTLED, "refused": REFUSED}
+
+#: Kinds of Logged in rows.
+LOG_MESSAGE: Final = 0
+LOG_HALF: Final = 1
+LOG_COPY: Final = 2
+_LOG_KINDS: Final = {"message": LOG_MESSAGE, "half": LOG_HALF, "copy": LOG_COPY}
+_LOG_VERDICTS: Final = {"commit": "COMMITTED", "rollback": "ROLLED_BACK"}
+
+Request = HalfAsked | PlainAsked | EndAsked
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(AnyEvent).decode
+
+
+def tx_key(group: str, tx: str) -> str:
+    """A transaction in one string; ``tx_name`` takes it apart."""
+    return f"{group}\n{tx}"
+
+
+class Scan:
+    """Takes blocks of events, then ``finish``. ``held``: bytes of input that what is in memory came from."""
+
+    def __init__(self, partitions: int, directory: SpillDirectory, waiting_max: int) -> None:
+        self.facts = Facts()
+        self.counts: Counter[type] = Counter()
+        self.messages = Shuffle("messages", partitions, directory)
+        self.transactions = Shuffle("transactions", partitions, directory)
+        #: Answers to nothing: a file is missing.
+        self.answers_alone = 0
+        self._partitions = partitions
+        self._waiting_max = waiting_max
+        self._requests: dict[str, dict[str, tuple[Request, int]]] = {}
+        self._answers: dict[str, dict[str, tuple[Answered, int]]] = {}
+        #: Requests and answers that waited too long for each other.
+        self._late = Shuffle("operations", partitions, directory)
+        self._any_late = False
+        self._take: dict[type, Callable[[Any, int], None]] = {
+            Began: self._began,
+            HalfAsked: self._request,
+            PlainAsked: self._request,
+            EndAsked: self._request,
+            Answered: self._answered,
+            Local: self._local,
+            CheckHeard: self._check,
+            CheckUnanswered: self._nothing,
+            Seen: self._seen,
+            QueueRead: self._queue_read,
+            Logged: self._logged,
+            Fault: self._fault,
+            Started: self._started,
+            Settled: self._settled,
+        }
+
+    def block(self, block: Block, base: int) -> None:
+        """``base``: the place before the first line of the block's source."""
+        place = base + block.line
+        take = self._take
+        for event in block.events:
+            take[type(event)](event, place)
+            place += 1
+        self.counts.update(map(type, block.events))
+        if sum(map(len, self._requests.values())) + sum(map(len, self._answers.values())) > self._waiting_max:
+            self._put_off()
+
+    def spill(self) -> None:
+        self.messages.spill()
+        self.transactions.spill()
+        self._late.spill()
+
+    def finish(self) -> None:
+        """All blocks were taken: what has no answer by now has none."""
+        if self._any_late:
+            self._put_off()
+            for rows in self._late.partitions():
+                self._match(rows)
+        for requests in self._requests.values():
+            for request, place in requests.values():
+                self._emit(request, place, None, 0)
+        self.answers_alone += sum(map(len, self._answers.values()))
+        self._requests.clear()
+        self._answers.clear()
+        self.facts.finish()
+
+    # --- requests and answers -------------------------------------------------------------------------------------
+
+    def _request(self, request: Request, place: int) -> None:
+        answers = self._answers.get(request.by)
+        if answers is not None:
+            answer = answers.pop(request.op, None)
+            if answer is not None:
+                self._emit(request, place, *answer)
+                return
+        requests = self._requests.get(request.by)
+        if requests is None:
+            requests = self._requests[request.by] = {}
+        if request.op in requests:
+            self.facts.unusable(place, f"operation {request.op!r} of {request.by} was asked before")
+        requests[request.op] = (request, place)
+
+    def _answered(self, answer: Answered, place: int) -> None:
+        if answer.outcome == "unknown":
+            return
+        requests = self._requests.get(answer.by)
+        if requests is not None:
+            request = requests.pop(answer.op, None)
+            if request is not None:
+                self._emit(*request, answer, place)
+                return
+        self._answers.setdefault(answer.by, {})[answer.op] = (answer, place)
+
+    def _put_off(self) -> None:
+        """One-way requests are never answered: to files with them, where memory does not grow."""
+        parts, count = self._late.parts, self._partitions
+        for waiting in (self._requests, self._answers):
+            for by, operations in waiting.items():
+                for op, (event, place) in operations.items():
+                    key = f"{by}\n{op}"
+                    parts[hash(key) % count].append((key, place, _encode(event)))
+                operations.clear()
+        self._any_late = True
+        self._late.spill()
+
+    def _match(self, rows: list[Row]) -> None:
+        requests: dict[str, tuple[Request, int]] = {}
+        answers: dict[str, tuple[Answered, int]] = {}
+        for key, place, text in rows:
+            event = _decode(text)
+            if isinstance(event, Answered):
+                answers[key] = (event, place)
+            elif isinstance(event, HalfAsked | PlainAsked | EndAsked):
+                if key in requests:
+                    self.facts.unusable(place, f"operation {event.op!r} of {event.by} was asked before")
+                requests[key] = (event, place)
+        for key, (request, place) in requests.items():
+            self._emit(request, place, *answers.pop(key, (None, 0)))
+        self.answers_alone += len(answers)
+
+    def _emit(self, request: Request, place: int, answer: Answered | None, answered_at: int) -> None:
+        if answer is None:
+            t2, outcome, offset, topic2, queue2, qo2, verdict2, position2 = -1, NO_ANSWER, -1, "", -1, -1, None, -1
+        else:
+            t2 = answer.t_us
+            outcome = _OUTCOMES[answer.outcome]
+            offset, topic2, queue2, qo2 = answer.offset, answer.topic, answer.queue, answer.queue_offset
+            verdict2, position2 = answer.verdict, answer.position
+            if t2 < request.t_us:
+                self.facts.unusable(answered_at, f"operation {answer.op!r} is answered before it was asked")
+        kind = type(request)
+        if kind is EndAsked:
+            key = f"{request.group}\n{request.tx}"  # type: ignore[union-attr]
+            row: Row = (
+                key, SAID, request.t_us, place, request.verdict, request.decided_by, t2, answered_at,  # type: ignore[union-attr]
+                outcome, verdict2, position2,
+            )  # fmt: skip
+            self.transactions.parts[hash(key) % self._partitions].append(row)
+            return
+        message: str = request.message  # type: ignore[union-attr]
+        if kind is HalfAsked:
+            group, tx, index = request.group, request.tx, request.index  # type: ignore[union-attr]
+        else:
+            group, tx, index = "", "", 0
+        row = (
+            message, ASKED, request.t_us, place, t2, answered_at, outcome, group, tx, index, request.topic,  # type: ignore[union-attr]
+            request.queue, request.crc, request.key, request.delay_ms, offset, topic2, queue2, qo2, verdict2, position2,  # type: ignore[union-attr]
+        )  # fmt: skip
+        self.messages.parts[hash(message) % self._partitions].append(row)
+
+    # --- what the others say --------------------------------------------------------------------------------------
+
+    def _seen(self, seen: Seen, place: int) -> None:
+        message = seen.message
+        facts = self.facts
+        queue = facts.queues.get((seen.topic, seen.queue))
+        if queue is None:
+            queue = facts.queue_number(seen.topic, seen.queue)
+        reader = facts.readers.get(seen.reader)
+        if reader is None:
+            reader = facts.reader_number(seen.reader)
+        self.messages.parts[hash(message) % self._partitions].append(
+            (message, SEEN, seen.t_us, place, reader, queue, seen.queue_offset, seen.offset, seen.store_time_ms, seen.crc, seen.tx)
+        )  # fmt: skip
+
+    def _logged(self, record: Logged, place: int) -> None:
+        facts = self.facts
+        facts.log_records += 1
+        if record.offset < facts.log_first:
+            facts.log_first = record.offset
+        kind = record.kind
+        if kind in _LOG_KINDS:
+            message = record.message
+            self.messages.parts[hash(message) % self._partitions].append(
+                (message, LOGGED, place, _LOG_KINDS[kind], record.offset, facts.queue_number(record.topic, record.queue),
+                 record.queue_offset, record.crc, record.group, record.tx)
+            )  # fmt: skip
+        elif kind in _LOG_VERDICTS:
+            key = f"{record.group}\n{record.tx}"
+            number = facts.queue_number
+            shown = tuple([(number(topic, queue), at, half) for topic, queue, at, half in record.shown])
+            self.transactions.parts[hash(key) % self._partitions].append(
+                (key, RECORD, place, _LOG_VERDICTS[kind], record.offset, record.decided_by, shown)
+            )
+        elif kind == "trim" and record.log_start > facts.trimmed_to:
+            facts.trimmed_to = record.log_start
+
+    def _local(self, local: Local, place: int) -> None:
+        key = f"{local.group}\n{local.tx}"
+        self.transactions.parts[hash(key) % self._partitions].append(
+            (key, LOCAL, place, local.outcome, len(local.messages))
+        )
+        for message in local.messages:
+            self.messages.parts[hash(message) % self._partitions].append(
+                (message, LISTED, place, local.group, local.tx)
+            )
+
+    def _check(self, check: CheckHeard, place: int) -> None:
+        key = f"{check.group}\n{check.tx}"
+        self.transactions.parts[hash(key) % self._partitions].append((key, CHECK, check.t_us, place))
+
+    def _nothing(self, event: AnyEvent, place: int) -> None:
+        pass
+
+    def _began(self, began: Began, place: int) -> None:
+        self.facts.began(began)
+
+    def _queue_read(self, read: QueueRead, place: int) -> None:
+        self.facts.queue_read(read, place)
+
+    def _fault(self, fault: Fault, place: int) -> None:
+        self.facts.faults[fault.what] += 1
+
+    def _started(self, started: Started, place: int) -> None:
+        self.facts.started(started)
+
+    def _settled(self, settled: Settled, place: int) -> None:
+        self.facts.settled(settled)

@@ -1,0 +1,566 @@
+"""Third pass: all that is known of one transaction, its messages summed up.
+
+What a verdict *is* comes from three sides, which must agree: who **said** one (application, check, marker, operator),
+what the broker **told** in its answers and wrote into its log, and what the database has (``Local``), which is the
+truth unless an operator said otherwise. What is **visible** is judged against the truth, not against what was told.
+
+One cause is named once: a transaction whose verdict changed, was decided by nobody, is stuck or was forgotten is not
+also called lost or torn.
+"""
+
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts, Read
+from halfmq.testing.history.messages import grouped
+from halfmq.testing.history.order import Places
+from halfmq.testing.history.report import (
+    AT_AGREEMENT,
+    AT_DURABLE_LOG,
+    AT_DURABLE_RESTART,
+    AT_MISSED,
+    AT_ONCE,
+    AT_PHANTOM,
+    AT_PROGRESS,
+    AT_VALIDITY,
+    AT_WHOLE,
+    Findings,
+)
+from halfmq.testing.history.scan import CHECK, LOCAL, OK, RECORD, SAID, SETTLED, SUMMARY
+from halfmq.testing.history.spill import Row
+
+COMMITTED: Final = "COMMITTED"
+ROLLED_BACK: Final = "ROLLED_BACK"
+_VERDICTS: Final = (COMMITTED, ROLLED_BACK)
+
+#: Indexes in a SUMMARY row; see messages.py.
+(
+    _KEY, _, _MESSAGE, _INDEX, _TOPIC, _ASKED_US, _ASKED_PLACE, _QUEUES, _OK_US, _OK_PLACE, _OK_OFFSET, _SETTLED,
+    _MAY_EXIST, _LISTED, _SEEN_US, _SEEN_PLACE, _QUEUE, _AT, _SEEN_OFFSET, _READERS, _STORE_TIME, _LOG_OFFSETS,
+    _LOG_PLACE, _SHARDING, _DELAY,
+) = range(25)  # fmt: skip
+_by_told_time: Final = itemgetter(1, 2)
+
+
+class Told(NamedTuple):
+    """The broker answered that this verdict stands."""
+
+    verdict: str
+    us: int
+    place: int
+    position: int
+
+
+class Story:
+    """What is known of one transaction."""
+
+    __slots__ = (
+        "checked_place", "checked_us", "first_seen", "group", "key", "local", "local_place", "messages", "operator",
+        "records", "said", "said_place", "seen", "told",
+    )  # fmt: skip
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.group = key[: key.index("\n")]
+        self.messages: list[Row] = []
+        #: When each verdict was said first, and where.
+        self.said: dict[str, int] = {}
+        self.said_place: dict[str, int] = {}
+        #: Verdicts that an operator said.
+        self.operator: tuple[str, ...] = ()
+        self.told: list[Any] = []
+        #: RECORD rows.
+        self.records: list[Row] = []
+        self.local = ""
+        self.local_place = 0
+        self.checked_us = -1
+        self.checked_place = 0
+        #: How many messages were seen, and the one that was seen first.
+        self.seen = 0
+        self.first_seen: Row | None = None
+
+
+class Transactions:
+    """Takes the partitions of ``scan.transactions``, behind all messages."""
+
+    def __init__(self, facts: Facts, findings: Findings, places: Places) -> None:
+        self._facts = facts
+        self._findings = findings
+        self._looks = findings.looks
+        self._places = places
+
+    def partition(self, rows: Iterable[Row]) -> None:
+        usual = self._usual
+        for key, group in grouped(rows).items():
+            if not usual(key, group):
+                self._transaction(self._story(key, group))
+
+    def _usual(self, key: str, rows: list[Row]) -> bool:
+        """One message, one verdict, everybody agrees: most transactions, in one go. False: not so, nothing was done.
+
+        Does what ``_transaction`` would do with it; a test holds the two against each other.
+        """
+        facts, looks = self._facts, self._looks
+        if facts.forgets or not facts.atomic:
+            return False
+        verdict = local = ""
+        said_us = told_us = FAR
+        said_place = told_place = tellings = listing = 0
+        position = -1
+        summary: Row | None = None
+        record: Row | None = None
+        checked = False
+        for row in rows:
+            kind = row[1]
+            if kind == SAID:
+                _, _, us, place, said, by, us2, place2, outcome, told, at = row
+                if (verdict and said != verdict) or outcome == SETTLED or by == "operator" or by == "policy":
+                    return False
+                verdict = said
+                if us < said_us:
+                    said_us, said_place = us, place
+                if outcome == OK:
+                    tellings += 1
+                    if (told is not None and told != said) or (at >= 0 and position >= 0 and at != position):
+                        return False
+                    if us2 < told_us:
+                        told_us, told_place = us2, place2
+                    if at >= 0:
+                        position = at
+            elif kind == SUMMARY:
+                if summary is not None:
+                    return False
+                summary = row
+            elif kind == LOCAL:
+                _, _, _, local, listing = row
+            elif kind == RECORD:
+                if record is not None:
+                    return False
+                record = row
+            else:
+                checked = True
+        if summary is None or not verdict or (local and local != verdict):
+            return False
+        (_, _, message, _, _, asked_us, _, _, _, _, ok_offset, settled, _, listed, seen_us, seen_place, queue, at, _,
+         readers, store_time, log_offsets, _, sharding_key, delay) = summary  # fmt: skip
+        if settled or delay or (listing and not listed) or queue in facts.not_judged:
+            return False
+        seen = seen_us < FAR
+        if seen != (verdict == COMMITTED) or (seen and seen_us < said_us):
+            return False
+        group = key[: key.index("\n")]
+        if group in facts.policy_groups:
+            return False
+        if record is not None:
+            if not self._agrees(record, verdict, position, queue, at, ok_offset, log_offsets):
+                return False
+        elif (facts.log_records and (tellings or log_offsets)) or (checked and not tellings and not seen):
+            return False
+        if facts.log_records and ok_offset >= facts.log_start:
+            if ok_offset not in log_offsets:
+                return False
+            looks[AT_DURABLE_LOG] += 1
+        if record is not None:
+            position = record[4]
+            looks[AT_DURABLE_LOG] += tellings
+            looks[AT_AGREEMENT] += tellings > 0
+            looks[AT_VALIDITY] += 1
+        else:
+            looks[AT_AGREEMENT] += tellings > 1
+            looks[AT_VALIDITY] += tellings > 0
+        if 0 <= facts.settled_us >= asked_us and (log_offsets or checked or tellings):
+            looks[AT_PROGRESS] += group not in facts.unresolved_groups
+        rows = self._places.places.rows
+        if position >= 0:
+            rows.append((LOG_QUEUE, position, "", said_us, told_us, -1, said_place, told_place, key, "", (), 0, FAR, 0))
+        if seen:
+            looks[AT_MISSED] += queue in facts.reads
+            known_us, known_place = (told_us, told_place) if told_us < seen_us else (seen_us, seen_place)
+            rows.append(
+                (queue, at, message, said_us, known_us, position, said_place, known_place, key, sharding_key, readers,
+                 store_time, seen_us, seen_place)
+            )  # fmt: skip
+            if sharding_key:
+                keys = self._places.keys
+                keys.parts[hash(sharding_key) % keys.count].append((sharding_key, queue, message, key, seen_place))
+        return True
+
+    def _agrees(
+        self, record: Row, verdict: str, position: int, queue: int, at: int, ok_offset: int, log_offsets: tuple[int, ...]
+    ) -> bool:  # fmt: skip
+        """The verdict in the log is the one that was told, at the position told, of the message that was seen."""
+        _, _, _, logged, offset, by, shown = record
+        if logged != verdict or by == "policy" or 0 <= position != offset or not log_offsets:
+            return False
+        if verdict == ROLLED_BACK:
+            return True
+        if len(shown) != 1:
+            return False
+        shown_queue, shown_at, half = shown[0]
+        return shown_queue == queue and shown_at == at and (half == ok_offset or half in log_offsets)
+
+    def _story(self, key: str, rows: list[Row]) -> Story:
+        story = Story(key)
+        first_seen_us = FAR
+        for row in rows:
+            kind = row[1]
+            if kind == SUMMARY:
+                story.messages.append(row)
+                if row[_SETTLED]:
+                    story.told += row[_SETTLED]
+                if row[_SEEN_US] < FAR:
+                    story.seen += 1
+                    if row[_SEEN_US] < first_seen_us:
+                        first_seen_us = row[_SEEN_US]
+                        story.first_seen = row
+            elif kind == SAID:
+                _, _, us, place, verdict, by, us2, place2, outcome, verdict2, position = row
+                if outcome == OK:
+                    story.told.append((verdict2 or verdict, us2, place2, position))
+                elif outcome == SETTLED and verdict2 is not None:
+                    story.told.append((verdict2, us2, place2, position))
+                if by != "policy":
+                    if us < story.said.get(verdict, FAR):
+                        story.said[verdict] = us
+                        story.said_place[verdict] = place
+                    if by == "operator":
+                        story.operator += (verdict,)
+            elif kind == LOCAL:
+                _, _, story.local_place, story.local, _ = row
+            elif kind == RECORD:
+                story.records.append(row)
+            elif kind == CHECK and row[2] > story.checked_us:
+                _, _, story.checked_us, story.checked_place = row
+        return story
+
+    def _transaction(self, story: Story) -> None:
+        told = story.told
+        if len(told) > 1:
+            told.sort(key=_by_told_time)
+        if len(story.records) > 1:
+            story.records.sort(key=itemgetter(4))
+        expected = [row for row in story.messages if row[_LISTED]] or [
+            row for row in story.messages if row[_MAY_EXIST] or row[_SEEN_US] < FAR
+        ]
+        named = False
+        if told or story.records:
+            named = self._changed(story) or self._by_nobody(story)
+        if story.seen and not named:
+            named = self._phantom(story)
+        in_queue = self._in_log_places(story, expected)
+        if not named:
+            named = self._forgotten(story) or self._stuck(story) or self._missing(story, expected, in_queue)
+        if not named:
+            self._give_places(story, in_queue)
+
+    # --- promise 1 ------------------------------------------------------------------------------------------------
+
+    def _changed(self, story: Story) -> bool:
+        told, records = story.told, story.records
+        if self._facts.forgets:
+            return False
+        if len(told) + len(records) > 1:
+            self._looks[AT_AGREEMENT] += 1
+        elif not (story.seen and story.said):
+            return False
+        first: dict[str, tuple[str, int]] = {}
+        for verdict, us, place, _ in told:
+            first.setdefault(verdict, (f"told {verdict} at {us:,} us", place))
+        for row in records:
+            first.setdefault(row[3], (f"{row[3]} stands in the log at {row[4]}", row[2]))
+        if story.seen and COMMITTED not in first and COMMITTED in story.said and story.local != ROLLED_BACK:
+            sight = story.first_seen
+            assert sight is not None
+            first[COMMITTED] = (f"message {sight[_MESSAGE]} was seen at {sight[_SEEN_US]:,} us", sight[_SEEN_PLACE])
+        if len(first) > 1:
+            text = "two verdicts: " + ", ".join(first[verdict][0] for verdict in _VERDICTS)
+            self._add(AT_AGREEMENT, story, text, [place for _, place in first.values()])
+            return True
+        return self._two_positions(story)
+
+    def _two_positions(self, story: Story) -> bool:
+        """One verdict, but written twice."""
+        records = story.records
+        if len(records) > 1:
+            text = f"its verdict is {len(records)} times in the log: at {', '.join(str(row[4]) for row in records)}"
+            twice = AT_ONCE if records[0][3] == COMMITTED else AT_AGREEMENT
+            self._add(twice, story, text, [row[2] for row in records])
+            return True
+        named = [one for one in story.told if one[3] >= 0]
+        for one in named[1:]:
+            if one[3] != named[0][3]:
+                text = f"its verdict was told to stand at log position {named[0][3]}, and at {one[3]} later"
+                restart = self._facts.restarted_between(named[0][1], one[1])
+                check = AT_DURABLE_RESTART if restart else AT_AGREEMENT
+                self._add(check, story, text, (named[0][2], one[2]))
+                return True
+        return False
+
+    # --- promise 2 ------------------------------------------------------------------------------------------------
+
+    def _by_nobody(self, story: Story) -> bool:
+        self._looks[AT_VALIDITY] += 1
+        by_policy = story.group in self._facts.policy_groups
+        for row in story.records:
+            if row[5] == "policy" and not by_policy:
+                text = f"{row[3]} at log offset {row[4]} was decided by a policy; group {story.group} has none"
+                self._add(AT_VALIDITY, story, text, (row[2], story.local_place))
+                return True
+        if by_policy:
+            return False
+        for verdict in _VERDICTS:
+            us, place = min(((us, place) for told, us, place, _ in story.told if told == verdict), default=(FAR, 0))
+            in_log = next((row[2] for row in story.records if row[3] == verdict), 0)
+            if us == FAR and not in_log:
+                continue
+            text = self._why_not(story, verdict, us)
+            if text:
+                seen = f"; {story.seen} of its messages were seen" if story.seen else ""
+                where = "told" if us < FAR else "in the log"
+                places = (place, in_log, story.local_place, *story.said_place.values())
+                self._add(AT_VALIDITY, story, f"{verdict} was {where}, but {text}{seen}", places)
+                return True
+        return False
+
+    def _why_not(self, story: Story, verdict: str, us: int) -> str:
+        """Why this verdict, known since ``us``, is nobody's; empty if it is somebody's."""
+        said_us = story.said.get(verdict)
+        if verdict not in story.operator:
+            if story.local and story.local != verdict:
+                return f"the database says {story.local}" + ("" if said_us is None else f", whoever said {verdict}")
+            if said_us is None and not story.local:
+                return "nobody said so"
+        if said_us is not None and us < said_us:
+            return f"that was {said_us - us:,} us before anybody said so"
+        return ""
+
+    def _phantom(self, story: Story) -> bool:
+        if story.group in self._facts.policy_groups:
+            return False
+        first = story.first_seen
+        assert first is not None
+        why = self._why_not(story, COMMITTED, first[_SEEN_US])
+        if why:
+            many = f"{story.seen} of its messages were" if story.seen > 1 else "it was"
+            message = first[_MESSAGE] if story.seen == 1 else ""
+            places = [row[_SEEN_PLACE] for row in story.messages if row[_SEEN_US] < FAR]
+            self._findings.add(
+                AT_PHANTOM, story.key, message, f"{many} seen, but {why}",
+                [*places[:4], story.local_place, *story.said_place.values()],
+            )  # fmt: skip
+            return True
+        listed = [row for row in story.messages if row[_LISTED]]
+        if listed and len(listed) < len(story.messages):
+            for row in story.messages:
+                if row[_SEEN_US] < FAR and not row[_LISTED]:
+                    text = "it was seen, but the database does not have it among what its transaction sent"
+                    places = [row[_SEEN_PLACE], row[_ASKED_PLACE], story.local_place]
+                    self._findings.add(AT_PHANTOM, story.key, row[_MESSAGE], text, places)
+                    return True
+        return False
+
+    # --- promises 3 and 4 -----------------------------------------------------------------------------------------
+
+    def _in_log_places(self, story: Story, expected: list[Row]) -> dict[str, tuple[int, int]]:
+        """Where the commit in the log puts each message: (queue, queue offset) by message."""
+        commit = next((row for row in story.records if row[3] == COMMITTED), None)
+        if commit is None or not story.messages:
+            return {}
+        owner: dict[int, Row] = {}
+        for row in story.messages:
+            for offset in row[_LOG_OFFSETS]:
+                owner[offset] = row
+            if row[_OK_OFFSET] >= 0:
+                owner[row[_OK_OFFSET]] = row
+        found: dict[str, tuple[int, int]] = {}
+        strange = 0
+        for queue, at, half in commit[6]:
+            owned = owner.get(half)
+            if owned is None:
+                strange += 1
+                continue
+            message = owned[_MESSAGE]
+            if message in found:
+                text = f"the commit at log offset {commit[4]} shows it twice"
+                self._findings.add(AT_ONCE, story.key, message, text, (commit[2],))
+            found[message] = (queue, at)
+            if at >= 0 and owned[_SEEN_US] < FAR and (owned[_QUEUE], owned[_AT]) != (queue, at):
+                names = self._facts.queue_text
+                text = f"the log has it at {names(queue, at)}, it was seen at {names(owned[_QUEUE], owned[_AT])}"
+                self._findings.add(AT_ONCE, story.key, message, text, (commit[2], owned[_SEEN_PLACE]))
+        if self._facts.atomic and not strange and len(commit[6]) < len(expected):
+            text = f"the commit at log offset {commit[4]} shows {len(commit[6])} of its {len(expected)} messages"
+            without = [row[_ASKED_PLACE] for row in expected if row[_MESSAGE] not in found]
+            self._add(AT_WHOLE, story, text, (commit[2], *without))
+        return found
+
+    def _missing(self, story: Story, expected: list[Row], in_queue: dict[str, tuple[int, int]]) -> bool:
+        """Messages that had to be visible and were not seen by somebody who read everything."""
+        need_us = self._visible_by(story, expected)
+        if need_us == FAR or self._facts.forgets:
+            return False
+        whole = self._facts.atomic and len(expected) > 1
+        if whole and (story.seen or in_queue):
+            self._looks[AT_WHOLE] += 1
+        missing: list[tuple[Row, Read]] = []
+        for row in expected:
+            if row[_SEEN_US] < FAR:
+                self._looks[AT_MISSED] += row[_QUEUE] in self._facts.reads
+            elif not row[_DELAY]:
+                read = self._read_of(row, in_queue.get(row[_MESSAGE]), need_us)
+                if read is not None:
+                    self._looks[AT_MISSED] += 1
+                    missing.append((row, read))
+        if not missing:
+            return False
+        row, read = missing[0]
+        who = self._facts.reader_names[read.reader]
+        places = [row[_ASKED_PLACE], story.said_place.get(COMMITTED, 0), story.local_place, read.place]
+        places += [place for verdict, _, place, _ in story.told[:1]]
+        why = "it is committed" if len(expected) == 1 else f"{len(missing)} of its {len(expected)} messages are missing"
+        if whole and story.seen:
+            first = story.first_seen
+            assert first is not None
+            text = f"{story.seen} of its {len(expected)} messages were seen, {len(missing)} were not by {who}, who read everything"
+            self._findings.add(AT_WHOLE, story.key, "", text, [*places, first[_SEEN_PLACE]])
+            return True
+        message = row[_MESSAGE] if len(missing) == 1 else ""
+        told = next((one for one in story.told if one[0] == COMMITTED), None)
+        if told is not None and not story.records and self._facts.restarted_between(told[1], read.since_us):
+            self._looks[AT_DURABLE_RESTART] += 1
+            text = f"COMMITTED was acknowledged, the broker was restarted, and {who}, who read everything, never saw it"
+            self._findings.add(AT_DURABLE_RESTART, story.key, message, text, places)
+            return True
+        text = f"{why}, and {who}, who read everything, never saw it"
+        self._findings.add(AT_MISSED, story.key, message, text, places)
+        return True
+
+    def _visible_by(self, story: Story, expected: list[Row]) -> int:
+        """From when on all its messages had to be visible; FAR: they need not, as far as is known."""
+        facts = self._facts
+        need_us = min((us for verdict, us, _, _ in story.told if verdict == COMMITTED), default=FAR)
+        if story.first_seen is not None and facts.atomic:
+            need_us = min(need_us, story.first_seen[_SEEN_US])
+        if facts.settled_us >= 0 and need_us > facts.settled_us:
+            in_log = any(row[3] == COMMITTED for row in story.records)
+            if in_log or self._must_settle_as_committed(story, expected):
+                need_us = facts.settled_us
+        return need_us
+
+    def _must_settle_as_committed(self, story: Story, expected: list[Row]) -> bool:
+        facts = self._facts
+        if story.group in facts.unresolved_groups or story.group in facts.policy_groups:
+            return False
+        if any(us > facts.settled_us for us in story.said.values()):
+            return False
+        if story.local:
+            wanted = story.local == COMMITTED and ROLLED_BACK not in story.operator
+        else:
+            wanted = COMMITTED in story.said and ROLLED_BACK not in story.said
+        return wanted and all(
+            row[_OK_US] <= facts.settled_us or row[_LOG_OFFSETS] or row[_SEEN_US] < FAR for row in expected
+        )
+
+    def _read_of(self, row: Row, in_queue: tuple[int, int] | None, need_us: int) -> Read | None:
+        if in_queue is not None:
+            queue, at = in_queue
+            return None if at < 0 or queue in self._facts.not_judged else self._facts.place_was_read(queue, at, need_us)
+        return self._facts.topic_was_read(row[_TOPIC], tuple(row[_QUEUES]), need_us) if row[_TOPIC] else None
+
+    # --- promise 5 ------------------------------------------------------------------------------------------------
+
+    def _forgotten(self, story: Story) -> bool:
+        """Acknowledged, and not in the log any more."""
+        facts = self._facts
+        if not facts.log_records or facts.forgets:
+            return False
+        for row in story.messages:
+            offset = row[_OK_OFFSET]
+            if offset >= 0 and facts.log_must_have(offset):
+                self._looks[AT_DURABLE_LOG] += 1
+                if offset not in row[_LOG_OFFSETS]:
+                    there = ", ".join(map(str, row[_LOG_OFFSETS][:4]))
+                    has = f"has it at {there}" if there else "has no record of it there"
+                    text = f"it was acknowledged at log offset {offset}; the log {has}"
+                    self._findings.add(
+                        AT_DURABLE_LOG, story.key, row[_MESSAGE], text, (row[_OK_PLACE], row[_LOG_PLACE])
+                    )
+                    return True
+        for verdict, _, place, position in story.told:
+            # Without a position: its half is there, so a verdict behind it is there too.
+            if facts.log_must_have(position) or (position < 0 and any(row[_LOG_OFFSETS] for row in story.messages)):
+                self._looks[AT_DURABLE_LOG] += 1
+                if not any(row[4] == position or position < 0 for row in story.records):
+                    at = f" at log position {position}" if position >= 0 else ""
+                    has = f"has it at {story.records[0][4]}" if story.records else "has no verdict of it"
+                    text = f"{verdict}{at} was acknowledged; the log {has}"
+                    self._add(AT_DURABLE_LOG, story, text, [place, *(row[2] for row in story.records)])
+                    return True
+        return False
+
+    # --- promise 7 ------------------------------------------------------------------------------------------------
+
+    def _stuck(self, story: Story) -> bool:
+        facts = self._facts
+        settled_us = facts.settled_us
+        if settled_us < 0 or story.group in facts.unresolved_groups or not story.messages:
+            return False
+        row = story.messages[0]
+        logged = next((one for one in story.messages if one[_LOG_OFFSETS]), None)
+        if row[_ASKED_US] > settled_us or (logged is None and story.checked_us < 0 and not story.told):
+            return False
+        self._looks[AT_PROGRESS] += 1
+        if story.told or story.records or story.seen:
+            return False
+        if logged is not None:
+            text = "its half is in the log, all was settled, and there is no verdict"
+            places = (row[_OK_PLACE], logged[_LOG_PLACE], story.local_place, story.checked_place)
+        elif story.checked_us > settled_us:
+            text = f"it was still asked about at {story.checked_us:,} us, after all was settled"
+            places = (row[_OK_PLACE], story.checked_place, story.local_place, 0)
+        else:
+            return False
+        self._add(AT_PROGRESS, story, text, places)
+        return True
+
+    # --- promise 8 ------------------------------------------------------------------------------------------------
+
+    def _give_places(self, story: Story, in_queue: dict[str, tuple[int, int]]) -> None:
+        told_us, told_place, position, verdict = FAR, 0, -1, ""
+        for one_verdict, us, place, one_position in story.told:
+            if us < told_us:
+                told_us, told_place, verdict = us, place, one_verdict
+            if one_position > position:
+                position = one_position
+        if story.records:
+            position, verdict = story.records[0][4], story.records[0][3]
+        messages = story.messages
+        if position >= 0:
+            said_us = story.said.get(verdict, -1)
+            said_place = story.said_place.get(verdict, 0)
+            self._places.add(LOG_QUEUE, position, "", said_us, told_us, -1, said_place, told_place, story.key)
+        if not (story.seen or in_queue):
+            return
+        commit_us = story.said.get(COMMITTED, -1)
+        commit_place = story.said_place.get(COMMITTED, 0)
+        not_judged = self._facts.not_judged
+        for row in messages:
+            queue, at, seen_us = row[_QUEUE], row[_AT], row[_SEEN_US]
+            if queue < 0:
+                queue, at = in_queue.get(row[_MESSAGE], (-1, -1))
+            if at < 0 or row[_DELAY] or queue in not_judged:
+                continue
+            asked_us, asked_place = commit_us, commit_place
+            if asked_us < 0:
+                asked_us, asked_place = row[_ASKED_US], row[_ASKED_PLACE]
+                if asked_us == FAR:
+                    continue
+            known_us, known_place = (told_us, told_place) if told_us < seen_us else (seen_us, row[_SEEN_PLACE])
+            self._places.add(
+                queue, at, row[_MESSAGE], asked_us, known_us, position, asked_place, known_place, story.key,
+                row[_SHARDING], row[_READERS], row[_STORE_TIME], seen_us, row[_SEEN_PLACE],
+            )  # fmt: skip
+
+    def _add(self, check: int, story: Story, text: str, places: Iterable[int]) -> None:
+        self._findings.add(check, story.key, "", text, list(places))

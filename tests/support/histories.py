@@ -1,0 +1,607 @@
+"""Histories of a broker that keeps its promises, made up from a seed: a model with a log, queues and clients, no bytes.
+
+Everything legal that makes a history hard to judge happens: answers are lost and requests repeated, the broker and the
+clients are killed, verdicts are told twice, checks are answered UNKNOWN, transactions have several messages, the log is
+trimmed and halves are carried on, policies and operators decide, consumers get messages again, groups die.
+
+    history = made(seed, transactions=40)         # history.events in order of time; history.files by writer
+
+``marks`` say where the log was when, so that a test can plant something that fits. Offsets are multiples of 64: what is
+planted has room between them.
+"""
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from halfmq.testing.history.events import (
+    Answered,
+    AnyEvent,
+    Began,
+    CheckHeard,
+    CheckUnanswered,
+    EndAsked,
+    Fault,
+    HalfAsked,
+    Local,
+    Logged,
+    PlainAsked,
+    QueueRead,
+    Seen,
+    Settled,
+    Started,
+    Verdict,
+)
+
+COMMITTED: Verdict = "COMMITTED"
+ROLLED_BACK: Verdict = "ROLLED_BACK"
+ROOM = 64
+
+
+@dataclass
+class Options:
+    """What may happen, as shares of one; drawn from the seed by ``drawn``."""
+
+    transactions: int = 40
+    plain: float = 0.2
+    several: float = 0.2
+    kills: int = 1
+    lost_answers: float = 0.1
+    unsaid: float = 0.1
+    rollbacks: float = 0.25
+    operators: float = 0.02
+    keys: float = 0.3
+    delayed: float = 0.05
+    again: float = 0.05
+    policy_group: bool = False
+    dead_group: bool = False
+    trims: int = 0
+    #: Answers name positions, and the log is read.
+    with_log: bool = True
+    #: END is one-way, messages carry no transaction, each is its own half: Apache RocketMQ.
+    stock: bool = False
+    #: Times between transactions, microseconds.
+    pace_us: int = 400
+    readers: int = 1
+
+
+def drawn(seed: int) -> Options:
+    dice = random.Random(f"options {seed}")
+    stock = dice.random() < 0.25
+    return Options(
+        transactions=dice.choice((1, 3, 10, 20, 40)),
+        plain=dice.choice((0.0, 0.2, 0.8)),
+        several=0.0 if stock else dice.choice((0.0, 0.3, 0.8)),
+        kills=dice.choice((0, 1, 2, 4)),
+        lost_answers=dice.choice((0.0, 0.1, 0.5)),
+        unsaid=dice.choice((0.0, 0.1, 0.5)),
+        rollbacks=dice.choice((0.0, 0.25, 0.9)),
+        operators=dice.choice((0.0, 0.1)),
+        keys=dice.choice((0.0, 0.5, 1.0)),
+        delayed=dice.choice((0.0, 0.2)),
+        again=dice.choice((0.0, 0.3)),
+        policy_group=dice.random() < 0.3,
+        dead_group=dice.random() < 0.3,
+        trims=0 if stock else dice.choice((0, 0, 1, 3)),
+        with_log=not stock and dice.random() < 0.7,
+        stock=stock,
+        pace_us=dice.choice((5, 400, 20_000)),
+        readers=dice.choice((1, 1, 2)),
+    )
+
+
+class Mark(NamedTuple):
+    us: int
+    offset: int
+
+
+@dataclass
+class History:
+    options: Options
+    events: list[AnyEvent]
+    #: (time, log offset) of each record.
+    marks: list[Mark]
+    #: When brokers were killed and came back.
+    restarts: list[tuple[int, int]]
+    settled_us: int
+    end_us: int
+
+    def files(self) -> dict[str, list[AnyEvent]]:
+        by: dict[str, list[AnyEvent]] = {}
+        for event in self.events:
+            by.setdefault(event.by, []).append(event)
+        return by
+
+    def write(self, directory: Path) -> list[Path]:
+        directory.mkdir(parents=True, exist_ok=True)
+        encode = msgspec.json.Encoder().encode_lines
+        paths = []
+        for by, events in self.files().items():
+            paths.append(directory / f"{by}.jsonl")
+            paths[-1].write_bytes(encode(events))
+        return paths
+
+
+class _Message:
+    __slots__ = ("crc", "delay_ms", "first", "index", "key", "now", "queue", "text", "topic")
+
+    def __init__(self, text: str, index: int, topic: str, queue: int, key: str, crc: int, delay_ms: int) -> None:
+        self.text, self.index, self.topic, self.queue = text, index, topic, queue
+        self.key, self.crc, self.delay_ms = key, crc, delay_ms
+        #: Log offset, first and now; -1: the broker does not have it.
+        self.first = self.now = -1
+
+
+class _Transaction:
+    __slots__ = ("checks", "decided_by", "group", "known", "messages", "plan", "position", "truth", "tx", "verdict")
+
+    def __init__(self, group: str, tx: str, messages: list[_Message], truth: Verdict) -> None:
+        self.group, self.tx, self.messages, self.truth = group, tx, messages, truth
+        self.verdict: Verdict | None = None
+        self.position = -1
+        self.decided_by = ""
+        self.checks = 0
+        #: Whether its sender knows how the local transaction ended.
+        self.known = False
+        self.plan = "end"
+
+
+class _Shown(NamedTuple):
+    us: int
+    message: _Message
+    tx: str
+    log_offset: int
+
+
+@dataclass
+class _Queue:
+    shown: list[_Shown] = field(default_factory=list)
+    first: int = 0
+
+
+class World:
+    def __init__(self, seed: int, options: Options) -> None:
+        self.seed = seed
+        self.o = options
+        self.dice = random.Random(seed)
+        self.events: list[AnyEvent] = []
+        self.marks: list[Mark] = []
+        self.log: list[Logged] = []
+        self.queues: dict[tuple[str, int], _Queue] = {}
+        self.log_end = ROOM
+        self.log_start = 0
+        self.restarts: list[tuple[int, int]] = []
+        self.down: list[tuple[int, int]] = []
+        self.undecided: dict[str, _Transaction] = {}
+        self.keyed: dict[str, int] = {}
+        self.serial = 0
+        self.ops = 0
+        self.now = 1_000_000
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+        self.topics = [(f"Topic{number}", self.dice.randint(1, 4)) for number in range(self.dice.randint(1, 3))]
+        self.groups = ["orders", "billing"]
+        if options.policy_group:
+            self.groups.append("policy")
+        if options.dead_group:
+            self.groups.append("dead")
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def later(self, delay_us: int, action: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (self.now + delay_us, self._count, action))
+
+    def run(self) -> None:
+        while self._heap:
+            self.now, _, action = heapq.heappop(self._heap)
+            action()
+
+    def is_down(self, us: int) -> bool:
+        return any(first <= us < then for first, then in self.down)
+
+    # --- a request: asked now, perhaps done at the broker a moment later, perhaps answered after that ----------------
+
+    def ask(
+        self, by: str, make: Callable[[str], AnyEvent], do: Callable[[], dict[str, object]],
+        then: Callable[[str, dict[str, object]], None], *, one_way: bool = False,
+    ) -> None:  # fmt: skip
+        dice = self.dice
+        self.ops += 1
+        op = f"o{self.ops}"
+        self.events.append(make(op))
+        asked_us = self.now
+        way = dice.randint(5, 60)
+
+        def arrives() -> None:
+            if self.is_down(self.now) or dice.random() < self.o.lost_answers / 4:
+                gone({})
+                return
+            answer = do()
+            if one_way:
+                then("ok", answer)
+                return
+            back = dice.randint(5, 60)
+            # An answer is lost with the network, or with the broker that is killed before it is sent.
+            if dice.random() < self.o.lost_answers or any(
+                self.now < first <= self.now + back for first, _ in self.down
+            ):
+                gone(answer)
+                return
+            self.later(back, lambda: answered(answer))
+
+        def answered(answer: dict[str, object]) -> None:
+            self.events.append(Answered(t_us=self.now, by=by, op=op, **answer))  # type: ignore[arg-type]
+            then(str(answer["outcome"]), answer)
+
+        def gone(answer: dict[str, object]) -> None:
+            if one_way:
+                then("unknown", answer)
+                return
+
+            def give_up() -> None:
+                if dice.random() < 0.5:
+                    self.events.append(Answered(t_us=self.now, by=by, op=op, outcome="unknown"))
+                then("unknown", answer)
+
+            self.later(dice.randint(200, 3000), give_up)
+
+        assert asked_us == self.now
+        self.later(way, arrives)
+
+    # --- the broker -----------------------------------------------------------------------------------------------
+
+    def record(self, **fields: object) -> int:
+        offset = self.log_end
+        self.log_end += ROOM * self.dice.randint(1, 4)
+        self.marks.append(Mark(self.now, offset))
+        if self.o.with_log:
+            self.log.append(Logged(t_us=0, by="log", offset=offset, **fields))  # type: ignore[arg-type]
+        return offset
+
+    def store_half(self, transaction: _Transaction, message: _Message) -> dict[str, object]:
+        if transaction.verdict is not None:
+            return {
+                "outcome": "settled",
+                "verdict": transaction.verdict,
+                "position": self.told(transaction.position),
+                "code": 604,
+            }
+        if message.first < 0:
+            message.first = message.now = self.record(
+                kind="half", group=transaction.group, tx=transaction.tx, index=message.index, message=message.text,
+                topic=message.topic, queue=message.queue, crc=message.crc, key=message.key,
+            )  # fmt: skip
+            self.undecided[transaction.tx] = transaction
+        return {"outcome": "ok", "offset": message.first}
+
+    def told(self, position: int) -> int:
+        return position if self.o.with_log else -1
+
+    def settle(self, transaction: _Transaction, verdict: Verdict, by: str) -> dict[str, object]:
+        if transaction.verdict is None:
+            halves = [message for message in transaction.messages if message.now >= 0]
+            if not halves or (verdict == COMMITTED and len(halves) < len(transaction.messages)):
+                return {"outcome": "refused", "code": 604}
+            transaction.verdict, transaction.decided_by = verdict, by
+            del self.undecided[transaction.tx]
+            if verdict == COMMITTED:
+                self.commit(transaction, halves)
+            else:
+                transaction.position = self.record(
+                    kind="rollback", group=transaction.group, tx=transaction.tx, decided_by=by
+                )
+        same = transaction.verdict == verdict
+        return {
+            "outcome": "ok" if same else "settled", "verdict": transaction.verdict, "code": 0 if same else 604,
+            "position": self.told(transaction.position),
+        }  # fmt: skip
+
+    def commit(self, transaction: _Transaction, halves: list[_Message]) -> None:
+        for message in halves:
+            if self.dice.random() < 0.05:
+                self.carry(transaction, message)
+        shown = []
+        for message in halves:
+            queue = self.queues.setdefault((message.topic, message.queue), _Queue())
+            if message.delay_ms:
+                shown.append((message.topic, message.queue, -1, message.now))
+                self.later(message.delay_ms * 1000, lambda m=message: self.show(m, transaction.tx))  # type: ignore[misc]
+            else:
+                shown.append((message.topic, message.queue, len(queue.shown), message.now))
+                self.show(message, transaction.tx)
+        transaction.position = self.record(
+            kind="commit",
+            group=transaction.group,
+            tx=transaction.tx,
+            decided_by=transaction.decided_by,
+            shown=tuple(shown),
+        )
+
+    def show(self, message: _Message, tx: str) -> int:
+        queue = self.queues.setdefault((message.topic, message.queue), _Queue())
+        queue.shown.append(_Shown(self.now, message, tx, message.now))
+        return len(queue.shown) - 1
+
+    def carry(self, transaction: _Transaction, message: _Message) -> None:
+        message.now = self.record(
+            kind="copy", group=transaction.group, tx=transaction.tx, index=message.index, message=message.text,
+            topic=message.topic, queue=message.queue, crc=message.crc, key=message.key,
+        )  # fmt: skip
+
+    def trim(self) -> None:
+        """Everything so far goes, but for what is undecided: it is carried on first."""
+        start = self.log_end
+        for transaction in self.undecided.values():
+            for message in transaction.messages:
+                if message.now >= 0:
+                    self.carry(transaction, message)
+        self.record(kind="trim", log_start=start)
+        self.log = [record for record in self.log if record.offset >= start]
+        self.log_start = start
+        for queue in self.queues.values():
+            while queue.first < len(queue.shown) and queue.shown[queue.first].log_offset < start:
+                queue.first += 1
+
+    def kill(self) -> None:
+        down = self.dice.randint(500, 5_000)
+        self.events.append(Fault(t_us=self.now, by="world", what="kill", whom="broker"))
+        self.restarts.append((self.now, self.now + down))
+        self.later(
+            down,
+            lambda: self.events.append(
+                Started(
+                    t_us=self.now, by="world", whom="broker", epoch=len(self.restarts) + 1, log_start=self.log_start
+                )
+            ),
+        )
+
+    # --- clients --------------------------------------------------------------------------------------------------
+
+    def new_message(self, index: int, *, plain: bool = False) -> _Message:
+        dice = self.dice
+        self.serial += 1
+        topic, queues = dice.choice(self.topics)
+        key, queue = "", dice.randrange(queues)
+        if dice.random() < self.o.keys:
+            number = dice.randrange(20 if self.o.transactions < 1000 else 20_000)
+            key, queue = f"k{number}", number % queues
+        delay_ms = dice.randint(1, 30) if dice.random() < self.o.delayed else 0
+        return _Message(
+            f"{'P' if plain else 'M'}{self.serial:09}", index, topic, queue, key, dice.getrandbits(32) | 1, delay_ms
+        )
+
+    def start_transaction(self) -> None:
+        dice = self.dice
+        if dice.random() < self.o.plain:
+            self.send_plain(self.new_message(0, plain=True), 0)
+            return
+        count = dice.randint(2, 4) if dice.random() < self.o.several else 1
+        messages = [self.new_message(index) for index in range(count)]
+        tx = messages[0].text if self.o.stock else f"T{messages[0].text[1:]}"
+        group = dice.choice(self.groups)
+        truth = ROLLED_BACK if dice.random() < self.o.rollbacks else COMMITTED
+        transaction = _Transaction(group, tx, messages, truth)
+        transaction.plan = "unsaid" if dice.random() < self.o.unsaid or group == "dead" else "end"
+        self.send_halves(transaction, 0, 0)
+
+    def writer(self, transaction: _Transaction) -> str:
+        return f"producer-{transaction.group}-{int(transaction.tx[1:]) % 3}"
+
+    def send_plain(self, message: _Message, attempt: int) -> None:
+        by = f"plain-{int(message.text[1:]) % 2}"
+
+        def do() -> dict[str, object]:
+            if message.first < 0:
+                queue = self.queues.setdefault((message.topic, message.queue), _Queue())
+                if message.delay_ms:
+                    message.first = message.now = self.record(kind="other")
+                    self.later(message.delay_ms * 1000, lambda: self.show_plain(message))
+                else:
+                    message.first = message.now = self.record(
+                        kind="message", message=message.text, topic=message.topic, queue=message.queue,
+                        queue_offset=len(queue.shown), crc=message.crc, key=message.key,
+                    )  # fmt: skip
+                    self.show_plain(message)
+            if message.delay_ms:
+                return {"outcome": "ok"}
+            return {"outcome": "ok", "offset": message.first, "queue": message.queue, "queue_offset": message.index}
+
+        def then(outcome: str, answer: dict[str, object]) -> None:
+            if outcome == "unknown" and attempt < 3:
+                self.send_plain(message, attempt + 1)
+
+        self.ask(
+            by,
+            lambda op: PlainAsked(
+                t_us=self.now, by=by, op=op, message=message.text, topic=message.topic, queue=message.queue,
+                crc=message.crc, key=message.key, delay_ms=message.delay_ms,
+            ),
+            do, then,
+        )  # fmt: skip
+
+    def show_plain(self, message: _Message) -> None:
+        message.index = self.show(message, "")
+
+    def send_halves(self, transaction: _Transaction, index: int, attempt: int) -> None:
+        by = self.writer(transaction)
+        message = transaction.messages[index]
+
+        def then(outcome: str, answer: dict[str, object]) -> None:
+            if outcome == "unknown" and attempt < 3:
+                self.send_halves(transaction, index, attempt + 1)
+            elif outcome == "ok" and index + 1 < len(transaction.messages):
+                self.send_halves(transaction, index + 1, 0)
+            elif outcome == "ok":
+                self.later(self.dice.randint(5, 500), lambda: self.local(transaction))
+            else:  # given up, or settled by a check or an operator meanwhile: nothing is done
+                transaction.truth = ROLLED_BACK
+                transaction.known = True
+                self.write_local(transaction)
+
+        self.ask(
+            by,
+            lambda op: HalfAsked(
+                t_us=self.now, by=by, op=op, group=transaction.group, tx=transaction.tx, index=index,
+                message=message.text, topic=message.topic, queue=message.queue, crc=message.crc, key=message.key,
+                delay_ms=message.delay_ms,
+            ),
+            lambda: self.store_half(transaction, message), then,
+        )  # fmt: skip
+
+    def write_local(self, transaction: _Transaction) -> None:
+        if self.dice.random() < 0.9:
+            listed = tuple(one.text for one in transaction.messages) if self.dice.random() < 0.3 else ()
+            self.events.append(
+                Local(
+                    t_us=self.now,
+                    by="database",
+                    group=transaction.group,
+                    tx=transaction.tx,
+                    outcome=transaction.truth,
+                    messages=listed if transaction.truth == COMMITTED else (),
+                )
+            )
+
+    def local(self, transaction: _Transaction) -> None:
+        transaction.known = True
+        self.write_local(transaction)
+        if self.dice.random() < self.o.operators and transaction.group != "dead":
+            verdict = self.dice.choice((COMMITTED, ROLLED_BACK))
+            self.say(transaction, verdict, "operator", "operator", 0)
+        if transaction.plan == "end":
+            self.say(transaction, transaction.truth, "application", self.writer(transaction), 0)
+
+    def say(self, transaction: _Transaction, verdict: Verdict, decided_by: str, by: str, attempt: int) -> None:
+        def then(outcome: str, answer: dict[str, object]) -> None:
+            if outcome == "unknown" and attempt < 2 and not self.o.stock:
+                self.say(transaction, verdict, decided_by, by, attempt + 1)
+
+        self.ask(
+            by,
+            lambda op: EndAsked(
+                t_us=self.now, by=by, op=op, group=transaction.group, tx=transaction.tx, verdict=verdict,
+                decided_by=decided_by,  # type: ignore[arg-type]
+            ),
+            lambda: self.settle(transaction, verdict, decided_by), then, one_way=self.o.stock,
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """Everything undecided is asked about; who knows answers."""
+        for transaction in list(self.undecided.values()):
+            if transaction.group == "dead" or self.is_down(self.now):
+                continue
+            transaction.checks += 1
+            by = f"producer-{transaction.group}-{self.dice.randrange(3)}"
+            self.events.append(
+                CheckHeard(t_us=self.now, by=by, group=transaction.group, tx=transaction.tx, times=transaction.checks)
+            )
+            if transaction.group == "policy" and transaction.checks > 1 and transaction.tx in self.undecided:
+                self.settle(transaction, ROLLED_BACK, "policy")
+            elif not transaction.known or self.dice.random() < 0.3:
+                self.events.append(CheckUnanswered(t_us=self.now, by=by, group=transaction.group, tx=transaction.tx))
+            else:
+                self.say(transaction, transaction.truth, self.dice.choice(("check", "marker")), by, 0)
+
+    # --- readers --------------------------------------------------------------------------------------------------
+
+    def read(self, reader: str, at: dict[tuple[str, int], int], *, again: bool) -> None:
+        """What is new, in order; some of it twice."""
+        for (topic, number), queue in self.queues.items():
+            offset = max(at.get((topic, number), 0), queue.first)
+            while offset < len(queue.shown):
+                self.see(reader, topic, number, offset, queue.shown[offset])
+                if again and self.dice.random() < self.o.again:
+                    self.see(reader, topic, number, offset, queue.shown[offset])
+                    self.see(reader, f"%RETRY%{reader}", 0, self.serial, queue.shown[offset])
+                offset += 1
+            at[topic, number] = offset
+
+    def see(self, reader: str, topic: str, number: int, offset: int, shown: _Shown) -> None:
+        message = shown.message
+        self.events.append(
+            Seen(
+                t_us=self.now, by=reader, reader=reader, message=message.text, topic=topic, queue=number,
+                queue_offset=offset, tx="" if self.o.stock else shown.tx, index=message.index if shown.tx else 0,
+                offset=shown.log_offset, store_time_ms=shown.us // 1000, crc=message.crc, key=message.key,
+            )
+        )  # fmt: skip
+
+    # --- all of it ------------------------------------------------------------------------------------------------
+
+    def live(self) -> History:
+        o, dice = self.o, self.dice
+        system = "rocketmq 5.4.0" if o.stock else "halfmq 0.1.0"
+        length = max(o.transactions * o.pace_us, 2_000)
+        start = self.now
+        for number in range(o.transactions):
+            self.later(number * o.pace_us + dice.randint(0, o.pace_us), self.start_transaction)
+        for _ in range(o.kills):
+            at = dice.randrange(length)
+            self.later(at, self.kill)
+            self.down.append((start + at, start + at + 1_500))
+        for _ in range(o.trims):
+            self.later(dice.randrange(length), self.trim)
+        positions: list[dict[tuple[str, int], int]] = [{} for _ in range(o.readers)]
+        turns = max(5, o.transactions // 20)
+        for number, at in enumerate(positions):
+            for turn in range(turns):
+                self.later(
+                    turn * length // turns + dice.randint(0, 300),
+                    lambda n=number, at=at: self.read(f"reader-{n}", at, again=True),  # type: ignore[misc]
+                )
+        for turn in range(max(3, o.transactions // 200)):
+            self.later(turn * 10_000 + dice.randint(0, 5_000), self.check)
+        self.run()
+        # Faults are over. Ask until everybody has said what he knows.
+        o.lost_answers = 0.0
+        self.down.clear()
+        for _ in range(200):
+            if not any(one.group != "dead" for one in self.undecided.values()):
+                break
+            self.now += 10_000
+            self.check()
+            self.run()
+        self.now += 1_000
+        self.events.append(Settled(t_us=self.now, by="world", unresolved_groups=("dead",) if o.dead_group else ()))
+        settled_us = self.now
+        for number, at in enumerate(positions):
+            self.now += 100
+            reader = f"reader-{number}"
+            self.read(reader, at, again=False)
+            for (topic, queue_number), queue in sorted(self.queues.items()):
+                # What it read before a trim it has seen too; what was trimmed before it came by it has not.
+                self.events.append(
+                    QueueRead(
+                        t_us=self.now + 1, by=reader, reader=reader, topic=topic, queue=queue_number, first=queue.first,
+                        end=len(queue.shown),
+                    )
+                )  # fmt: skip
+        self.now += 1_000
+        for record in self.log:
+            self.events.append(msgspec.structs.replace(record, t_us=self.now))
+        writers = dict.fromkeys(event.by for event in self.events)
+        policy = ("policy",) if o.policy_group else ()
+        began: list[AnyEvent] = [
+            Began(t_us=start - 1, by=by, system=system, policy_groups=policy, atomic=not o.stock) for by in writers
+        ]
+        return History(
+            o, began + sorted(self.events, key=lambda event: event.t_us), self.marks, sorted(self.restarts), settled_us,
+            self.now,
+        )  # fmt: skip
+
+
+def made(seed: int, options: Options | None = None) -> History:
+    """The history of this seed, with the options of the seed unless given."""
+    return World(seed, drawn(seed) if options is None else options).live()
+
+
+def numbered(events: Sequence[AnyEvent]) -> str:
+    """For a failing test: the events as lines."""
+    encode = msgspec.json.Encoder().encode
+    return "\n".join(f"{number:>6} {encode(event).decode()}" for number, event in enumerate(events, 1))
