@@ -3,7 +3,7 @@
     async_client.py  AsyncClient         sync.py  Client, the blocking facade over it      app.py  App: decorators
     producer.py      plain sends         prepare.py transaction.py verdicts.py             halves and verdicts
     consumer.py group_member.py queue_puller.py offset_tracker.py allocation.py            consuming
-    check_listener.py listener.py transaction_block.py transaction_log.py                  checks; seams for users and sql
+    check_listener.py feedback.py listener.py transaction_block.py transaction_log.py                  checks; seams for users and sql
     connection.py links.py membership.py routing.py retry.py refusals.py connector.py      the network
 
 Importing this package imports nothing else; names are loaded when they are asked for.
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from halfmq.client.app import App
     from halfmq.client.async_client import AsyncClient
     from halfmq.client.consumer import Batch, Consumer
+    from halfmq.client.feedback import FetchedCheck
     from halfmq.client.listener import TransactionListener
     from halfmq.client.message import Message
     from halfmq.client.outcome import Outcome
@@ -29,6 +30,7 @@ _WHERE = {
     "Batch": "consumer",
     "Client": "sync",
     "Consumer": "consumer",
+    "FetchedCheck": "feedback",
     "Message": "message",
     "Outcome": "outcome",
     "OutgoingMessage": "outgoing",
@@ -46,6 +48,7 @@ __all__ = [
     "Batch",
     "Client",
     "Consumer",
+    "FetchedCheck",
     "Message",
     "Outcome",
     "OutgoingMessage",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     # Loaded with the first consumer or transaction: a service that only sends does not pay for them at its start.
     from halfmq.client.check_listener import CheckListener
     from halfmq.client.consumer import Consumer, ConsumerSpec
+    from halfmq.client.feedback import FetchedCheck
     from halfmq.client.group_member import GroupMember
     from halfmq.client.message import Message
     from halfmq.client.queue_puller import Feed
@@ -66,7 +67,9 @@ class AsyncClient:
 
     Entering raises ``ConnectError`` when no server answers. All methods may be used from many tasks of one loop.
     ``group`` names the service: it is the producer group, in which any process may be asked about a transaction.
-    ``timeout`` is for a whole call with its retries, ``attempt_timeout`` for one attempt, both in seconds.
+    ``timeout`` is for a whole call with its retries, ``attempt_timeout`` for one attempt, both in seconds. ``checks``: how
+    many checks it answers at once. ``fetches_checks``: it fetches them with a long poll instead of registering as a
+    producer that is sent them; for halfmq brokers only.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class AsyncClient:
         attempt_timeout: float = ATTEMPT_TIMEOUT_S,
         connect_timeout: float = CONNECT_TIMEOUT_S,
         checks: int = CHECKS,
+        fetches_checks: bool = False,
         connector: Connector | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -90,6 +94,7 @@ class AsyncClient:
         self._attempt_timeout_s = checked_seconds(attempt_timeout, "attempt_timeout")
         self._connect_timeout_s = checked_seconds(connect_timeout, "connect_timeout")
         self._checks = checked_count(checks, "checks", 1)
+        self._fetches_checks = fetches_checks
         self._connector = connector or TcpConnector()
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
@@ -138,6 +143,8 @@ class AsyncClient:
             await self.close()
             raise
         self._spawn(self._heartbeat_loop())
+        if self._fetches_checks:
+            self._fetch_from_now_on()
 
     def _build(self) -> None:
         host, process = self._whoami()
@@ -160,7 +167,8 @@ class AsyncClient:
         self._producer = Producer(self._plumbing, self.group or NO_GROUP)
         self._made_transactions: Transactions | None = None
         self._made_check_listener: CheckListener | None = None
-        if self._check_functions:
+        self._is_fetching = False
+        if self._check_functions and not self._fetches_checks:
             membership.add_producer(self.group)
         self._members: dict[str, GroupMember] = {}
         self._reconnecting: set[Address] = set()
@@ -489,8 +497,51 @@ class AsyncClient:
         plumbing = self._open()
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
-        if plumbing.membership.add_producer(self.group):
+        if self._fetches_checks:
+            self._fetch_from_now_on()
+        elif plumbing.membership.add_producer(self.group):
             await self._heartbeat_all()
+
+    def _fetch_from_now_on(self) -> None:
+        if self._check_functions and not self._is_fetching:
+            from halfmq.client.feedback import CheckFetcher
+
+            self._is_fetching = True  # until the client is closed
+            self._spawn(CheckFetcher(self._plumbing, self.group, self._check_listener, self._checks).run())
+
+    async def fetch_checks(self, *, count: int = 32, wait: float = 20.0) -> "list[FetchedCheck]":
+        """Undecided transactions of this group that are to be asked about, on lease; an empty list after ``wait`` seconds.
+
+        Answer each with ``answer_check``, soon: after the broker's ``check_answer_ms`` (5 s) it goes to somebody else. For
+        programs that answer checks by themselves: a client made with ``fetches_checks=True`` and without check functions.
+        One that has some fetches by itself and calls them.
+
+        Raises:
+            ConnectError: no broker answers. UnsupportedCombination: Apache RocketMQ hands out no checks.
+        """
+        from halfmq.client.feedback import fetch_any
+
+        plumbing = self._open()
+        if not self.group:
+            raise UsageError("checks are for a group", hint='AsyncClient(url, group="orders")')
+        checked_count(count, "count", 1)
+        checked_seconds(wait, "wait", zero=True)
+        return await fetch_any(plumbing, self.group, checks_max=min(count, limits.FEEDBACK_CHECKS_MAX), wait_s=wait)
+
+    async def answer_check(self, check: "FetchedCheck", outcome: Outcome) -> TransactionReceipt:
+        """Say what is true of a fetched transaction. UNKNOWN gives it back, to be asked about again later.
+
+        Raises:
+            TransactionRefused: the opposite verdict stands. TransactionIncomplete: COMMIT while halves are missing.
+            ConnectError: its connection is gone; fetch it again. TransactionUnknown: no answer; it may have counted.
+        """
+        from halfmq.client.feedback import FetchedCheck
+        from halfmq.client.transaction_block import checked_outcome
+
+        self._open()
+        if not isinstance(check, FetchedCheck):
+            raise UsageError(f"{check!r} is no fetched check", hint="one of those that fetch_checks gave")
+        return await check.answer(self.group, checked_outcome(outcome, "answer_check"), self._attempt_timeout_s)
 
     # --- consuming ------------------------------------------------------------------------------------------------
 

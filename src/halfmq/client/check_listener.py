@@ -1,4 +1,4 @@
-"""Answers to the broker's checks (39): find the listener by the name in the message, ask it, send what it says (37).
+"""Answers to the broker's checks, sent (39) or fetched: find the listener by the name in the message, ask it, send what it says (37).
 
 A check costs the broker nothing but time, so every doubt is UNKNOWN: a name that nobody registered (an older or newer
 release of the application is running elsewhere), an exception, a wrong return value. Each is reported here, where the
@@ -23,7 +23,7 @@ from halfmq.model import properties as names
 from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.fields import CheckFields
 from halfmq.wire.remoting.header import Request
-from halfmq.wire.remoting.message_codec import decode_pulled, encode_end
+from halfmq.wire.remoting.message_codec import PulledMessage, decode_pulled, encode_end
 
 #: Checks that wait for their turn; more are dropped, and asked again. Precedent: RocketMQ ``checkRequestHoldMax``.
 _WAITING_MAX: Final = 2_000
@@ -42,6 +42,8 @@ class CheckListener:
         #: (transaction, message) of the checks that run or wait: the same one is not asked twice at once.
         self._busy: set[tuple[str, str]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Set whenever a check was answered.
+        self._answered = asyncio.Event()
         self._reported: set[str] = set()
         #: For metrics: checks heard, by what became of them.
         self.counts: dict[str, int] = {"answered": 0, "unknown-name": 0, "failed": 0, "dropped": 0}
@@ -61,6 +63,21 @@ class CheckListener:
         except (HalfmqError, IndexError, AttributeError) as error:
             log.warning("a check from %s cannot be read: %s", connection.address, error)
             return
+        self._take(connection, transaction, fields)
+
+    def on_fetched(self, connection: Connection, transaction: Transaction, half: PulledMessage) -> None:
+        """A check was fetched on ``connection``. As ``on_check``."""
+        unique_id = transaction.message.message_id if transaction.message is not None else ""
+        self._take(connection, transaction, CheckFields(half.message.queue_offset, half.log_offset, unique_id))
+
+    async def room(self, checks: int) -> int:
+        """How many of ``checks`` at once are free; waits until one is."""
+        while len(self._busy) >= checks:
+            self._answered.clear()
+            await self._answered.wait()
+        return checks - len(self._busy)
+
+    def _take(self, connection: Connection, transaction: Transaction, fields: CheckFields) -> None:
         message = transaction.message
         assert message is not None
         group = message.properties.get(names.PGROUP)
@@ -77,7 +94,11 @@ class CheckListener:
         task = asyncio.get_running_loop().create_task(self._answer(connection, transaction, fields))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: self._busy.discard(key))
+        task.add_done_callback(lambda _: self._done(key))
+
+    def _done(self, key: tuple[str, str]) -> None:
+        self._busy.discard(key)
+        self._answered.set()
 
     async def _answer(self, connection: Connection, transaction: Transaction, fields: CheckFields) -> None:
         message = transaction.message
@@ -152,17 +173,25 @@ class CheckListener:
 
 def _read(request: Request[Any]) -> tuple[Transaction, CheckFields]:
     fields: CheckFields = request.ext
-    pulled = decode_pulled(request.body)[0]
-    if not pulled.whole:
-        raise ProtocolError(f"the body of half {fields.tran_state_table_offset} is damaged: its CRC differs")
-    message = Message(pulled.message, pulled.log_offset, pulled.message.body)
+    return transaction_of(decode_pulled(request.body)[0], fields.tx_id, fields.msg_id), fields
+
+
+def transaction_of(half: PulledMessage, tx_id: str = "", message_id: str = "") -> Transaction:
+    """The transaction as its check function gets it. ``tx_id``, ``message_id``: where the half itself has none.
+
+    Raises:
+        ProtocolError: its body is damaged.
+    """
+    if not half.whole:
+        raise ProtocolError(f"the body of half {half.message.queue_offset} is damaged: its CRC differs")
+    message = Message(half.message, half.log_offset, half.message.body)
     text = message.properties
-    tx_id = text.get(names.HMQ_TX_ID) or fields.tx_id or text.get(names.UNIQ_KEY) or fields.msg_id
-    transaction = Transaction(tx_id, text.get(names.HMQ_TX_NAME, ""), query_id=text.get(names.HMQ_QUERY_ID, ""))
+    known = text.get(names.HMQ_TX_ID) or tx_id or text.get(names.UNIQ_KEY) or message_id
+    transaction = Transaction(known, text.get(names.HMQ_TX_NAME, ""), query_id=text.get(names.HMQ_QUERY_ID, ""))
     transaction.message = message
     transaction.checks = int(text.get(names.TRANSACTION_CHECK_TIMES, "1"))
-    transaction.prepared_at_ms = pulled.message.store_time_ms or None
-    return transaction, fields
+    transaction.prepared_at_ms = half.message.store_time_ms or None
+    return transaction
 
 
 def check_of(listener_check: Callable[[Message], Any]) -> CheckFunction:

@@ -27,6 +27,7 @@ from halfmq.errors import HalfmqError, UsageError
 if TYPE_CHECKING:
     # Loaded when they are needed, as in ``async_client``.
     from halfmq.client.consumer import Batch, Consumer
+    from halfmq.client.feedback import FetchedCheck
     from halfmq.client.transaction_block import BlockingTransaction
     from halfmq.client.transaction_log import CheckFunction, TransactionBlock, TransactionLog
 
@@ -267,6 +268,14 @@ class Client:
         """See ``AsyncClient.answer_checks``."""
         check_log(log)
         self.add_check(log.name, log.checker(sessions))
+
+    def fetch_checks(self, *, count: int = 32, wait: float = 20.0) -> "list[FetchedCheck]":
+        """See ``AsyncClient.fetch_checks``."""
+        return self._run(self._live().fetch_checks(count=count, wait=wait))
+
+    def answer_check(self, check: "FetchedCheck", outcome: Outcome) -> TransactionReceipt:
+        """See ``AsyncClient.answer_check``."""
+        return self._run(self._live().answer_check(check, outcome))
 
     def _on_loop(self, register: Callable[[], None]) -> None:
         async def work() -> None:

@@ -32,10 +32,10 @@ class Poll(NamedTuple):
     checks_max: int
 
 
-def encode_poll(poll: Poll) -> dict[str, object]:
+def encode_poll(poll: Poll) -> dict[str, str]:
     """The ext fields."""
     return {
-        EXT_GROUP: poll.group, EXT_CLIENT: poll.client_id, EXT_WAIT_MS: poll.wait_ms, EXT_MAX: poll.checks_max,
+        EXT_GROUP: poll.group, EXT_CLIENT: poll.client_id, EXT_WAIT_MS: str(poll.wait_ms), EXT_MAX: str(poll.checks_max),
     }  # fmt: skip
 
 
