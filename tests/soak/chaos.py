@@ -16,6 +16,7 @@ from halfmq.client.connector import Address
 from halfmq.errors import HalfmqError
 from halfmq.testing.history.events import Fault, Started
 from halfmq.wire.remoting import operators
+from tests.soak.log_events import undecided_in
 from tests.soak.notes import Notes, now_us
 from tests.soak.plan import Plan
 from tests.soak.processes import Broker, Child, ProcessFailed
@@ -32,6 +33,13 @@ PAUSE_S = (0.1, 4.5)
 CUT_EVERY_S = (1.0, 5.0)
 FILL_EVERY_S = (6.0, 18.0)
 FULL_S = (0.5, 3.0)
+#: How many starts of the broker end in another kill, within the time that it recovers in, seconds.
+KILLED_WHILE_STARTING = 0.12
+STARTING_S = (0.05, 1.2)
+#: How many kills take somebody else along at the same moment.
+TOGETHER = 0.12
+#: How many pauses are the broker's.
+BROKER_PAUSES = 0.35
 #: The broker is killed when so many transactions finished in this life of it, at least.
 BROKER_WARM = 20
 #: A victim that does nothing for so long is killed all the same.
@@ -71,7 +79,7 @@ class Undecided:
         self._address = Address("127.0.0.1", plan.broker_port)
         self._last: tuple[float, int] | None = None
 
-    def ask(self, timeout_s: float = 0.3) -> int | None:
+    def ask(self, timeout_s: float = 0.6) -> int | None:
         try:
             answer = ask(self._address, operators.HMQ_TRANSACTIONS, {operators.EXT_MAX: "1"}, timeout_s)
             total, _ = operators.decode_pending(answer.ext, answer.body)
@@ -121,9 +129,12 @@ class Chaos:
         self.fills: Tally[str] = Tally()
         #: Connections to PostgreSQL that were cut in the middle of a transaction.
         self.cuts = 0
-        self.refused_starts = 0
+        #: What the broker said when it did not start for want of room.
+        self.refused_starts: list[str] = []
         self._started_at = time.monotonic()
-        self._dice = {what: random.Random(f"{plan.seed}/{what}") for what in ("kill", "pause", "cut", "disk", "down")}
+        self._dice = {
+            what: random.Random(f"{plan.seed}/{what}") for what in ("kill", "pause", "cut", "disk", "down", "start")
+        }
         self._restart_at: dict[Child, float] = {}
         self._go_on_at: dict[Child, float] = {}
         self._free_at = 0.0
@@ -134,6 +145,8 @@ class Chaos:
         self._fill_at = self._later("disk", FILL_EVERY_S)
         self._victim = self._draw_victim()
         self._load_at_broker_start = 0
+        #: When the broker that is starting now shall be killed; 0: it may start.
+        self._kill_start_at = 0.0
 
     def _later(self, what: str, span: tuple[float, float]) -> float:
         return time.monotonic() + self._dice[what].uniform(*span)
@@ -152,8 +165,16 @@ class Chaos:
         self._see_own_deaths()
         self._end_pauses(now)
         self._free_disk(now)
+        if self._kill_start_at and now >= self._kill_start_at:
+            self._kill_start_at = 0.0
+            if self._broker.is_running:
+                self._kill(self._broker, "" if self._broker.look() else "starting")
         if now >= self._kill_at and self._is_ripe(now):
-            self._kill()
+            self._kill(self._victim)
+            if self._dice["kill"].random() < TOGETHER:
+                self._kill_another()
+            self._kill_at = self._later("kill", KILL_EVERY_S)
+            self._victim = self._draw_victim()
         if now >= self._pause_at:
             self._pause()
         if now >= self._cut_at:
@@ -175,13 +196,18 @@ class Chaos:
             return self._broker.look() and self.load.total >= self._load_at_broker_start + BROKER_WARM
         return self._victim.is_warm
 
-    def _kill(self) -> None:
-        victim = self._victim
-        kill = self._about(victim, "SIGKILL", "")
+    def _kill(self, victim: Child, point: str = "") -> None:
+        kill = self._about(victim, "SIGKILL", point)
         victim.kill()
+        if victim is self._broker and kill.undecided_asked_s_ago > 0:
+            kill = kill.of_the_dead(undecided_in(self._broker.data))
         self._killed(victim, kill)
-        self._kill_at = self._later("kill", KILL_EVERY_S)
-        self._victim = self._draw_victim()
+
+    def _kill_another(self) -> None:
+        """Right behind the first, such as the broker and the only one who could answer its checks."""
+        others = [child for child in self._everybody if child.is_running and child not in self._restart_at]
+        if others:
+            self._kill(self._dice["kill"].choice(others), "together")
 
     def _about(self, victim: Child, how: str, point: str) -> Kill:
         undecided, ago = self.undecided.now_or_last()
@@ -205,7 +231,7 @@ class Chaos:
                 continue
             if child is self._broker:
                 if self._has_no_room() and not child.killed_itself:
-                    self.refused_starts += 1
+                    self.refused_starts.append(child.last_words(1))
                     self._restart_at[child] = time.monotonic() + 0.5
                     continue
                 status = None if child.process is None else child.process.returncode
@@ -218,7 +244,7 @@ class Chaos:
     def _has_no_room(self) -> bool:
         """The broker may refuse to start on a full disk, and must say so."""
         full = bool(self._free_at) or time.monotonic() - self._freed_at < 2.0
-        return full and "full" in self._broker.last_words(8)
+        return full and "No space left" in self._broker.last_words(8)
 
     def _restart(self, now: float) -> None:
         for child, at in list(self._restart_at.items()):
@@ -227,13 +253,16 @@ class Chaos:
                 child.start()
                 if child is self._broker:
                     self._load_at_broker_start = self.load.total
+                    dice = self._dice["start"]
+                    if dice.random() < KILLED_WHILE_STARTING:
+                        self._kill_start_at = time.monotonic() + dice.uniform(*STARTING_S)
                 self._notes.write(Started(t_us=now_us(), by=self._notes.by, whom=f"{child.name}.{child.lives}"))
 
     # --- pauses and the disk ----------------------------------------------------------------------------------------
 
     def _pause(self) -> None:
         dice = self._dice["pause"]
-        victim = dice.choice(self._everybody)
+        victim = self._broker if dice.random() < BROKER_PAUSES else dice.choice(self._everybody)
         seconds = dice.uniform(*PAUSE_S)
         if victim.is_running and not victim.paused and victim not in self._restart_at:
             victim.pause()
@@ -270,6 +299,7 @@ class Chaos:
 
     def heal(self) -> None:
         """No more faults: the disk is free, nobody is paused, everybody runs."""
+        self._kill_start_at = 0.0
         self._free_disk(self._free_at)
         self._end_pauses(float("inf"))
         until = time.monotonic() + RESTART_S

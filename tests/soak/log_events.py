@@ -29,6 +29,20 @@ def logged(data: Path, by: str, counts: Counter[str], note: Callable[[str], None
         yield _event(record, by, names)
 
 
+def undecided_in(data: Path) -> int:
+    """Transactions without a verdict in the log of a broker that is dead; its torn end is left out, as it will be."""
+    kinds = frozenset(("half", "carried_half", "committed", "rolled_back"))
+    open_: set[tuple[str, str]] = set()
+    for line in dump_store(RealDisk(), data, kinds=kinds):
+        record = msgspec.json.decode(line)
+        key = (record["group"], record["tx_id"])
+        if record["kind"] in ("half", "carried_half"):
+            open_.add(key)
+        else:
+            open_.discard(key)
+    return len(open_)
+
+
 def _event(record: dict[str, Any], by: str, names: dict[int, str]) -> Logged:
     kind, offset = record["kind"], record["offset"]
     common: dict[str, Any] = {"t_us": now_us(), "by": by, "offset": offset}

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 import msgspec
 
@@ -19,7 +20,8 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="kil
     at_s: float
     kind: str
     whom: str
-    #: SIGKILL from outside, or "own", at ``point``.
+    #: SIGKILL from outside, or "own", at ``point``. From outside the point is "starting" when the broker did not listen
+    #: yet, "together" when somebody else was killed in the same moment.
     how: str
     point: str = ""
     paused: bool = False
@@ -27,8 +29,13 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="kil
     load: int
     #: -1: the broker was never asked in this round.
     undecided: int
-    #: 0: asked at this moment; else the broker could not answer now, and this is how old its last answer is.
+    #: 0: known for this moment; else the broker could not answer now, and this is how old its last answer is.
     undecided_asked_s_ago: float = 0.0
+    #: The broker said so, or the log that it left.
+    undecided_from: Literal["broker", "log"] = "broker"
+
+    def of_the_dead(self, undecided: int) -> "Kill":
+        return msgspec.structs.replace(self, undecided=undecided, undecided_asked_s_ago=0.0, undecided_from="log")
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="round"):
@@ -43,7 +50,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="ro
     #: Connections to the database cut inside a transaction.
     cuts: int
     #: Starts of the broker that the full disk did not allow.
-    refused_starts: int
+    refused_starts: list[str]
     disk: str
     #: In the databases, by producer group: orders that are there.
     committed: dict[str, int]

@@ -12,7 +12,7 @@ def kill(number: int, kind: str = "broker", undecided: int = 3) -> Kill:
 def finished(number: int, differences: list[str]) -> Round:
     return Round(
         round=number, seed="1", commit="abc", started="2026-11-21", seconds=60, kills={"broker": 2}, pauses={}, fills={},
-        cuts=0, refused_starts=0, disk="ext4", committed={"g": 10}, rolled_back=1, messages=20, log={}, settle_seconds=3,
+        cuts=0, refused_starts=[], disk="ext4", committed={"g": 10}, rolled_back=1, messages=20, log={}, settle_seconds=3,
         restart_seconds_max=1, looked_at={}, differences=differences,
     )  # fmt: skip
 

@@ -84,7 +84,9 @@ class Inbox:
         """Insert the row in the transaction that is open on ``session``; True the first time. The commit is yours.
 
         For several messages in one transaction: claim each, write the effects of the first ones, commit, acknowledge
-        all. With an ``AsyncSession``: ``await session.run_sync(lambda s: inbox.claim(s, message, group=...))``.
+        all. Claim in one order, such as that of ``message_id``: two consumers that have the same messages, when a queue
+        changed hands, would otherwise wait for each other, and the database ends one of them (a deadlock: roll back and
+        do the batch again). With an ``AsyncSession``: ``await session.run_sync(lambda s: inbox.claim(s, message, group=...))``.
         """
         key = self._key(message) if self._key is not None else message.message_id
         if not 0 < len(key) <= KEY_CHARS_MAX:
