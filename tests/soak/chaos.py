@@ -244,7 +244,7 @@ class Chaos:
     def _has_no_room(self) -> bool:
         """The broker may refuse to start on a full disk, and must say so."""
         full = bool(self._free_at) or time.monotonic() - self._freed_at < 2.0
-        return full and "No space left" in self._broker.last_words(8)
+        return full and "is full (free space" in self._broker.last_words(3)
 
     def _restart(self, now: float) -> None:
         for child, at in list(self._restart_at.items()):

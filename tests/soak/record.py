@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 
-class Kill(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="kill"):
+class Kill(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="kill", omit_defaults=True):
     """One SIGKILL. ``load``: transactions finished in the last second; ``undecided``: held by the broker."""
 
     round: int = -1
