@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 
-from tests.simulation import breakages
+from tests.simulation import breakages, coverage
 from tests.simulation.run import Result, run_seed
 from tests.simulation.swarm import draw
 
@@ -38,7 +38,7 @@ def one(seed: int, breakage: str) -> int:
     result = run_seed(seed, breakage)
     for line in result.story:
         print(line)
-    print(dict(sorted(result.counts.items())))
+    print({name: count for name, count in sorted(result.counts.items()) if not name.startswith("cover ")})
     print(f"events {result.events}, faults {result.faults}, trace {result.trace_hash}")
     print(result.violation or "all promises held")
     return 1 if result.violation else 0
@@ -79,7 +79,9 @@ def many(arguments: argparse.Namespace) -> int:
             print(json.dumps(summary))
     else:
         for name, count in sorted(counts.items()):
-            print(f"{count:>10}  {name}")
+            if not name.startswith("cover "):
+                print(f"{count:>10}  {name}")
+        print(coverage.table(counts))
         print(summary)
     return 1 if red else 0
 

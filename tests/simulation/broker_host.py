@@ -18,7 +18,7 @@ from halfmq.store.group_flush import Job
 from halfmq.store.store import Durability
 from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 from halfmq.testing.faulty_network import FaultyNetwork
-from halfmq.testing.history.events import Began, Fault, Started
+from halfmq.testing.history.events import Began, Started
 from halfmq.testing.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.swarm import Swarm
@@ -134,6 +134,10 @@ class BrokerHost:
         self.on_started: Callable[[Broker], None] = lambda broker: None
         #: Asked before a start that found damage is tried again.
         self.on_damage: Callable[[StoreDamaged], None] = lambda error: None
+        #: Told the letter of each recovery.
+        self.on_recovered: Callable[[str], None] = lambda letter: None
+        #: What the disk raises when an operation was cut means: the power is gone, or only the process.
+        self._cut_is_power = True
         self._scheduler = scheduler
         self._network = network
         self._chronicle = chronicle
@@ -176,6 +180,7 @@ class BrokerHost:
             store = self.broker._store
             assert store is not None
             self._chronicle.counts[f"recovery {store.recovery.case.letter}"] += 1
+            self.on_recovered(store.recovery.case.letter)
             self._chronicle.note(
                 Started(
                     t_us=self._scheduler.now_us, by=process.name, whom=process.name, epoch=store.epoch,
@@ -184,19 +189,19 @@ class BrokerHost:
             )  # fmt: skip
             self.on_started(self.broker)
         elif isinstance(error, PowerLost):
-            self.power_fails()
+            self._cut()
         else:
             self._chronicle.counts[f"start refused: {type(error).__name__}"] += 1
+            self._end_process(close=True)
+            self._again()
             if isinstance(error, StoreDamaged):
                 self.on_damage(error)
             elif not isinstance(error, OSError) and type(error).__module__ != "halfmq.errors":
                 self._on_raised(process, error)
-            self._end_process(close=True)
-            self._again()
 
     def _raised(self, process: ProcessLoop, error: BaseException) -> None:
         if isinstance(error, PowerLost):
-            self.power_fails()
+            self._cut()
         else:
             self._on_raised(process, error)
 
@@ -208,6 +213,18 @@ class BrokerHost:
             self._again()
 
     # --- ends --------------------------------------------------------------------------------------------------------
+
+    def cut_after(self, steps: int | None, *, power: bool) -> None:
+        """The operation of the disk after so many more is done in part, and there the power is gone, or the process."""
+        self._cut_is_power = power
+        if steps is not None:
+            self.disk.power_fails_after(steps)
+
+    def _cut(self) -> None:
+        if self._cut_is_power:
+            self.power_fails()
+        else:
+            self.kill()
 
     def kill(self) -> None:
         """SIGKILL; what was written stays in the page cache."""
@@ -247,7 +264,7 @@ class BrokerHost:
             try:
                 broker.close()
             except PowerLost:
-                self.power_fails()
+                self._cut()
                 return
             except OSError as error:
                 self._chronicle.counts[f"close: {type(error).__name__}"] += 1
@@ -265,10 +282,3 @@ class BrokerHost:
             if not self._network.server_is_up:
                 self._network.power_back()
             self.start()
-
-    def fault(self, what: str, detail: str = "") -> None:
-        name = "" if self.process is None else self.process.name
-        self._chronicle.counts[f"fault {what}"] += 1
-        self._chronicle.note(
-            Fault(t_us=self._scheduler.now_us, by="world", what=what, whom=name or "broker", detail=detail)
-        )

@@ -20,7 +20,7 @@ from halfmq.model.records import (
     RolledBack,
     Trim,
 )
-from halfmq.model.stored_message import StoredMessage
+from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
@@ -72,10 +72,12 @@ async def read_everything(
 
 
 def seen_of(body: bytes, now_us: int, by: str, reader: str) -> list[Seen]:
-    """The messages of a pull answer."""
+    """The messages of a pull answer. A body that is damaged ends it, as it ends it for a reader that checks."""
     found, at = [], 0
     while at < len(body):
         message, offset, size = decode_message(body, at)
+        if body_crc_of(message.body) != message.body_crc:
+            break
         found.append(seen(message, offset, now_us, by, reader))
         at += size
     return found

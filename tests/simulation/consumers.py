@@ -80,6 +80,7 @@ class Watcher(Machine):
             if answer.code == 0:
                 for event in seen_of(answer.body, self.around.chronicle.now_us, process.name, WATCH):
                     self.around.chronicle.note(event)
-            if answer.code in (0, 21):
+                    places[topic, queue] = event.queue_offset + 1
+            elif answer.code == 21:
                 places[topic, queue] = int(answer.ext["nextBeginOffset"])
         await asyncio.sleep(1.0 + self.dice.random() if self.around.working else 20.0)

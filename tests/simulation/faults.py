@@ -1,11 +1,16 @@
 """When what fails: drawn from the seed, done to the world, counted."""
 
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from halfmq.errors import StoreDamaged
 from halfmq.testing.history.events import Fault
 from halfmq.testing.virtual_loop import ProcessLoop
+from tests.simulation.coverage import Coverage, states_of
+from tests.simulation.damage import Damage
 from tests.simulation.machine import BROKER_PORT
+from tests.simulation.promises import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.run import Run
@@ -15,8 +20,12 @@ class Faults:
     def __init__(self, run: "Run") -> None:
         self.run = run
         self.dice = random.Random(f"{run.swarm.seed}/faults")
+        self.damage = Damage(run.host.disk, run.swarm.segment_bytes, run.swarm.seed, run.counts)
+        self.coverage = Coverage(run.counts)
         self.over = False
         self.ghosts = 0
+        #: What was seen of transactions while a broker served last.
+        self._states = ["none"]
 
     def begin(self) -> None:
         self._next()
@@ -35,12 +44,24 @@ class Faults:
     def note(self, what: str, whom: str = "", detail: str = "") -> None:
         run = self.run
         run.counts[f"fault {what}"] += 1
+        self.coverage.fault(what, self._states_now())
         run.chronicle.note(Fault(t_us=run.scheduler.now_us, by="world", what=what, whom=whom, detail=detail))
 
-    def later(self, ms: int, what: object) -> None:
-        self.run.scheduler.call_later(ms * 1_000, lambda: None if self.over else what())  # type: ignore[operator]
+    def _states_now(self) -> list[str]:
+        host = self.run.host
+        if host.serves and host.broker is not None and host.broker._store is not None:
+            self._states = states_of(host.broker._pump.state, host.broker._store.durable_position)
+        return self._states
+
+    def later(self, ms: int, what: Callable[[], object]) -> None:
+        self.run.scheduler.call_later(ms * 1_000, lambda: None if self.over else what())
 
     # --- the broker --------------------------------------------------------------------------------------------------
+
+    @property
+    def _may_lose_power(self) -> bool:
+        """At the level ``memory`` nothing is promised across a power loss."""
+        return self.run.swarm.durability == "fsync"
 
     def kill(self) -> None:
         host = self.run.host
@@ -50,17 +71,36 @@ class Faults:
 
     def power(self) -> None:
         host = self.run.host
-        if host.process is not None and self.run.swarm.durability == "fsync":
+        if host.process is not None and self._may_lose_power:
             self.note("power", host.process.name)
             host.power_fails()
 
     def power_in_step(self) -> None:
         """In the middle of an operation of the disk, a drawn number of them from now."""
+        self._in_step("power_in_step", power=True)
+
+    def kill_in_step(self) -> None:
+        self._in_step("kill_in_step", power=False)
+
+    def _in_step(self, what: str, *, power: bool) -> None:
         host = self.run.host
-        if host.process is not None and self.run.swarm.durability == "fsync":
-            steps = self.dice.randint(1, 60)
-            self.note("power_in_step", host.process.name, f"after {steps} operations")
-            host.disk.power_fails_after(steps)
+        if host.process is None or (power and not self._may_lose_power):
+            return
+        steps = self.dice.randint(1, 60)
+        self.note(what, host.process.name, f"after {steps} operations")
+        host.cut_after(steps, power=power)
+
+    def crash_while_it_starts(self) -> None:
+        """It dies, and again in the middle of its recovery."""
+        host = self.run.host
+        if host.process is None:
+            return
+        power = self._may_lose_power and self.dice.random() < 0.6
+        steps = self.dice.choice((1, 2, 3, 5, 8, 13, 21, 34))
+        self.note("power" if power else "kill", host.process.name, f"and again {steps} operations into its start")
+        host.power_fails() if power else host.kill()
+        host.cut_after(steps, power=power)
+        self.note("power_in_step" if power else "kill_in_step", detail="while it starts")
 
     def pause(self) -> None:
         host = self.run.host
@@ -171,28 +211,82 @@ class Faults:
     # --- the disk ----------------------------------------------------------------------------------------------------
 
     def write_error(self) -> None:
-        self.note("write_error")
-        self.run.host.disk.fail("write")
+        path_ends, short = self.dice.choice(("", ".seg", ".q", ".tx", ".new", "published")), self.dice.random() < 0.5
+        self.note("write_error", detail=f"*{path_ends}{', short' if short else ''}")
+        self.run.host.disk.fail("write", path_ends=path_ends, short=short)
 
     def sync_error(self) -> None:
-        if self.run.swarm.durability == "fsync":
-            self.note("sync_error")
-            self.run.host.disk.fail("sync")
+        if self._may_lose_power:
+            path_ends = self.dice.choice(("", ".seg", ".snap.new", "checkpoint"))
+            self.note("sync_error", detail=f"*{path_ends}")
+            self.run.host.disk.fail("sync", path_ends=path_ends)
+
+    def name_error(self) -> None:
+        """Files cannot be made, named or claimed for a moment."""
+        operation = self.dice.choice(("create", "rename", "allocate", "sync_directory"))
+        self.note("name_error", detail=operation)
+        self.run.host.disk.fail(operation)
 
     def full(self) -> None:
-        self.note("full")
+        room = self.dice.choice((0, 20_000, 100_000))
+        self.note("full", detail=f"{room} bytes left")
         disk = self.run.host.disk
-        disk.fill(self.dice.choice((0, 20_000, 100_000)))
+        disk.fill(room)
         self.later(self.dice.choice((1_000, 4_000)), lambda: disk.fill(1 << 40))
 
-    def bit_flip(self) -> None:
-        """Not yet."""
+    def rot(self) -> None:
+        """A bit of a body that is served."""
+        promises = self.run.promises
+        offsets = [plain.acked[0] for plain in promises.plains.values() if plain.acked is not None]
+        offsets += [offset for tx in promises.txs.values() for offset in tx.acked.values()]
+        where = self.damage.flip_body([offset for offset in offsets if offset >= promises.log_start])
+        if where:
+            self.note("rot", detail=where)
+            self.later(self.dice.choice((500, 2_000)), self.damage.restore)
+
+    def rot_at_rest(self) -> None:
+        """A bit of what the next start reads."""
+        host = self.run.host
+        if host.serves and host.broker is not None and host.broker._maintenance is not None:
+            redo_from = host.broker._maintenance._checkpoint_at
+            states = self._states_now()
+            host.kill()
+            where = self.damage.flip_anywhere(redo_from)
+            self._states = states
+            self.note("rot_at_rest" if where else "kill", detail=where)
+
+    def derived_lost(self) -> None:
+        host = self.run.host
+        if host.process is not None:
+            self._states_now()
+            host.kill()
+            where = self.damage.lose_derived()
+            self.note("derived_lost" if where else "kill", detail=where)
+
+    def segment_lost(self) -> None:
+        host = self.run.host
+        if host.serves and host.broker is not None and host.broker._maintenance is not None:
+            redo_from = host.broker._maintenance._checkpoint_at
+            self._states_now()
+            host.kill()
+            where = self.damage.lose_segments(redo_from)
+            self.note("segment_lost" if where else "kill", detail=where)
+
+    def start_refused(self, error: StoreDamaged) -> None:
+        """Right, if something is damaged; then it is restored."""
+        if not self.damage.any:
+            raise Violation(f"Recovery: a start was refused, and nothing is damaged: {error}")
+        self.run.counts["look damage refused"] += 1
+        self.coverage.refused()
+        self.damage.restore()
 
     # --- the end of it -----------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
         self.over = True
         run = self.run
+        self.damage.restore()
+        run.host.cut_after(None, power=False)
         run.network.heal()
         run.host.disk.heal()
         for database in run.databases.values():

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from halfmq.core.transaction import invariants
-from halfmq.errors import InvariantViolated
+from halfmq.errors import InvariantViolated, StoreDamaged
 from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history.events import Settled
 from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
@@ -67,6 +67,8 @@ class Run:
         self.databases = {name: Database(name, self.scheduler, swarm.database_us, seed) for name in groups}
         self.machines = self._machines(groups)
         self.faults = Faults(self)
+        self.host.on_damage = self._start_refused
+        self.host.on_recovered = self.faults.coverage.recovered
         self.on_started: Callable[[Any], None] = lambda broker: None
         #: What a process raised that none may.
         self.bug: BaseException | None = None
@@ -93,8 +95,15 @@ class Run:
                 error.add_note(f"in process {process.name} at {self.scheduler.now_us / 1e6:.6f} s")
             self.bug = error
 
+    def _start_refused(self, error: StoreDamaged) -> None:
+        try:
+            self.faults.start_refused(error)
+        except Violation as violation:
+            self.bug = self.bug or violation
+
     def _broker_started(self, broker: object) -> None:
         self.on_started(broker)
+        self.faults.damage.forget()
         self._look_at_state()
 
     def _look_at_state(self) -> None:
@@ -103,6 +112,9 @@ class Run:
             self.counts["look invariants"] += 1
             self.counts["facts"] += invariants.check(state)
             self.promises.log_start = state.log_start
+            store = self.host.broker._store
+            assert store is not None
+            self.faults.damage.saw(store.durable_position, state.log_end)
 
     def pass_time(self, until_ms: int) -> None:
         """

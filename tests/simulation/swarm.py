@@ -12,10 +12,10 @@ from halfmq.testing.faulty_network import Manners
 
 #: Every kind of fault that the faults' clock may draw; some seeds have few of them, some nearly all.
 FAULTS: Final = (
-    "kill", "power", "power_in_step", "pause", "drain",
+    "kill", "kill_in_step", "power", "power_in_step", "crash_while_it_starts", "pause", "drain",
     "reset", "partition", "one_way", "stall", "refuse", "repeat",
     "client_kill", "client_pause", "database_crash", "database_slow", "clock_step",
-    "write_error", "sync_error", "full", "bit_flip",
+    "write_error", "sync_error", "name_error", "full", "rot", "rot_at_rest", "derived_lost", "segment_lost",
 )  # fmt: skip
 TOPICS: Final = ("Alpha", "Beta", "Gamma")
 
@@ -75,13 +75,13 @@ def draw(seed: int) -> Swarm:
     return Swarm(
         seed=seed,
         faults=faults,
-        fault_every_ms=dice.choice((600, 1_200, 2_500)),
-        work_ms=dice.choice((6_000, 10_000, 15_000)),
+        fault_every_ms=dice.choice((300, 600, 1_000)),
+        work_ms=dice.choice((3_000, 5_000, 8_000)),
         producers=producers,
         stock_producers=dice.choice((0, 1, 1)),
         producer_groups=dice.choice((1, 1, 2)),
         workers=dice.choice((1, 2, 3)),
-        think_ms=dice.choice((150, 400, 700)),
+        think_ms=dice.choice((150, 300, 500)),
         consumers=dice.choice((0, 0, 1, 2)),
         watchers=dice.choice((0, 1)),
         operators=dice.choice((0, 0, 1)),

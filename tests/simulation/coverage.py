@@ -1,0 +1,101 @@
+"""What the seeds have reached: which fault met which state of a transaction, and which recovery came of it.
+
+A cell that stays empty although it is possible is a bug of the swarm: its knobs never lead there.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+#: What transactions may be in when a fault comes.
+STATES: Final = (
+    "none", "halves partly stored", "undecided", "not durable", "check in flight", "committed", "rolled back",
+)  # fmt: skip
+#: Faults that end the broker, so that a recovery follows.
+ENDING: Final = (
+    "kill", "kill_in_step", "power", "power_in_step", "drain", "write_error", "sync_error", "derived_lost", "segment_lost",
+    "rot_at_rest",
+)  # fmt: skip
+_REFUSED: Final = "refused"
+
+
+def states_of(state: Any, durable: int) -> list[str]:
+    """Which of ``STATES`` some transaction of the broker is in."""
+    found = []
+    groups = state.producer_groups.values()
+    undecided = [known for group in groups for known in group.undecided.values()]
+    if any(known.count != len(known.halves) for known in undecided):
+        found.append("halves partly stored")
+    if any(known.count == len(known.halves) for known in undecided):
+        found.append("undecided")
+    if any(group.in_flight for group in groups):
+        found.append("check in flight")
+    verdicts = state.verdicts
+    if verdicts:
+        if verdicts[-1][3] >= durable:
+            found.append("not durable")
+        if any(verdict[2] for verdict in verdicts):
+            found.append("committed")
+        if not all(verdict[2] for verdict in verdicts):
+            found.append("rolled back")
+    return found or ["none"]
+
+
+class Coverage:
+    """Counts ``cover <fault> | <state> | <recovery case>`` in the counts of the run."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
+        self._waiting: list[tuple[str, list[str]]] = []
+
+    def fault(self, what: str, states: list[str]) -> None:
+        if what in ENDING:
+            self._waiting.append((what, states))
+        else:
+            self._count(what, states, "-")
+
+    def recovered(self, letter: str) -> None:
+        for what, states in self._waiting:
+            self._count(what, states, letter)
+        self._waiting.clear()
+
+    def refused(self) -> None:
+        for what, states in self._waiting:
+            self._count(what, states, _REFUSED)
+
+    def _count(self, what: str, states: list[str], letter: str) -> None:
+        for state in states:
+            self._counts[f"cover {what} | {state} | {letter}"] += 1
+
+
+def table(counts: Mapping[str, int]) -> str:
+    """Two tables: fault by state, and fault by recovery case; with the state in which a recovery case was never met."""
+    cells: Counter[tuple[str, str, str]] = Counter()
+    for name, count in counts.items():
+        if name.startswith("cover "):
+            fault, state, letter = name.removeprefix("cover ").split(" | ")
+            cells[fault, state, letter] += count
+    faults = sorted({fault for fault, _, _ in cells})
+    letters = sorted({letter for _, _, letter in cells})
+    lines = ["fault by state of transactions at that moment", _row("", STATES)]
+    for fault in faults:
+        lines.append(_row(fault, [_sum(cells, fault, state, None) for state in STATES]))
+    lines += ["", "fault by recovery case", _row("", letters)]
+    for fault in faults:
+        lines.append(_row(fault, [_sum(cells, fault, None, letter) for letter in letters]))
+    lines += ["", "state by recovery case", _row("", letters)]
+    for state in STATES:
+        lines.append(_row(state, [_sum(cells, None, state, letter) for letter in letters]))
+    return "\n".join(lines)
+
+
+def _sum(cells: Counter[tuple[str, str, str]], fault: str | None, state: str | None, letter: str | None) -> int:
+    return sum(
+        count
+        for (one, two, three), count in cells.items()
+        if fault in (None, one) and state in (None, two) and letter in (None, three)
+    )
+
+
+def _row(head: str, cells: Any) -> str:
+    return f"{head:<22}" + "".join(f"{str(cell)[:12]:>13}" if len(STATES) < 8 else f"{cell:>8}" for cell in cells)

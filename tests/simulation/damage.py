@@ -1,0 +1,169 @@
+"""Damage at rest: bits that rot and files that are gone, and somebody who puts them right once it was noticed.
+
+The promise is that damage is refused where it is looked at, with the place, and never taken for another content. So a
+start that refuses is right as long as something is damaged; then the world restores it, as an operator with a backup does.
+What the broker says of itself is not touched where nobody could know better: the bytes that are flipped lie below a
+position that a later, durable batch names as durable, and in what a running broker serves only bodies are flipped, since
+clients check these.
+"""
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from halfmq.model.stored_message import AT_BODY_V4
+from halfmq.model.stored_message import decode as decode_message
+from halfmq.store.segment import segment_name
+from halfmq.testing.faulty_disk import FaultyDisk
+from tests.simulation.broker_host import DATA
+
+LOG = DATA / "shard-0" / "log"
+#: Where the stored message may begin behind the start of its record: plain and half, delayed, carried.
+_MESSAGE_AT = (16, 32, 64)
+
+
+class _Flip(NamedTuple):
+    path: Path
+    at: int
+    right: int
+    wrong: int
+
+
+class _Lost(NamedTuple):
+    path: Path
+    content: bytes
+
+
+class Damage:
+    def __init__(self, disk: FaultyDisk, segment_bytes: int, seed: int, counts: Counter[str]) -> None:
+        self._disk = disk
+        self._segment_bytes = segment_bytes
+        self._dice = random.Random(f"{seed}/damage")
+        self._counts = counts
+        self._flips: list[_Flip] = []
+        self._lost: list[_Lost] = []
+        #: (durable position, log end) as seen while it served, ascending.
+        self._seen: list[tuple[int, int]] = []
+
+    @property
+    def any(self) -> bool:
+        """Whether a start may refuse."""
+        return bool(self._flips or self._lost)
+
+    def saw(self, durable: int, log_end: int) -> None:
+        if not self._seen or self._seen[-1] != (durable, log_end):
+            self._seen.append((durable, log_end))
+            del self._seen[:-20]
+
+    def forget(self) -> None:
+        """The log may end before what was seen."""
+        self._seen.clear()
+
+    def _known_durable(self) -> int:
+        """Below it everything is named durable by a later batch that is durable itself."""
+        if not self._seen:
+            return 0
+        now = self._seen[-1][0]
+        return max((durable for durable, end in self._seen if end < now), default=0)
+
+    # --- bits --------------------------------------------------------------------------------------------------------
+
+    def flip_body(self, offsets: list[int]) -> str:
+        """A bit in the body of one of the messages whose records begin there. Says where; empty: nowhere."""
+        bound = self._known_durable()
+        offsets = [offset for offset in offsets if offset < bound]
+        if self.any or not offsets:
+            return ""
+        offset = self._dice.choice(offsets)
+        start = offset - offset % self._segment_bytes
+        path = LOG / segment_name(start)
+        if not self._disk.exists(path):
+            return ""
+        content = self._disk.content(path)
+        for ahead in _MESSAGE_AT:
+            place = offset - start + ahead
+            try:
+                message, physical, size = decode_message(content, place)
+            except (ValueError, IndexError):
+                continue
+            if physical == offset and message.body and offset + ahead + size <= bound:
+                return self._flip(path, place + AT_BODY_V4 + self._dice.randrange(len(message.body)), content)
+        return ""
+
+    def flip_anywhere(self, redo_from: int) -> str:
+        """A bit of what the next start must read. Call it while nothing runs."""
+        bound = self._known_durable()
+        if self.any or bound <= redo_from:
+            return ""
+        offset = self._dice.randrange(redo_from, bound)
+        start = offset - offset % self._segment_bytes
+        path = LOG / segment_name(start)
+        if not self._disk.exists(path):
+            return ""
+        content = self._disk.content(path)
+        if not any(
+            content[offset - start : offset - start + 8]
+        ):  # between batches, or behind the last one of a segment
+            return ""
+        return self._flip(path, offset - start, content)
+
+    def _flip(self, path: Path, at: int, content: bytes) -> str:
+        bit = self._dice.randrange(8)
+        self._disk.flip_bit(path, at, bit)
+        self._flips.append(_Flip(path, at, content[at], content[at] ^ (1 << bit)))
+        return f"{path.name} at {at}"
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def lose_derived(self) -> str:
+        """Files that are made again: snapshots, the checkpoint, or all that is not the log. Call it while nothing runs."""
+        what = self._dice.choice(("snapshots", "checkpoint", "all"))
+        gone = 0
+        for path in self._disk.paths():
+            inside = path.relative_to(DATA).parts
+            if len(inside) < 2 or inside[1] == "log":
+                continue
+            if what == "all" or inside[1] == what:
+                self._disk.remove(path)
+                gone += 1
+        self._sync_directories()
+        return f"{what}, {gone} files" if gone else ""
+
+    def lose_segments(self, redo_from: int) -> str:
+        """One segment between others, or all of them. Refused at the next start. Call it while nothing runs."""
+        segments = [LOG / name for name in self._disk.list(LOG) if name.endswith(".seg")]
+        written = [path for path in segments if any(self._disk.content(path)[:64])]
+        inner = [path for path in written[1:-1] if int(path.name[:20]) > redo_from - self._segment_bytes]
+        if self.any or not written:
+            return ""
+        chosen = [self._dice.choice(inner)] if inner and self._dice.random() < 0.7 else []
+        if not chosen and self._disk.exists(DATA / "shard-0" / "checkpoint"):
+            chosen = segments
+        for path in chosen:
+            self._lost.append(_Lost(path, self._disk.content(path)))
+            self._disk.remove(path)
+        self._sync_directories()
+        return f"{len(chosen)} segments" if chosen else ""
+
+    def _sync_directories(self) -> None:
+        for directory in sorted({path.parent for path in self._disk.paths()} | {LOG}):
+            self._disk.sync_directory(directory)
+
+    # --- back --------------------------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """From a backup: what was flipped, unless it was written over or removed meanwhile, and what was lost."""
+        for flip in self._flips:
+            if self._disk.exists(flip.path) and self._disk.content(flip.path)[flip.at] == flip.wrong:
+                changed = flip.right ^ flip.wrong
+                self._disk.flip_bit(flip.path, flip.at, changed.bit_length() - 1)
+                self._counts["restored bit"] += 1
+        for lost in self._lost:
+            if not self._disk.exists(lost.path):
+                self._disk.open(lost.path, create=True).close()
+                self._disk.put(lost.path, lost.content)
+                self._disk.sync_directory(lost.path.parent)
+                self._counts["restored file"] += 1
+        self._flips.clear()
+        self._lost.clear()
