@@ -1,7 +1,7 @@
 """``python -m tests.soak --kills 1000 --seed S --directory DIR``: real processes, killed as often as asked, and compared.
 
 Rounds of some kills each, every one checked on its own: what the databases say, what is visible, what the log holds.
-The record (``record.jsonl``) grows line by line; the next run with the same directory goes on where it ends. Exit
+The record grows line by line; the next run with the same record goes on where it ends. Exit
 status: 0 no difference, 1 a difference or a process that failed (its round's directory is kept), 2 wrong use.
 """
 
@@ -40,7 +40,8 @@ def arguments() -> argparse.Namespace:
         "--minutes", type=float, default=0, help="begin no more rounds and kill no more after this; 0: no end"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--directory", type=Path, required=True, help="for the record, and for what a round needs")
+    parser.add_argument("--directory", type=Path, required=True, help="for what a round needs")
+    parser.add_argument("--record", type=Path, help="the record; else record.jsonl in the directory")
     parser.add_argument("--rate", type=float, default=180, help="transactions per second of all producers together")
     parser.add_argument("--retention", type=float, default=25, help="seconds after which the log is trimmed")
     parser.add_argument(
@@ -50,7 +51,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--keep", action="store_true", help="keep what the rounds leave, also of those without difference"
     )
-    return parser.parse_args()
+    asked = parser.parse_args()
+    asked.record = (asked.record or asked.directory / RECORD).absolute()
+    asked.record.parent.mkdir(parents=True, exist_ok=True)
+    return asked
 
 
 def main() -> int:
@@ -81,7 +85,7 @@ def main() -> int:
         postgres.stop()
         if disk is not None:
             disk.unmount()
-    total = Summary(read_lines(directory / RECORD))
+    total = Summary(read_lines(asked.record))
     show(console, total)
     return 1 if total.differences else 0
 
@@ -92,8 +96,8 @@ def soak(
 ) -> None:  # fmt: skip
     """Rounds until the record has enough kills, time is up, or a round differs."""
     deadline = time.monotonic() + asked.minutes * 60 if asked.minutes else float("inf")
-    before = Summary(read_lines(directory / RECORD))
-    record = Record(directory / RECORD)
+    before = Summary(read_lines(asked.record))
+    record = Record(asked.record)
     kills = len(before.kills)
     with Progress(
         TextColumn("kills"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn(),
