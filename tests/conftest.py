@@ -11,6 +11,7 @@ from xdist.scheduler import LoadScopeScheduling
 #: machine as it can get: what stands next to it mostly waits. Power losses and all the rest fill the gaps.
 FIRST = (
     "tests/crash/test_kill_nine.py",
+    "tests/soak/test_soak.py",
     "tests/compat/test_stock_broker.py",
     "tests/compat/test_stock_control.py",
     "tests/compat/test_java_client.py",

@@ -8,6 +8,7 @@ status: 0 no difference, 1 a difference or a process that failed (its round's di
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from rich.table import Table
 from tests.compat.toolchain import VERSIONS, client_classpath
 from tests.soak.plan import Plan
 from tests.soak.processes import CHECKOUT, ProcessFailed
-from tests.soak.record import Kill, Record, Round, Summary, read_lines
+from tests.soak.record import Broken, Kill, Record, Round, Summary, read_lines
 from tests.soak.round import Settings, run_round, save_differences
 from tests.soak.small_disk import CannotMount, SmallDisk
 from tests.support.ports import free_port
@@ -59,6 +60,8 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     asked = arguments()
+    # Ended from outside it still ends everybody, and unmounts what it mounted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console()
     directory = asked.directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
@@ -118,7 +121,11 @@ def soak(
             plan = make_plan(asked, directory, number, postgres, port)
             wanted = min(asked.round_kills, asked.kills - kills)
             settings = Settings(wanted, deadline, java, disk, commit())
-            done = run_round(plan, number, settings, killed, lambda text: bars.console.print(text, highlight=False))
+            try:
+                done = run_round(plan, number, settings, killed, lambda text: bars.console.print(text, highlight=False))
+            except Exception as error:
+                record.write(Broken(round=number, seed=str(plan.seed), commit=settings.commit, why=str(error)))
+                raise
             record.write(done)
             kills += sum(done.kills.values())
             tell(bars.console, done)

@@ -1,7 +1,7 @@
 """The record of a soak: one line of JSON for each kill and for each round; a later run goes on where it ends.
 
-A round counts only with its own line, which is written after its check. Kills of a round that was broken off are left
-in the file, and not counted.
+The kills of a round count only with its own line, which is written after its check: those of a round that was broken off
+stand in the file and are not counted. A round that broke by itself is a difference.
 """
 
 from collections import Counter
@@ -66,7 +66,16 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="ro
     differences: list[str]
 
 
-Line = Kill | Round
+class Broken(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="broken"):
+    """A round that came to no comparison, since somebody ended who should not have, or nothing settled: ``why``."""
+
+    round: int
+    seed: str
+    commit: str
+    why: str
+
+
+Line = Kill | Round | Broken
 
 
 class Record:
@@ -93,20 +102,17 @@ class Summary:
     """What the finished rounds of a record say together."""
 
     def __init__(self, lines: Iterator[Line]) -> None:
-        rounds: dict[int, Round] = {}
-        kills: list[Kill] = []
-        for line in lines:
-            if isinstance(line, Round):
-                rounds[line.round] = line
-            else:
-                kills.append(line)
-        self.rounds = list(rounds.values())
-        self.kills = [kill for kill in kills if kill.round in rounds]
-        self.next_round = max((one.round for one in (*self.rounds, *kills)), default=-1) + 1
+        everything = list(lines)
+        self.rounds = [line for line in everything if isinstance(line, Round)]
+        self.broken = [line for line in everything if isinstance(line, Broken)]
+        finished = {one.round for one in self.rounds}
+        self.kills = [line for line in everything if isinstance(line, Kill) and line.round in finished]
+        self.next_round = max((line.round for line in everything), default=-1) + 1
 
     @property
     def differences(self) -> int:
-        return sum(len(one.differences) for one in self.rounds)
+        """Of all rounds; one that broke is one."""
+        return sum(len(one.differences) for one in self.rounds) + len(self.broken)
 
     def rows(self) -> Iterator[tuple[str, int, int, str, str]]:
         """For each kind and way: kills, of them with transactions undecided, load and undecided as median (maximum)."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.soak.record import Kill, Record, Round, Summary, read_lines
+from tests.soak.record import Broken, Kill, Record, Round, Summary, read_lines
 
 
 def kill(number: int, kind: str = "broker", undecided: int = 3) -> Kill:
@@ -43,3 +43,12 @@ def test_kills_of_a_round_that_was_broken_off_do_not_count(tmp_path: Path) -> No
         file.write(b'{"what":"kill","rou')
     total = Summary(read_lines(path))
     assert (len(total.kills), total.next_round, total.differences) == (1, 2, 1)
+
+
+def test_round_in_which_somebody_ended_by_himself_is_a_difference(tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    record = Record(path)
+    record.write(kill(0))
+    record.write(Broken(round=0, seed="1", commit="abc", why="the broker ended by itself"))
+    total = Summary(read_lines(path))
+    assert (len(total.kills), total.next_round, total.differences) == (0, 1, 1)

@@ -46,11 +46,17 @@ def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
         "--directory", str(directory), "--retention", "10", "--keep", *disk,
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=560)
-    output = done.stdout + done.stderr
-    if done.returncode == 2:
+    process = subprocess.Popen(
+        command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        output, _ = process.communicate(timeout=500)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        output, _ = process.communicate(timeout=60)
+    if process.returncode == 2:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(output)
-    assert done.returncode == 0, f"seed {SEED}\n{output}"
+    assert process.returncode == 0, f"seed {SEED}\n{output}"
     lines = list(read_lines(directory / "record.jsonl"))
     rounds = [line for line in lines if isinstance(line, Round)]
     assert len(rounds) == 1, output
