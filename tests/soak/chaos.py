@@ -42,6 +42,9 @@ TOGETHER = 0.12
 BROKER_PAUSES = 0.35
 #: The broker is killed when so many transactions finished in this life of it, at least.
 BROKER_WARM = 20
+#: Most kills wait until so large a share of the rate that was asked for gets done; the others fall where they fall.
+UNDER_LOAD = 0.85
+LOAD_SHARE = 0.08
 #: A victim that does nothing for so long is killed all the same.
 PATIENCE_S = 6.0
 #: The broker may not come back while the disk is full; not longer than this after it was freed.
@@ -144,6 +147,7 @@ class Chaos:
         self._cut_at = self._later("cut", CUT_EVERY_S)
         self._fill_at = self._later("disk", FILL_EVERY_S)
         self._victim = self._draw_victim()
+        self._load_wanted = plan.rate * LOAD_SHARE
         self._load_at_broker_start = 0
         #: When the broker that is starting now shall be killed; 0: it may start.
         self._kill_start_at = 0.0
@@ -175,6 +179,8 @@ class Chaos:
                 self._kill_another()
             self._kill_at = self._later("kill", KILL_EVERY_S)
             self._victim = self._draw_victim()
+            under_load = self._dice["kill"].random() < UNDER_LOAD
+            self._load_wanted = self._plan.rate * LOAD_SHARE if under_load else 0.0
         if now >= self._pause_at:
             self._pause()
         if now >= self._cut_at:
@@ -192,6 +198,8 @@ class Chaos:
             return False
         if now - self._kill_at > PATIENCE_S:
             return True
+        if self.load.per_second() < self._load_wanted:
+            return False
         if self._victim is self._broker:
             return self._broker.look() and self.load.total >= self._load_at_broker_start + BROKER_WARM
         return self._victim.is_warm
