@@ -1,0 +1,420 @@
+"""The real broker on a faulty disk, and its clients: what they asked for, and what they were answered before the crash.
+
+Nothing of the broker is replaced but what it takes from outside (``tests.simulation.world``). The book of what was answered
+can be copied at any moment: a crash at that moment must honour it.
+"""
+
+import copy
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from halfmq.broker.config import BrokerConfig, packed_host
+from halfmq.model import properties
+from halfmq.model.settings import BrokerSettings
+from halfmq.model.stored_message import body_crc_of
+from halfmq.model.stored_message import decode as decode_message
+from halfmq.testing.faulty_disk import FaultyDisk
+from tests.simulation.world import DATA, HandClock, Life, Peer
+from tests.support.raw_client import Answer, property_string
+
+GROUP = "pgroup"
+READERS = "readers"
+SEGMENT_BYTES = 1 << 16
+COMMIT, ROLLBACK = "8", "12"
+VERDICTS = {COMMIT: "COMMITTED", ROLLBACK: "ROLLED_BACK"}
+#: SERVICE_NOT_AVAILABLE: a full disk refuses new messages. The client asks again later.
+NO_ROOM = 14
+#: Never, within a script.
+NEVER_MS = 1_000_000_000
+
+
+class Violation(AssertionError):
+    """A promise does not hold."""
+
+
+@dataclass
+class Said:
+    """One message that a client sent, in a transaction or by itself."""
+
+    unique: str
+    topic: str
+    queue: int
+    body: bytes
+    #: Standard level, from 1; 0: none.
+    delay_level: int = 0
+    sent_at_ms: int = 0
+    #: Half: (half index, offset message id). Plain: (queue, queue offset, offset message id).
+    acked: tuple[str, ...] | None = None
+
+
+@dataclass
+class Tx:
+    tx_id: str
+    messages: list[Said]
+    #: What the application decided: COMMIT, ROLLBACK, or "" while it has not.
+    wanted: str = ""
+    #: An END went out, so the verdict may stand although nobody was told.
+    asked: bool = False
+    asked_at_ms: int = 0
+    #: (verdict, position) as acknowledged.
+    verdict: tuple[str, int] | None = None
+    #: Checks that the producer received.
+    checks: int = 0
+
+    @property
+    def prepared(self) -> bool:
+        return all(said.acked is not None for said in self.messages)
+
+
+@dataclass
+class Book:
+    """Everything that clients know."""
+
+    txs: dict[str, Tx] = field(default_factory=dict)
+    plains: dict[str, Said] = field(default_factory=dict)
+    #: Topics whose making was acknowledged (True) or asked for (False).
+    topics: dict[str, bool] = field(default_factory=dict)
+    deleted_topics: dict[str, bool] = field(default_factory=dict)
+    #: (topic, queue) -> offsets that the readers committed, in order.
+    offsets: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    #: (topic, queue) -> {queue offset: (unique id, body crc)} as somebody pulled it.
+    pulled: dict[tuple[str, int], dict[int, tuple[str, int]]] = field(default_factory=dict)
+    #: Grows with each change.
+    version: int = 0
+
+    def queues(self) -> set[tuple[str, int]]:
+        said = [*self.plains.values(), *(said for tx in self.txs.values() for said in tx.messages)]
+        return {(one.topic, one.queue) for one in said}
+
+
+def config(**other: Any) -> BrokerConfig:
+    """A broker that does nothing by itself but what ``other`` says."""
+    values: dict[str, Any] = {
+        "data": DATA, "port": 0, "name_port": 0, "segment_bytes": SEGMENT_BYTES, "checkpoint_interval_ms": NEVER_MS,
+        "retention_check_ms": NEVER_MS, "retention_ms": 0, "disk_reserve_bytes": 0,
+        "settings": BrokerSettings(default_topic_queues=2),
+    }  # fmt: skip
+    return BrokerConfig(**(values | other))
+
+
+class House:
+    """One life of the broker after the other, on one disk."""
+
+    def __init__(self, disk: FaultyDisk, book: Book, configured: BrokerConfig, now_ms: int = 0) -> None:
+        self.disk = disk
+        self.book = book
+        self.config = configured
+        self.clock = HandClock()
+        self.clock.now_ms = now_ms or self.clock.now_ms
+        self.life: Life
+        self.peer: Peer
+        #: Answers leave before the sync: a bug that is put in to see it found.
+        self.eager = False
+        self._asking: dict[int, tuple[str, Any]] = {}
+
+    # --- lives -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._asking.clear()
+        self.life = Life(self.disk, self.clock, self.disk.crashes + 1, self.config)
+        self.life.start()
+        if self.eager:
+            store = self.life.broker._store
+            assert store is not None
+            kind = type(store)
+            store.__class__ = type("Eager", (kind,), {"durable_position": property(lambda s: s.log.end)})
+        self.life.settle()
+        self.peer = self.life.connect()
+
+    def settle(self) -> None:
+        self.life.settle()
+        self.collect()
+
+    def pass_time(self, milliseconds: int, step_ms: int = 100) -> None:
+        for _ in range(-(-milliseconds // step_ms)):
+            self.clock.now_ms += step_ms
+            self.settle()
+
+    @property
+    def letter(self) -> str:
+        """The recovery case of this life."""
+        store = self.life.broker._store
+        assert store is not None
+        return store.recovery.case.letter
+
+    @property
+    def settings(self) -> BrokerSettings:
+        return replace(
+            self.config.settings, store_host=packed_host("127.0.0.1", 10_911), segment_bytes=self.config.segment_bytes
+        )
+
+    def undecided(self) -> dict[str, Any]:
+        """Transaction id -> what the broker knows."""
+        group = self.life.state.producer_groups.get(GROUP)
+        return {} if group is None else {known.tx_id: known for known in group.undecided.values()}
+
+    # --- what clients do -------------------------------------------------------------------------------------
+
+    def ask(self, what: str, subject: Any, code: int, ext: dict[str, str], body: bytes = b"") -> int:
+        opaque = self.peer.send(code, ext, body)
+        self._asking[opaque] = (what, subject)
+        self.book.version += 1
+        return opaque
+
+    def new_tx(
+        self,
+        tx_id: str,
+        messages: int = 1,
+        wanted: str = "",
+        *,
+        size: int = 300,
+        delay_level: int = 0,
+        topic: str = "A",
+    ) -> Tx:
+        tx = Tx(
+            tx_id,
+            [
+                Said(
+                    f"{tx_id}.{index}",
+                    topic if index % 2 == 0 else "B",
+                    index % 2,
+                    _body(tx_id, index, size),
+                    delay_level,
+                )
+                for index in range(messages)
+            ],
+            wanted,
+        )
+        self.book.txs[tx_id] = tx
+        return tx
+
+    def halves(self, tx_id: str, indexes: Iterable[int] | None = None) -> None:
+        """Send halves; all of them if not said otherwise."""
+        tx = self.book.txs[tx_id]
+        for index in range(len(tx.messages)) if indexes is None else indexes:
+            said = tx.messages[index]
+            said.sent_at_ms = said.sent_at_ms or self.clock.now_ms
+            pairs = {
+                "UNIQ_KEY": said.unique, "TRAN_MSG": "true", "PGROUP": GROUP, "HMQ_TX_ID": tx_id, "HMQ_TX_INDEX": str(index),
+                "KEYS": f"k{tx_id}",
+            }  # fmt: skip
+            if index == len(tx.messages) - 1:
+                pairs["HMQ_TX_COUNT"] = str(len(tx.messages))
+            self._send("half", (tx_id, index), said, pairs, "4")
+
+    def end(self, tx_id: str, wanted: str = "", *, from_check: bool = False) -> None:
+        tx = self.book.txs[tx_id]
+        wanted = wanted or tx.wanted
+        first = tx.messages[0].acked
+        assert first is not None, f"{tx_id} is ended before its first half was acknowledged"
+        if wanted == tx.wanted:
+            tx.asked_at_ms = tx.asked_at_ms or self.clock.now_ms
+            tx.asked = True
+        ext = {
+            "producerGroup": GROUP, "HMQ_TX_ID": tx_id, "msgId": f"{tx_id}.0", "tranStateTableOffset": first[0],
+            "commitLogOffset": str(int(first[1][-16:], 16)), "commitOrRollback": wanted,
+            "fromTransactionCheck": "true" if from_check else "false",
+        }  # fmt: skip
+        self.ask("end", (tx_id, wanted), 37, ext)
+
+    def plain(self, unique: str, *, topic: str = "A", queue: int = 0, size: int = 300, delay_level: int = 0) -> None:
+        """Send a message; under a name that was used before, the same one again."""
+        said = self.book.plains.setdefault(unique, Said(unique, topic, queue, _body(unique, 0, size), delay_level))
+        said.sent_at_ms = said.sent_at_ms or self.clock.now_ms
+        self._send("plain", unique, said, {"UNIQ_KEY": unique, "KEYS": f"k{unique}"}, "0")
+
+    def _send(self, what: str, subject: Any, said: Said, pairs: dict[str, str], sys_flag: str) -> None:
+        if said.delay_level:
+            pairs["DELAY"] = str(said.delay_level)
+        ext = {
+            "a": GROUP, "b": said.topic, "c": "TBW102", "d": "2", "e": str(said.queue), "f": sys_flag, "g": "1", "h": "0",
+            "i": property_string(**pairs), "j": "0", "k": "false", "m": "false",
+        }  # fmt: skip
+        self.ask(what, subject, 310, ext, said.body)
+
+    def make_topic(self, name: str) -> None:
+        self.book.topics.setdefault(name, False)
+        self.ask("topic", name, 17, {"topic": name, "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"})
+
+    def delete_topic(self, name: str) -> None:
+        self.book.deleted_topics.setdefault(name, False)
+        self.ask("topic deleted", name, 215, {"topic": name})
+
+    def heartbeat(self, *, producer: bool = True, consumer: bool = False) -> None:
+        """Connect as a producer of ``GROUP``, so that checks come; as a reader, so that the group is made."""
+        subscription = {"topic": "A", "subString": "*", "subVersion": 1, "classFilterMode": False, "expressionType": "TAG",
+                        "tagsSet": [], "codeSet": []}  # fmt: skip
+        reader = {"groupName": READERS, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+                  "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": [subscription], "unitMode": False}  # fmt: skip
+        body = {
+            "clientID": "house@1",
+            "producerDataSet": [{"groupName": GROUP}] if producer else [],
+            "consumerDataSet": [reader] if consumer else [],
+        }
+        self.ask("heartbeat", None, 34, {}, json.dumps(body).encode())
+
+    def commit_offset(self, topic: str, queue: int, offset: int) -> None:
+        self.book.offsets.setdefault((topic, queue), []).append(offset)
+        ext = {"consumerGroup": READERS, "topic": topic, "queueId": str(queue), "commitOffset": str(offset)}
+        self.ask("offset", None, 15, ext)
+
+    def committed_offset(self, topic: str, queue: int) -> int | None:
+        """What the broker says the readers committed; asks, and waits for the answer."""
+        ext = {"consumerGroup": READERS, "topic": topic, "queueId": str(queue), "setZeroIfNotFound": "false"}
+        opaque = self.peer.send(14, ext)
+        self.life.settle()
+        answer = self.peer.answers.pop(opaque)
+        return int(answer.ext["offset"]) if answer.code == 0 else None
+
+    def answer_checks(self) -> None:
+        """As the producer: every check that came gets the verdict that the application has."""
+        pushes, self.peer.pushes[:] = list(self.peer.pushes), []
+        for push in pushes:
+            if push.code == 39:
+                tx_id = self._checked(push)
+                if self.book.txs[tx_id].wanted:
+                    self.end(tx_id, from_check=True)
+
+    def _checked(self, push: Answer) -> str:
+        message, _, _ = decode_message(push.body)
+        return (properties.find(message.properties, "HMQ_TX_ID") or b"").decode()
+
+    # --- what they are told ----------------------------------------------------------------------------------
+
+    def collect(self) -> None:
+        """Write down what was answered so far. Answers of this very moment count."""
+        for opaque in sorted(self.peer.answers.keys() & self._asking.keys()):
+            answer = self.peer.answers.pop(opaque)
+            what, subject = self._asking.pop(opaque)
+            self.book.version += 1
+            getattr(self, f"_heard_{what.replace(' ', '_')}")(answer, subject)
+        counted = {tx.tx_id: 0 for tx in self.book.txs.values()}
+        for push in self.peer.pushes:
+            if push.code == 39:
+                counted[self._checked(push)] += 1
+        for tx_id, count in counted.items():
+            if count > self.book.txs[tx_id].checks:
+                self.book.txs[tx_id].checks = count
+                self.book.version += 1
+
+    def _heard_half(self, answer: Answer, subject: tuple[str, int]) -> None:
+        tx_id, index = subject
+        tx = self.book.txs[tx_id]
+        said = tx.messages[index]
+        if answer.code == 604:
+            standing = (answer.ext["HMQ_VERDICT"], int(answer.ext["HMQ_POSITION"]))
+            if not tx.asked or standing[0] != VERDICTS[tx.wanted] or tx.verdict not in (None, standing):
+                raise Violation(f"Agreement: {tx_id} was {tx.verdict}; its half, sent again, was told {standing}")
+            return
+        if answer.code == NO_ROOM:
+            return
+        if answer.code != 0:
+            raise Violation(f"half {said.unique} was refused: {answer}")
+        place = (answer.ext["queueOffset"], answer.ext["msgId"])
+        if said.acked not in (None, place):
+            raise Violation(f"Once: half {said.unique} was at {said.acked}, now {place}")
+        if tx.verdict is not None:
+            raise Violation(f"Agreement: a half of {tx_id} was taken, though {tx.verdict} stands")
+        said.acked = place
+
+    def _heard_end(self, answer: Answer, subject: tuple[str, str]) -> None:
+        tx_id, wanted = subject
+        tx = self.book.txs[tx_id]
+        standing = answer.ext.get("HMQ_VERDICT", "")
+        if wanted != tx.wanted:
+            if answer.code == 0:
+                raise Violation(f"Agreement: {tx_id} took the opposite verdict {wanted}")
+            if tx.verdict is not None and standing != tx.verdict[0] and not self._past_retention(tx):
+                raise Violation(f"Agreement: {tx_id} was {tx.verdict}; the opposite was told {answer}")
+            return
+        if answer.code != 0:
+            if standing == "" and self._past_retention(tx):
+                return
+            raise Violation(f"Agreement: {tx_id}, asked {wanted}, was {tx.verdict}: {answer}")
+        verdict = (standing, int(answer.ext["HMQ_POSITION"]))
+        if standing != VERDICTS[wanted] or tx.verdict not in (None, verdict):
+            raise Violation(f"Agreement: {tx_id} was {tx.verdict}, now {verdict}")
+        tx.verdict = verdict
+
+    def _past_retention(self, tx: Tx) -> bool:
+        return tx.verdict is not None and tx.verdict[1] < self.life.state.log_start
+
+    def _heard_plain(self, answer: Answer, unique: str) -> None:
+        if answer.code == NO_ROOM:
+            return
+        if answer.code != 0:
+            raise Violation(f"plain {unique} was refused: {answer}")
+        said = self.book.plains[unique]
+        place = (answer.ext["queueId"], answer.ext["queueOffset"], answer.ext["msgId"])
+        if said.acked is not None and said.acked[2] != place[2] and said.delay_level == 0:
+            raise Violation(f"Once: plain {unique} was at {said.acked}, now {place}")
+        said.acked = said.acked or place
+
+    def _heard_topic(self, answer: Answer, name: str) -> None:
+        if answer.code != 0:
+            raise Violation(f"topic {name} was refused: {answer}")
+        self.book.topics[name] = True
+
+    def _heard_topic_deleted(self, answer: Answer, name: str) -> None:
+        if answer.code != 0:
+            raise Violation(f"topic {name} was not deleted: {answer}")
+        self.book.deleted_topics[name] = True
+
+    def _heard_heartbeat(self, answer: Answer, _: None) -> None:
+        if answer.code != 0:
+            raise Violation(f"a heartbeat was refused: {answer}")
+
+    _heard_offset = _heard_heartbeat
+
+    # --- what consumers see ----------------------------------------------------------------------------------
+
+    def visible(self) -> dict[tuple[str, int], dict[int, tuple[str, int]]]:
+        """Everything that can be pulled now: (topic, queue) -> queue offset -> (unique id, body crc). Goes into the book."""
+        seen: dict[tuple[str, int], dict[int, tuple[str, int]]] = {}
+        for topic, queue in sorted(self.book.queues()):
+            found, offset = seen.setdefault((topic, queue), {}), 0
+            while True:
+                opaque = self.peer.send(11, _pull(topic, queue, offset))
+                self.life.settle()
+                answer = self.peer.answers.pop(opaque)
+                if answer.code == 21 and int(answer.ext["nextBeginOffset"]) > offset:
+                    offset = int(answer.ext["nextBeginOffset"])
+                    continue
+                if answer.code != 0:
+                    break
+                at = 0
+                while at < len(answer.body):
+                    message, _, size = decode_message(answer.body, at)
+                    unique = (properties.find(message.properties, "UNIQ_KEY") or b"").decode()
+                    if body_crc_of(message.body) != message.body_crc:
+                        raise Violation(f"Durable: the body of {unique} is damaged")
+                    found[message.queue_offset] = (unique, message.body_crc)
+                    at += size
+                offset = int(answer.ext["nextBeginOffset"])
+        for queue_of, messages in seen.items():
+            before = self.book.pulled.setdefault(queue_of, {})
+            first = min(messages, default=0)
+            for offset, value in before.items():
+                if messages and offset >= first and messages.get(offset) != value:
+                    raise Violation(f"Durable: {queue_of}@{offset} was pulled as {value}, now {messages.get(offset)}")
+            before.update(messages)
+        self.book.version += 1
+        return seen
+
+
+def _pull(topic: str, queue: int, offset: int) -> dict[str, str]:
+    return {
+        "consumerGroup": "TOOLS_CONSUMER", "topic": topic, "queueId": str(queue), "queueOffset": str(offset),
+        "maxMsgNums": "1000", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
+        "subVersion": "0",
+    }  # fmt: skip
+
+
+def _body(name: str, index: int, size: int) -> bytes:
+    return (f"{name}/{index}:".encode() * (size // 4 + 1))[:size]
+
+
+def book_copy(book: Book) -> Book:
+    return copy.deepcopy(book)

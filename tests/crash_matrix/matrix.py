@@ -1,0 +1,201 @@
+"""Every point with every loss: restart, look, lose power again, look again, let the clients ask again, look at everything."""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from halfmq.errors import HalfmqError
+from halfmq.store.group_flush import HandFlush
+from halfmq.store.store import Store
+from halfmq.testing.faulty_disk import FaultyDisk
+from tests.crash_matrix.call_sites import Site
+from tests.crash_matrix.house import SEGMENT_BYTES, House, Violation, book_copy, config
+from tests.crash_matrix.operations import Script
+from tests.crash_matrix.points import Point, points_of, points_of_start
+from tests.crash_matrix.promises import check_answered, check_recoveries, check_settled
+from tests.simulation.world import DATA, SeededEntropy
+
+
+class Loss(NamedTuple):
+    """``keep``: share of what was not synced that survives a power loss; None: the dice of ``seed`` choose. See ``FaultyDisk.crash``."""
+
+    name: str
+    power: bool
+    keep: float | None = None
+    seed: int = 0
+
+
+KILL = Loss("kill", power=False)
+NOTHING_KEPT = Loss("power, nothing kept", power=True, keep=0.0)
+ALL_KEPT = Loss("power, all kept", power=True, keep=1.0)
+
+
+def by_dice(seed: int) -> Loss:
+    return Loss("power, by dice", power=True, seed=seed)
+
+
+#: For each run of the tests; ``python -m tests.crash_matrix`` takes more dice.
+LOSSES = (KILL, NOTHING_KEPT, ALL_KEPT, by_dice(1))
+
+
+class Result(NamedTuple):
+    """``cases``: letters of the recovery, the second one behind a crash in the first."""
+
+    point: Point
+    loss: Loss
+    cases: str
+    violation: str
+
+
+class Row(NamedTuple):
+    """A line of the table."""
+
+    script: str
+    kind: str
+    when: str
+    loss: str
+
+
+class Tally:
+    """What was gone through."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[Row] = Counter()
+        self.cases: dict[Row, Counter[str]] = {}
+        self.runs: Counter[Row] = Counter()
+        self.violations: list[str] = []
+        self.violated: Counter[Row] = Counter()
+        self.sites: set[Site] = set()
+        self.operations: Counter[str] = Counter()
+        self.second_level = 0
+
+    def add(self, result: Result, *, fresh: bool) -> None:
+        point = result.point
+        when = "torn" if point.when.startswith("torn") else point.when
+        row = Row(point.script.name, point.operation.kind, when, result.loss.name)
+        self.rows[row] += 1
+        self.runs[row] += fresh
+        self.cases.setdefault(row, Counter())[result.cases] += 1
+        if point.site is not None:
+            self.sites.add(point.site)
+        if result.violation:
+            self.violated[row] += 1
+            self.violations.append(f"{point.name}, {result.loss.name} {result.loss.seed}: {result.violation}")
+
+    def merge(self, other: "Tally") -> None:
+        self.rows += other.rows
+        self.runs += other.runs
+        self.violated += other.violated
+        self.operations += other.operations
+        for row, cases in other.cases.items():
+            self.cases.setdefault(row, Counter()).update(cases)
+        self.violations += other.violations
+        self.sites |= other.sites
+        self.second_level += other.second_level
+
+
+def lost(point: Point, loss: Loss) -> FaultyDisk:
+    """The disk of the point, behind the crash; if it was full, somebody made room."""
+    disk = point.disk.fork(point.operation.number * 1_000 + loss.seed)
+    disk.heal()
+    disk.crash(power=loss.power, keep=loss.keep)
+    return disk
+
+
+def reopened(point: Point, disk: FaultyDisk) -> House:
+    """A house on ``disk`` whose clients know what they knew at the point; not started."""
+    return House(disk, book_copy(point.book), config(**point.script.settings), point.now_ms + 50)
+
+
+def examine(point: Point, disk: FaultyDisk) -> str:
+    """Start on ``disk`` and look at everything; returns the letter of the recovery.
+
+    Raises:
+        Violation: a promise does not hold.
+    """
+    house = reopened(point, disk)
+    check_recoveries(house)
+    house.start()
+    letter = house.letter
+    check_answered(house)
+    # What was said just now, also about what was only found on the disk, must stand when the power fails at once.
+    second = House(disk.fork(1), book_copy(house.book), house.config, house.clock.now_ms + 50)
+    second.disk.crash(power=point.script.survives_power_loss, keep=0.0)
+    second.start()
+    check_answered(second)
+    check_settled(house)
+    return letter
+
+
+def letter_of(point: Point, loss: Loss) -> str:
+    """The recovery case that a start would take; nothing else is looked at."""
+    store = Store.open(
+        lost(point, loss),
+        DATA,
+        entropy=SeededEntropy(1),
+        segment_bytes=SEGMENT_BYTES,
+        make_syncer=HandFlush,
+        reserve_bytes=0,
+    )
+    letter = store.recovery.case.letter
+    store.close()
+    return letter
+
+
+def result_of(point: Point, loss: Loss, disk: FaultyDisk) -> Result:
+    try:
+        return Result(point, loss, examine(point, disk), "")
+    except (Violation, HalfmqError) as error:
+        return Result(point, loss, "-", f"{type(error).__name__}: {error}")
+
+
+def go_through(
+    script: Script,
+    losses: Iterable[Loss] = LOSSES,
+    *,
+    second_level: float = 0.0,
+    sync_is_a_lie: bool = False,
+    eager: bool = False,
+) -> Tally:
+    """All points of a script with all losses. Two that leave the same disk and the same clients are looked at once; what is
+    read after a kill may still be lost, so a kill stands for a power loss that kept all, and not the other way round.
+
+    ``second_level``: share of the recoveries in which another crash comes, at one operation each, chosen by the dice.
+    """
+    tally = Tally()
+    known: dict[tuple[bytes, int, int, bool], Result] = {}
+    dice = random.Random(f"second level of {script.name}")
+    points = points_of(script, sync_is_a_lie=sync_is_a_lie, eager=eager)
+    tally.operations[script.name] = len({point.operation.number for point in points})
+    for point in points:
+        for loss in losses:
+            if loss.power and not script.survives_power_loss:
+                continue
+            disk = lost(point, loss)
+            same = (disk.fingerprint(), point.book.version, point.now_ms)
+            before = known.get((*same, False)) or known.get((*same, loss.power))
+            if before is not None:
+                tally.add(before._replace(point=point, loss=loss), fresh=False)
+                continue
+            again = disk.fork(2) if dice.random() < second_level else None
+            result = known[*same, loss.power] = result_of(point, loss, disk)
+            tally.add(result, fresh=True)
+            if again is not None and not result.violation:
+                for second in _in_the_recovery(point, again, dice):
+                    tally.second_level += 1
+                    tally.add(second._replace(cases=result.cases + second.cases), fresh=True)
+    return tally
+
+
+def _in_the_recovery(point: Point, disk: FaultyDisk, dice: random.Random) -> Iterator[Result]:
+    """A crash at some operation of the start on ``disk``."""
+    house = reopened(point, disk)
+    points = points_of_start(point.script._replace(name=f"{point.script.name}, in its recovery"), house)
+    if not points:
+        return
+    chosen = dice.choice(points)
+    for loss in (KILL, NOTHING_KEPT, by_dice(dice.randrange(1 << 20))):
+        if loss.power and not point.script.survives_power_loss:
+            continue
+        yield result_of(chosen, loss, lost(chosen, loss))

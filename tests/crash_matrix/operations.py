@@ -1,0 +1,444 @@
+"""The scripts of the matrix: what is there before, and the operation whose disk operations are gone through.
+
+Each is small enough that a reader can say what must be on the disk at each moment, and together they make the store take
+every way it has of changing the disk (``call_sites.py`` says which).
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from halfmq.store.store import Durability
+from halfmq.testing.faulty_disk import FaultyDisk
+from tests.crash_matrix.house import COMMIT, ROLLBACK, SEGMENT_BYTES, Book, House, book_copy, config
+from tests.simulation.world import DATA
+
+SHARD = DATA / "shard-0"
+
+
+class Script(NamedTuple):
+    """``before`` is run undisturbed, ``act`` is gone through."""
+
+    name: str
+    before: Callable[[House], None]
+    act: Callable[[House], None]
+    settings: dict[str, Any]
+
+    @property
+    def survives_power_loss(self) -> bool:
+        """Whether the level of durability promises that."""
+        return self.settings.get("durability", Durability.FSYNC) is Durability.FSYNC
+
+
+def open_house(script: Script, seed: int = 1) -> House:
+    return House(FaultyDisk(seed), Book(), config(**script.settings))
+
+
+# --- pieces ------------------------------------------------------------------------------------------------------
+
+
+def nothing(house: House) -> None:
+    """A directory that was never used."""
+
+
+def start(house: House) -> None:
+    house.start()
+
+
+def _prepared(house: House, tx_id: str, messages: int, wanted: str = "", **other: Any) -> None:
+    house.new_tx(tx_id, messages, wanted, **other)
+    house.halves(tx_id)
+    house.settle()
+
+
+def _take_checkpoint(house: House) -> None:
+    maintenance = house.life.broker._maintenance
+    assert maintenance is not None
+    done: list[bool] = []
+    maintenance.checkpoint(lambda: done.append(True))
+    house.settle()
+    assert done, "no checkpoint was taken"
+
+
+def _without_checkpoint(house: House) -> None:
+    some_of_everything(house, checkpoint=False)
+
+
+def _fill_segment(house: House, name: str, left: int = 3_000) -> None:
+    """Plain messages until less than ``left`` bytes are free in the segment."""
+    number = 0
+    while (free := SEGMENT_BYTES - house.life.state.log_end % SEGMENT_BYTES) > left:
+        house.plain(f"{name}{number}", size=min(9_000, max(1_000, free - 2_800)))
+        house.settle()
+        number += 1
+
+
+def _roll(house: House, name: str) -> None:
+    """Plain messages until the log goes on in the next segment."""
+    here = house.life.state.log_end // SEGMENT_BYTES
+    number = 0
+    while house.life.state.log_end // SEGMENT_BYTES == here:
+        house.plain(f"{name}{number}", size=9_000)
+        house.settle()
+        number += 1
+
+
+def some_of_everything(house: House, *, checkpoint: bool = True) -> None:
+    """A store in use: settled, undecided, incomplete, delayed, offsets; a checkpoint, and something behind it."""
+    house.start()
+    house.heartbeat(producer=False, consumer=True)
+    house.plain("first", queue=0)
+    house.settle()
+    _prepared(house, "done", 2, COMMIT)
+    house.end("done")
+    house.settle()
+    _prepared(house, "open", 2)
+    if checkpoint:
+        _take_checkpoint(house)
+    _prepared(house, "refused", 1, ROLLBACK)
+    house.end("refused")
+    house.settle()
+    house.new_tx("half-sent", 3)
+    house.halves("half-sent", [0])
+    house.plain("later", delay_level=1)
+    house.commit_offset("A", 0, 1)
+    house.settle()
+    house.visible()
+
+
+# --- before ------------------------------------------------------------------------------------------------------
+
+
+def _with_undecided(messages: int, wanted: str, **other: Any) -> Callable[[House], None]:
+    def before(house: House) -> None:
+        some_of_everything(house)
+        _prepared(house, "t", messages, wanted, **other)
+
+    return before
+
+
+def _with_two_undecided(house: House) -> None:
+    _with_undecided(3, COMMIT)(house)
+    _prepared(house, "u", 1, ROLLBACK)
+
+
+def _with_derived_files_ahead_of_the_log(house: House) -> None:
+    """Durability ``memory``: a power loss took the end of the log, and left what derived files had of it.
+
+    The clients forget what they were answered about that end, since this level promises nothing about it.
+    """
+    some_of_everything(house)
+    book, end = book_copy(house.book), house.life.state.log_end
+    house.plain("gone")
+    _prepared(house, "gone", 1)
+    house.disk.crash(keep=1.0)
+    file = house.disk.open(SHARD / "log" / f"{0:020d}.seg")
+    file.write(end, [bytes(2_000)])
+    file.sync()
+    house.book = book
+
+
+def _with_halves_in_an_older_segment(house: House) -> None:
+    some_of_everything(house)
+    house.new_tx("t", 3, COMMIT)
+    house.halves("t", [0, 1])
+    house.settle()
+    _roll(house, "roll")
+    house.halves("t", [2])
+    house.settle()
+
+
+def _with_two_checkpoints(house: House) -> None:
+    some_of_everything(house)
+    house.plain("between")
+    house.settle()
+    _take_checkpoint(house)
+    house.plain("behind")
+    _prepared(house, "t", 2)
+
+
+def _nearly_full_segment(house: House) -> None:
+    some_of_everything(house)
+    _fill_segment(house, "fill")
+
+
+def _nearly_full_with_undecided(house: House) -> None:
+    _with_undecided(1, COMMIT)(house)
+    _fill_segment(house, "fill")
+
+
+def _past_retention(house: House) -> None:
+    """Two segments and more; in the first an undecided transaction, one with several, and a message that waits."""
+    some_of_everything(house)
+    _prepared(house, "old", 3)
+    house.plain("much later", delay_level=5)
+    house.settle()
+    _roll(house, "roll")
+    _roll(house, "again")
+
+
+def _delayed_in_an_older_segment(house: House) -> None:
+    some_of_everything(house)
+    house.plain("due", delay_level=2)
+    _prepared(house, "t", 1, COMMIT, delay_level=2)
+    house.end("t")
+    house.settle()
+    _roll(house, "roll")
+
+
+def _killed(before: Callable[[House], None]) -> Callable[[House], None]:
+    def stopped(house: House) -> None:
+        before(house)
+        house.disk.kill()
+
+    return stopped
+
+
+def _with_a_torn_tail(before: Callable[[House], None]) -> Callable[[House], None]:
+    """A batch was written and the power failed: some of it is there."""
+
+    def stopped(house: House) -> None:
+        before(house)
+        house.new_tx("torn", 2)
+        house.halves("torn")
+        house.life.loop.run_ready()
+        house.disk.crash(keep=0.0)
+        end = house.life.state.log_end
+        path = SHARD / "log" / f"{end // SEGMENT_BYTES * SEGMENT_BYTES:020d}.seg"
+        file = house.disk.open(path)
+        file.write((end - 200) % SEGMENT_BYTES, [b"torn" * 10])
+        file.sync()
+        file.close()
+
+    return stopped
+
+
+def _without(before: Callable[[House], None], *paths: str) -> Callable[[House], None]:
+    """As ``before``, and then files of these beginnings are gone."""
+
+    def stopped(house: House) -> None:
+        before(house)
+        for path in house.disk.paths():
+            if str(path.relative_to(DATA)).startswith(paths):
+                house.disk.remove(path)
+                house.disk.sync_directory(path.parent)
+
+    return stopped
+
+
+# --- act ---------------------------------------------------------------------------------------------------------
+
+
+def _prepare(messages: int) -> Callable[[House], None]:
+    def act(house: House) -> None:
+        house.new_tx("t", messages, COMMIT)
+        for index in range(messages):
+            house.halves("t", [index])
+            house.settle()
+
+    return act
+
+
+def _prepare_at_once(house: House) -> None:
+    house.new_tx("t", 3, COMMIT)
+    house.halves("t")
+    house.settle()
+
+
+def _end(house: House) -> None:
+    house.end("t")
+    house.settle()
+    house.visible()
+
+
+def _check(house: House) -> None:
+    house.heartbeat()
+    house.settle()
+    house.pass_time(7_000, 500)
+    assert house.book.txs["t"].checks > 0, "no check came"
+    house.answer_checks()
+    house.settle()
+    house.visible()
+
+
+def _several_batches_in_one_sync(house: House) -> None:
+    """Verdicts and messages in turns of their own, all written before the disk is asked to sync."""
+    ready = house.life.loop.run_ready
+    house.end("t")
+    ready()
+    house.plain("p0", queue=0)
+    ready()
+    house.end("u")
+    house.new_tx("v", 2, COMMIT)
+    house.halves("v")
+    ready()
+    house.settle()
+    house.end("v")
+    house.settle()
+    house.visible()
+
+
+def _checkpoint_while_messages_come(house: House) -> None:
+    """The state is taken, more is written, then the snapshot is."""
+    maintenance = house.life.broker._maintenance
+    assert maintenance is not None
+    house.plain("p0")
+    house.life.loop.run_ready()
+    maintenance.checkpoint()
+    house.end("t")
+    house.life.loop.run_ready()
+    house.plain("p1")
+    house.settle()
+    _take_checkpoint(house)
+
+
+def _go_on_in_the_next_segment(house: House) -> None:
+    here = house.life.state.log_end // SEGMENT_BYTES
+    for number in range(3):
+        house.plain(f"next{number}", size=2_000)
+        house.settle()
+    assert house.life.state.log_end // SEGMENT_BYTES == here + 1, "the log did not roll"
+
+
+def _roll_and_checkpoint(house: House) -> None:
+    _go_on_in_the_next_segment(house)
+    _take_checkpoint(house)
+
+
+def _roll_with_a_transaction(house: House) -> None:
+    house.new_tx("t", 3, COMMIT, size=1_500)
+    house.halves("t")
+    house.settle()
+    house.end("t")
+    house.settle()
+
+
+def _roll_without_room(house: House) -> None:
+    """The segment behind the next one finds no room: new messages are refused, the verdict is not. Then there is room again."""
+    house.disk.fill(8_192)
+    for number in range(4):
+        house.plain(f"next{number}", size=2_000)
+        house.settle()
+    assert house.book.plains["next3"].acked is None, "nothing was refused"
+    house.end("t")
+    house.settle()
+    assert house.book.txs["t"].verdict is not None
+    house.pass_time(1_100)
+    house.disk.heal()
+    house.pass_time(1_100)
+    house.plain("next3")
+    house.settle()
+    assert house.book.plains["next3"].acked is not None
+
+
+def _trim(house: House) -> None:
+    house.pass_time(1_500)
+    assert house.life.state.log_start > 0, "nothing was trimmed"
+
+
+def _topics(house: House) -> None:
+    house.make_topic("made")
+    house.settle()
+    house.plain("into a new topic", topic="by-its-first-message", queue=1)
+    house.settle()
+
+
+def _delete_topic(house: House) -> None:
+    house.delete_topic("short")
+    house.settle()
+
+
+def _with_topic_to_delete(house: House) -> None:
+    some_of_everything(house)
+    house.make_topic("short")
+    house.settle()
+
+
+def _offsets(house: House) -> None:
+    house.commit_offset("A", 0, 2)
+    house.pass_time(1_500, 500)
+    house.commit_offset("A", 0, 3)
+    house.commit_offset("B", 1, 1)
+    house.pass_time(1_500, 500)
+
+
+def _release(house: House) -> None:
+    house.pass_time(5_500, 500)
+    seen = {unique for messages in house.visible().values() for unique, _ in messages.values()}
+    assert "due" in seen, "nothing was released"
+
+
+def _delayed(house: House) -> None:
+    some_of_everything(house)
+    house.plain("due", delay_level=2)
+    house.settle()
+
+
+def _plain(house: House) -> None:
+    for number in range(3):
+        house.plain(f"p{number}", queue=number % 2)
+    house.settle()
+    house.visible()
+
+
+def _drain(house: House) -> None:
+    """A shutdown that has the time it wants; time passes only while it waits."""
+    loop = house.life.loop
+    asyncio.events._set_running_loop(loop)
+    coroutine = house.life.broker.drain()
+    try:
+        while True:
+            waits_for = coroutine.send(None)
+            for _ in range(100):
+                if waits_for.done():
+                    break
+                house.clock.now_ms += 10
+                house.life.settle()
+    except StopIteration:
+        house.life.broker.close()
+    finally:
+        asyncio.events._set_running_loop(None)
+
+
+_MEMORY = {"durability": Durability.MEMORY}
+_RETENTION = {"checkpoint_interval_ms": 500, "retention_check_ms": 300, "retention_bytes": 40_000}
+
+SCRIPTS = (
+    Script("first start", nothing, start, {}),
+    Script("prepare, 1 message", some_of_everything, _prepare(1), {}),
+    Script("prepare, 3 messages", some_of_everything, _prepare(3), {}),
+    Script("prepare, 3 messages at once", some_of_everything, _prepare_at_once, {}),
+    Script("prepare in an empty store", start, _prepare(1), {}),
+    Script("commit, same segment", _with_undecided(3, COMMIT), _end, {}),
+    Script("commit, copies from an older segment", _with_halves_in_an_older_segment, _end, {}),
+    Script("several batches in one sync", _with_two_undecided, _several_batches_in_one_sync, {}),
+    Script("rollback", _with_undecided(2, ROLLBACK), _end, {}),
+    Script("check", _with_undecided(2, COMMIT), _check, {}),
+    Script("plain messages", some_of_everything, _plain, {}),
+    Script("first checkpoint and snapshot", _without_checkpoint, _take_checkpoint, {}),
+    Script("next checkpoint and snapshot", _with_two_checkpoints, _take_checkpoint, {}),
+    Script("checkpoint while messages come", _with_undecided(2, COMMIT), _checkpoint_while_messages_come, {}),
+    Script("segment roll", _nearly_full_segment, _go_on_in_the_next_segment, {}),
+    Script("segment roll between half and verdict", _nearly_full_segment, _roll_with_a_transaction, {}),
+    Script("segment roll without room", _nearly_full_with_undecided, _roll_without_room, {}),
+    Script("retention trim with carry-forward", _past_retention, _trim, _RETENTION),
+    Script("topic creation", some_of_everything, _topics, {}),
+    Script("topic deletion", _with_topic_to_delete, _delete_topic, {}),
+    Script("offsets", some_of_everything, _offsets, {}),
+    Script("delayed release", _delayed, _release, {}),
+    Script("delayed release from an older segment", _delayed_in_an_older_segment, _release, {}),
+    Script("commit, durability memory", _with_undecided(3, COMMIT), _end, _MEMORY),
+    Script("roll and checkpoint, durability memory", _nearly_full_segment, _roll_and_checkpoint, _MEMORY),
+    Script("drain", some_of_everything, _drain, {"drain_ms": 20}),
+    Script("restart, log only", _killed(_without_checkpoint), start, {}),
+    Script("restart, torn tail, log only", _with_a_torn_tail(_without_checkpoint), start, {}),
+    Script("restart, snapshot", _killed(_with_two_checkpoints), start, {}),
+    Script("restart, torn tail, snapshot", _with_a_torn_tail(_with_two_checkpoints), start, {}),
+    Script("restart, snapshots gone", _without(_killed(_with_two_checkpoints), "shard-0/snapshots"), start, {}),
+    Script("restart, torn tail, snapshots gone", _without(_with_a_torn_tail(_with_two_checkpoints), "shard-0/snapshots"), start, {}),
+    Script("restart, queues gone", _without(_killed(_with_two_checkpoints), "shard-0/queues"), start, {}),
+    Script("restart, derived files ahead of the log", _with_derived_files_ahead_of_the_log, start, _MEMORY),
+    Script("restart, torn tail, two segments", _with_a_torn_tail(_with_halves_in_an_older_segment), start, {}),
+)  # fmt: skip
+
+assert len({script.name for script in SCRIPTS}) == len(SCRIPTS)

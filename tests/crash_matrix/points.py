@@ -1,0 +1,110 @@
+"""Where a crash may come: a script is run once, and before and after each of its disk operations the disk is forked.
+
+A fork keeps what is not synced apart from what is, so one run is enough for every loss: it is chosen later, on the fork.
+With it goes the book of what clients were answered up to that moment.
+"""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import halfmq.store
+from halfmq.testing.faulty_disk import FaultyDisk, Operation
+from tests.crash_matrix.call_sites import Site
+from tests.crash_matrix.house import Book, House, book_copy
+from tests.crash_matrix.operations import Script, open_house
+
+_STORE = str(Path(halfmq.store.__file__).parent)
+BEFORE, AFTER = "before", "after"
+
+
+class Point(NamedTuple):
+    """``when``: before, after, or torn behind so many bytes of a write."""
+
+    script: Script
+    operation: Operation
+    when: str
+    disk: FaultyDisk
+    book: Book
+    now_ms: int
+    site: Site | None
+
+    @property
+    def name(self) -> str:
+        op = self.operation
+        return f"{self.script.name}: {self.when} {op.kind} {op.path.name} ({op.at}, {op.length}), operation {op.number}"
+
+
+class _Recorder:
+    """The observer of one run."""
+
+    def __init__(self, script: Script, house: House) -> None:
+        self.points: list[Point] = []
+        self._script = script
+        self._house = house
+        self._copied: tuple[int, Book] = (-1, Book())
+        self._last: FaultyDisk | None = None
+        self._site: Site | None = None
+
+    def before(self, operation: Operation) -> None:
+        self._site = innermost_site()
+        fork = self._last or self._house.disk.fork(operation.number)
+        self._add(operation, BEFORE, fork)
+        self._last = None
+
+    def after(self, operation: Operation) -> None:
+        disk = self._house.disk
+        if operation.kind == "write" and operation.length > 1:
+            data = disk.open(operation.path, writable=False).read(operation.at, operation.length)
+            before = self.points[-1].disk
+            for done in sorted({1, operation.length // 2, max(1, operation.length - 8), operation.length - 1}):
+                fork = before.fork(operation.number)
+                fork.open(operation.path).write(operation.at, [data[:done]])
+                self._add(operation, f"torn at {done}", fork)
+        self._last = disk.fork(operation.number)
+        self._add(operation, AFTER, self._last)
+
+    def _add(self, operation: Operation, when: str, fork: FaultyDisk) -> None:
+        house = self._house
+        if hasattr(house, "peer"):
+            house.collect()
+        if self._copied[0] != house.book.version:
+            self._copied = (house.book.version, book_copy(house.book))
+        self.points.append(Point(self._script, operation, when, fork, self._copied[1], house.clock.now_ms, self._site))
+
+
+def points_of(script: Script, *, sync_is_a_lie: bool = False, eager: bool = False) -> list[Point]:
+    """Every point of the script, in order. The two switches put a bug in, to see it found."""
+    house = open_house(script)
+    house.disk.sync_is_a_lie = sync_is_a_lie
+    house.eager = eager
+    script.before(house)
+    recorder = _Recorder(script, house)
+    return record(house, recorder, script)
+
+
+def record(house: House, recorder: _Recorder, script: Script) -> list[Point]:
+    house.disk.before, house.disk.after = recorder.before, recorder.after
+    try:
+        script.act(house)
+    finally:
+        house.disk.before = house.disk.after = None
+    return recorder.points
+
+
+def points_of_start(script: Script, house: House) -> list[Point]:
+    """The points of a start of ``house``: for a crash while another one is recovered from."""
+    return record(house, _Recorder(script, house), script._replace(act=House.start))
+
+
+def innermost_site() -> Site | None:
+    """The place in the store that asked for the operation under way; None: something else did."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_STORE):
+            return Site(Path(code.co_filename).name, frame.f_lineno)
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None

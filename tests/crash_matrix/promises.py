@@ -1,0 +1,186 @@
+"""What must hold after a crash: first what was answered, then, once the clients asked again, everything."""
+
+from halfmq.broker.broker import recover
+from halfmq.core.digest import durable_digest
+from halfmq.core.transaction import invariants
+from halfmq.limits import DELAY_LEVELS_MS
+from halfmq.store.group_flush import HandFlush
+from halfmq.store.store import Store
+from halfmq.store.verify import verify_store
+from halfmq.testing.faulty_disk import FaultyDisk
+from tests.crash_matrix.house import COMMIT, ROLLBACK, House, Said, Tx, Violation
+from tests.simulation.world import DATA, SeededEntropy
+
+#: A client asks again at most so often.
+_ROUNDS = 4
+
+
+def check_recoveries(house: House) -> None:
+    """Snapshot and redo give the state that the log alone gives. Before the start, and leaves the disk alone."""
+    digests = []
+    for stripped in (False, True):
+        disk = house.disk.fork(1)
+        disk.kill()
+        if stripped:
+            _strip(disk)
+        store = Store.open(
+            disk,
+            DATA,
+            entropy=SeededEntropy(1),
+            segment_bytes=house.config.segment_bytes,
+            make_syncer=HandFlush,
+            reserve_bytes=0,
+        )
+        state, _ = recover(store, house.settings)
+        digests.append(durable_digest(state))
+        invariants.check(state)
+        store.close()
+    if digests[0] != digests[1]:
+        raise Violation("Recovery: snapshot and redo differ from the log alone")
+
+
+def _strip(disk: FaultyDisk) -> None:
+    for path in disk.paths():
+        if path.parent != DATA and path.parent.name != "log":
+            disk.remove(path)
+
+
+def check_answered(house: House) -> None:
+    """Everything that was answered stands; nothing is there that must not be; asking again gives what it gave."""
+    invariants.check(house.life.state)
+    _check_visible(house)
+    undecided = house.undecided()
+    for tx in house.book.txs.values():
+        _check_undecided(house, tx, undecided)
+        if tx.verdict is not None:
+            house.end(tx.tx_id)
+            house.end(tx.tx_id, ROLLBACK if tx.wanted == COMMIT else COMMIT)
+            if tx.verdict[1] < house.life.state.log_start:
+                continue  # past retention: to the broker it would be another transaction
+        house.halves(tx.tx_id, [index for index, said in enumerate(tx.messages) if said.acked is not None])
+    for unique, said in house.book.plains.items():
+        if said.acked is not None and log_offset(said) >= house.life.state.log_start:
+            house.plain(unique)
+    house.settle()
+    for name, made in house.book.topics.items():
+        if made and name not in house.life.state.topics_by_name and name not in house.book.deleted_topics:
+            raise Violation(f"Durable: topic {name} was acknowledged and is gone")
+    for name, deleted in house.book.deleted_topics.items():
+        if deleted and name in house.life.state.topics_by_name:
+            raise Violation(f"Durable: topic {name} was deleted and is there again")
+    for (topic, queue), committed in house.book.offsets.items():
+        found = house.committed_offset(topic, queue)
+        if found is not None and found not in committed:
+            raise Violation(f"offset {found} of {topic}/{queue} was never committed; {committed} were")
+
+
+def _check_undecided(house: House, tx: Tx, undecided: dict[str, object]) -> None:
+    acked = [said for said in tx.messages if said.acked is not None]
+    if tx.asked or not acked:
+        return
+    known = undecided.get(tx.tx_id)
+    if known is None:
+        raise Violation(f"Retention: {tx.tx_id} was acknowledged, nobody decided it, and it is not undecided")
+    halves = {str(half.half_index) for half in known.halves}  # type: ignore[attr-defined]
+    missing = {said.acked[0] for said in acked if said.acked is not None} - halves
+    if missing:
+        raise Violation(f"Retention: {tx.tx_id} lost its halves {sorted(missing)}")
+    if known.checks < tx.checks:  # type: ignore[attr-defined]
+        raise Violation(f"{tx.tx_id} was checked {tx.checks} times, and the broker knows of {known.checks}")  # type: ignore[attr-defined]
+
+
+def _check_visible(house: House) -> None:
+    places: dict[str, tuple[str, int, int]] = {}
+    for (topic, queue), messages in house.visible().items():
+        for offset, (unique, _) in messages.items():
+            if unique in places:
+                raise Violation(f"Once: {unique} at {places[unique]} and at {(topic, queue, offset)}")
+            places[unique] = (topic, queue, offset)
+    for tx in house.book.txs.values():
+        shown = [said.unique in places for said in tx.messages]
+        if any(shown) and not (tx.wanted == COMMIT and tx.asked):
+            raise Violation(f"Validity: {tx.tx_id} is visible, and nobody committed it")
+        if any(shown) != all(shown):
+            raise Violation(f"All or none: {tx.tx_id} shows {shown}")
+        _check_times(house, tx.messages, places, tx.asked_at_ms)
+        waits = any(said.delay_level for said in tx.messages)
+        if tx.wanted == COMMIT and tx.verdict is not None and not any(shown) and not waits:
+            _check_retained(house, tx.tx_id, tx.verdict, tx.verdict[1])
+    for said in house.book.plains.values():
+        _check_times(house, [said], places, said.sent_at_ms)
+        if said.acked is not None and not said.delay_level and said.unique not in places:
+            _check_retained(house, said.unique, said.acked, log_offset(said))
+
+
+def _check_retained(house: House, name: str, answer: object, offset: int) -> None:
+    if offset >= house.life.state.log_start:
+        raise Violation(f"Durable: {name} was acknowledged with {answer} and is not visible")
+
+
+def log_offset(said: Said) -> int:
+    """Where the message lies in the log, as acknowledged."""
+    assert said.acked is not None
+    return int(said.acked[-1][-16:], 16)
+
+
+def _check_times(house: House, messages: list[Said], places: dict[str, tuple[str, int, int]], from_ms: int) -> None:
+    for said in messages:
+        if said.delay_level and said.unique in places and house.clock.now_ms < from_ms + delay_ms(said):
+            raise Violation(f"{said.unique} is visible before its time")
+
+
+def delay_ms(said: Said) -> int:
+    return DELAY_LEVELS_MS[said.delay_level - 1] if said.delay_level else 0
+
+
+def check_settled(house: House) -> None:
+    """The clients ask for what they were not answered, the producer answers checks, time passes: then it is all there, once."""
+    for _ in range(_ROUNDS):
+        _ask_for_the_rest(house)
+    for tx in house.book.txs.values():
+        if tx.wanted and tx.prepared and tx.verdict is None:
+            raise Violation(f"Progress: {tx.tx_id} has no verdict though it was asked for {_ROUNDS} times")
+    for unique, said in house.book.plains.items():
+        if said.acked is None:
+            raise Violation(f"Progress: plain {unique} was not acknowledged")
+    waiting = [said for said in _all_messages(house) if said.delay_level]
+    if waiting:
+        house.pass_time(max(delay_ms(said) for said in waiting) + 500, 500)
+    _check_visible(house)
+    seen = {unique for messages in house.visible().values() for unique, _ in messages.values()}
+    for said in _all_messages(house):
+        if said.delay_level and said.unique not in seen:
+            raise Violation(f"{said.unique} was delayed and is not visible after its time")
+    left = set(house.undecided())
+    expected = {tx.tx_id for tx in house.book.txs.values() if not tx.wanted}
+    if left != expected:
+        raise Violation(f"undecided in the end are {sorted(left)}, not {sorted(expected)}")
+    report = verify_store(house.disk, DATA)
+    if report.damaged:
+        raise Violation(f"verify: {[finding.what for finding in report.findings if finding.damage]}")
+
+
+def _all_messages(house: House) -> list[Said]:
+    """Messages that must be visible in the end, but for those that retention may take."""
+    committed = [tx for tx in house.book.txs.values() if tx.wanted == COMMIT]
+    return [*house.book.plains.values(), *(said for tx in committed for said in tx.messages)]
+
+
+def _ask_for_the_rest(house: House) -> None:
+    for name, made in house.book.topics.items():
+        if not made:
+            house.make_topic(name)
+    for name, deleted in house.book.deleted_topics.items():
+        if not deleted:
+            house.delete_topic(name)
+    for unique, said in house.book.plains.items():
+        if said.acked is None:
+            house.plain(unique)
+    for tx in house.book.txs.values():
+        if tx.verdict is None:
+            house.halves(tx.tx_id, [index for index, said in enumerate(tx.messages) if said.acked is None])
+    house.settle()
+    for tx in house.book.txs.values():
+        if tx.wanted and tx.prepared and tx.verdict is None:
+            house.end(tx.tx_id)
+    house.settle()
