@@ -1,43 +1,65 @@
-"""``python -m tests.simulation --seeds N``: many histories; ``--seed S``: one of them, with its story."""
+"""``python -m tests.simulation --seeds N``: many histories; ``--seed S``: one of them again, with its story.
+
+--record        go on where the record in the repository ends, and write what was run into it
+--seconds S     as many new seeds as fit
+--break NAME    with a bug planted: it must be found
+--story         with --seed: every event, and what the broker and the clients log
+"""
 
 import argparse
-import gc
 import json
 import logging
-import statistics
 import sys
 import time
-from collections import Counter
+from pathlib import Path
 
-from tests.simulation import breakages, coverage
-from tests.simulation.run import Result, run_seed
+from tests.simulation import breakages, coverage, record
+from tests.simulation.chronicle import line
+from tests.simulation.chunks import CHUNK, Sum, quiet, run_many
+from tests.simulation.run import run_seed
 from tests.simulation.swarm import draw
 
-#: Histories between two collections of what is left of them.
-GARBAGE_EVERY = 10
+#: Seeds of one line of the record.
+_RECORD_STEP = 2_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--story", action="store_true")
     parser.add_argument("--until-red", action="store_true", help="stop at the first violation")
     parser.add_argument("--json", action="store_true", help="the last line is JSON")
+    parser.add_argument("--record", type=Path, nargs="?", const=record.RECORD, metavar="FILE")
+    parser.add_argument("--show-record", action="store_true")
     parser.add_argument("--break", dest="breakage", choices=("", *breakages.NAMES), default="")
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.ERROR)
-    logging.getLogger("halfmq").setLevel(logging.CRITICAL + 1)
-    if arguments.seed is not None:
-        sys.exit(one(arguments.seed, arguments.breakage))
-    sys.exit(many(arguments))
+    if arguments.show_record:
+        print(record.summary())
+    elif arguments.seed is not None:
+        sys.exit(one(arguments.seed, arguments.breakage, arguments.story))
+    elif arguments.record is not None:
+        sys.exit(recorded(arguments))
+    else:
+        sys.exit(many(arguments))
 
 
-def one(seed: int, breakage: str) -> int:
+def one(seed: int, breakage: str, story: bool) -> int:
+    quiet()
     print(f"seed {seed}: {draw(seed)}")
-    result = run_seed(seed, breakage)
-    for line in result.story:
-        print(line)
+    if story:
+        logging.basicConfig(
+            level=logging.INFO, stream=sys.stdout, format="           %(name)s %(levelname)s %(message)s"
+        )
+        logging.getLogger("halfmq").setLevel(logging.INFO)
+    result = run_seed(seed, breakage, (lambda event: print(line(event))) if story else None)
+    for text in result.story:
+        print(text)
     print({name: count for name, count in sorted(result.counts.items()) if not name.startswith("cover ")})
     print(f"events {result.events}, faults {result.faults}, trace {result.trace_hash}")
     print(result.violation or "all promises held")
@@ -45,44 +67,46 @@ def one(seed: int, breakage: str) -> int:
 
 
 def many(arguments: argparse.Namespace) -> int:
-    began, cpu_began = time.monotonic(), time.process_time()
-    counts: Counter[str] = Counter()
-    results: list[Result] = []
-    red: list[Result] = []
-    gc.collect()
-    gc.freeze()
-    for number, seed in enumerate(range(arguments.first, arguments.first + arguments.seeds), 1):
-        if number % GARBAGE_EVERY == 0:
-            gc.collect()
-        result = run_seed(seed, arguments.breakage)
-        counts += result.counts
-        results.append(result._replace(counts=Counter(), story=[]))
-        if result.violation:
-            red.append(result)
-            print(result.violation)
-            if arguments.until_red:
-                break
-    seconds = time.monotonic() - began
-    summary = {
-        "seeds": len(results),
-        "violations": len(red),
-        "seconds": round(seconds, 1),
-        "ms_per_history": round(1000 * seconds / len(results), 1),
-        "cpu_ms_per_history": round(1000 * (time.process_time() - cpu_began) / len(results), 1),
-        "events_median": statistics.median(result.events for result in results),
-        "faults_median": statistics.median(result.faults for result in results),
-    }
+    total = Sum()
+    began = time.monotonic()
+    step = CHUNK * arguments.processes if arguments.seconds else arguments.seeds
+    first = arguments.first
+    while True:
+        for chunk in run_many(first, step, arguments.processes, arguments.breakage, arguments.until_red):
+            total.add(chunk)
+            for result in chunk.red:
+                print(result.violation, flush=True)
+        first += step
+        if not arguments.seconds or time.monotonic() - began > arguments.seconds or (total.red and arguments.until_red):
+            break
     if arguments.json:
-        if red:
-            print(json.dumps({**summary, "seed": red[0].seed, "violation": red[0].violation}))
-        else:
-            print(json.dumps(summary))
+        found = {"seed": total.red[0].seed, "violation": total.red[0].violation} if total.red else {}
+        print(json.dumps({**total.figures(), **found}))
     else:
-        for name, count in sorted(counts.items()):
+        for name, count in sorted(total.counts.items()):
             if not name.startswith("cover "):
                 print(f"{count:>10}  {name}")
-        print(coverage.table(counts))
-        print(summary)
+        print(coverage.table(total.counts))
+        print(total.figures())
+    return 1 if total.red else 0
+
+
+def recorded(arguments: argparse.Namespace) -> int:
+    """A line each ``_RECORD_STEP`` seeds, so that little is lost when it is stopped."""
+    left = arguments.seeds
+    red = 0
+    while left > 0:
+        first, commit = record.next_seed(arguments.record), record.commit_now()
+        step = min(left, _RECORD_STEP)
+        total = Sum()
+        for chunk in run_many(first, step, arguments.processes):
+            total.add(chunk)
+            for result in chunk.red:
+                print(result.violation, flush=True)
+        record.append(arguments.record, first, commit, total)
+        print(f"seeds {first} to {first + step - 1}: {total.figures()}", flush=True)
+        red += len(total.red)
+        left -= step
     return 1 if red else 0
 
 

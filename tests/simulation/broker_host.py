@@ -134,6 +134,8 @@ class BrokerHost:
         self.on_started: Callable[[Broker], None] = lambda broker: None
         #: Asked before a start that found damage is tried again.
         self.on_damage: Callable[[StoreDamaged], None] = lambda error: None
+        #: Called after each turn of a broker that serves.
+        self.on_turn: Callable[[], None] = lambda: None
         #: Told the letter of each recovery.
         self.on_recovered: Callable[[str], None] = lambda letter: None
         #: What the disk raises when an operation was cut means: the power is gone, or only the process.
@@ -154,6 +156,7 @@ class BrokerHost:
         assert self.process is None
         self.lives += 1
         process = self.process = ProcessLoop(self._scheduler, f"broker.{self.lives}", self._raised)
+        process.after_turn = self._turned
         self.broker = Broker(
             self.config,
             self.disk,
@@ -198,6 +201,10 @@ class BrokerHost:
                 self.on_damage(error)
             elif not isinstance(error, OSError) and type(error).__module__ != "halfmq.errors":
                 self._on_raised(process, error)
+
+    def _turned(self) -> None:
+        if self.serves:
+            self.on_turn()
 
     def _raised(self, process: ProcessLoop, error: BaseException) -> None:
         if isinstance(error, PowerLost):

@@ -15,6 +15,13 @@ from tests.simulation.promises import Violation
 if TYPE_CHECKING:
     from tests.simulation.run import Run
 
+#: Faults that like to come at one of these moments.
+_SUDDEN = frozenset(
+    ("kill", "kill_in_step", "power", "power_in_step", "crash_while_it_starts", "pause", "reset", "client_kill", "sync_error",
+     "write_error", "database_crash", "partition", "one_way", "stall", "drain", "full", "rot_at_rest", "derived_lost")
+)  # fmt: skip
+_MOMENTS = ("not durable", "halves partly stored", "check in flight", "undecided")
+
 
 class Faults:
     def __init__(self, run: "Run") -> None:
@@ -24,6 +31,8 @@ class Faults:
         self.coverage = Coverage(run.counts)
         self.over = False
         self.ghosts = 0
+        #: A fault that waits for a state of some transaction, and until when.
+        self._armed: tuple[str, str, int] | None = None
         #: What was seen of transactions while a broker served last.
         self._states = ["none"]
 
@@ -38,8 +47,19 @@ class Faults:
         if self.over:
             return
         what = self.dice.choice(self.run.swarm.faults)
-        getattr(self, what)()
+        if what in _SUDDEN and self._armed is None and self.dice.random() < 0.5:
+            self._armed = what, self.dice.choice(_MOMENTS), self.run.scheduler.now_us + 1_000_000
+        else:
+            getattr(self, what)()
         self._next()
+
+    def broker_turned(self) -> None:
+        """The moment that a fault waits for may be now: between a write and its sync, with half of a transaction there."""
+        if self._armed is not None and not self.over:
+            what, moment, until_us = self._armed
+            if moment in self._states_now() or self.run.scheduler.now_us > until_us:
+                self._armed = None
+                getattr(self, what)()
 
     def note(self, what: str, whom: str = "", detail: str = "") -> None:
         run = self.run

@@ -93,7 +93,7 @@ class _Life:
 
     async def check(self, asked: Transaction) -> Outcome:
         """The application's own: fences as the marker's does, and is not always well."""
-        draw = self.dice.random()
+        draw = self.dice.random() if self.machine.around.working else 1.0
         if draw < 0.1:
             raise ApplicationError("in a check")
         if draw < 0.2:
@@ -158,7 +158,7 @@ class OrderListener(TransactionListener):
         life = self._life
         tx_id = message.transaction_id
         assert tx_id is not None
-        if life.dice.random() < 0.1:
+        if life.dice.random() < 0.1 and life.machine.around.working:
             return Outcome.UNKNOWN
         return await life.database.ask(life.process, lambda: life.database.decide(tx_id, may_fence=True))
 

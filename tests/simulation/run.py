@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from halfmq.core.transaction import invariants
 from halfmq.errors import InvariantViolated, StoreDamaged
 from halfmq.testing.faulty_network import FaultyNetwork
-from halfmq.testing.history.events import Settled
+from halfmq.testing.history import check_events
+from halfmq.testing.history.events import AnyEvent, Settled
 from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
 from tests.simulation import breakages, closing
 from tests.simulation.broker_host import BrokerHost
@@ -31,9 +32,9 @@ from tests.simulation.stock_producer import StockProducer
 from tests.simulation.swarm import Swarm, draw
 from tests.simulation.wire_tap import WireTap
 
-#: With every resolver reachable, nothing may be undecided after so long, ms of virtual time: the longest back-off with its
-#: jitter, an answer, and as much again for a check that was lost before everything healed.
-SETTLE_MS = 200_000
+#: With every resolver reachable, nothing may be undecided after so long, ms of virtual time: the longest back-off with a
+#: quarter of jitter (75 s), the time of an answer, and what clients need to come back.
+SETTLE_MS = 100_000
 _STEP_MS = 500
 
 
@@ -68,6 +69,8 @@ class Run:
         self.machines = self._machines(groups)
         self.faults = Faults(self)
         self.host.on_damage = self._start_refused
+        self.host.on_turn = self._broker_turned
+        self._looked_at = 0
         self.host.on_recovered = self.faults.coverage.recovered
         self.on_started: Callable[[Any], None] = lambda broker: None
         #: What a process raised that none may.
@@ -105,6 +108,18 @@ class Run:
         self.on_started(broker)
         self.faults.damage.forget()
         self._look_at_state()
+
+    def _broker_turned(self) -> None:
+        if self.swarm.watchful:
+            assert self.host.broker is not None
+            end = self.host.broker._pump.state.log_end
+            if end != self._looked_at:
+                self._looked_at = end
+                try:
+                    self._look_at_state()
+                except InvariantViolated as error:
+                    self.bug = self.bug or error
+        self.faults.broker_turned()
 
     def _look_at_state(self) -> None:
         if self.host.serves and self.host.broker is not None:
@@ -196,16 +211,28 @@ class Run:
         self.host.broker = broker
         closing.read_log(self.host, self.chronicle)
         closing.final_looks(self.chronicle, self.promises, self.databases, log_start)
+        self._check_history()
+
+    def _check_history(self) -> None:
+        """What users get to check theirs with reads it too."""
+        report = check_events(self.chronicle.events)
+        for looked in report.looked:
+            self.counts[f"checker {looked.promise} {looked.kind}: {looked.what}"] += looked.looked
+        if not report.clean:
+            first = report.violations[0]
+            raise Violation(f"History checker: {first.text()}", first.transaction.rpartition("/")[2] or first.message)
 
     def end(self) -> None:
         """Nothing of it has any effect any more."""
         self.scheduler.discard()
 
 
-def run_seed(seed: int, breakage: str = "") -> Result:
+def run_seed(seed: int, breakage: str = "", listener: Callable[[AnyEvent], None] | None = None) -> Result:
     was_on = gc.isenabled()
     gc.disable()  # it would find next to nothing, and look often
     run = Run(draw(seed), breakage)
+    if listener is not None:
+        run.chronicle.listeners.append(listener)
     violation = ""
     story: list[str] = []
     try:

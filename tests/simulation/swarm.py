@@ -38,6 +38,8 @@ class Swarm:
     consumers: int
     watchers: int
     operators: int
+    #: Invariants are looked at after each turn of the broker that wrote something, not only now and then.
+    watchful: bool
     topics: tuple[str, ...]
     queues: int
     body_bytes: tuple[int, ...]
@@ -72,19 +74,26 @@ def draw(seed: int) -> Swarm:
     share = dice.choice((0.2, 0.4, 0.7))
     faults = tuple(fault for fault in FAULTS if dice.random() < share) or ("kill",)
     producers = dice.choice((1, 2, 2, 3))
+    stock_producers = dice.choice((0, 1, 1))
+    workers = dice.choice((1, 2, 3))
+    work_ms = dice.choice((2_500, 4_000, 6_000))
+    # So many things are begun, about; each is some ten events.
+    begun = dice.choice((40, 55, 70))
+    think_ms = work_ms * (producers * workers + stock_producers) // begun
     return Swarm(
         seed=seed,
         faults=faults,
-        fault_every_ms=dice.choice((300, 600, 1_000)),
-        work_ms=dice.choice((3_000, 5_000, 8_000)),
+        fault_every_ms=dice.choice((200, 400, 800)),
+        work_ms=work_ms,
         producers=producers,
-        stock_producers=dice.choice((0, 1, 1)),
+        stock_producers=stock_producers,
         producer_groups=dice.choice((1, 1, 2)),
-        workers=dice.choice((1, 2, 3)),
-        think_ms=dice.choice((150, 300, 500)),
+        workers=workers,
+        think_ms=think_ms,
         consumers=dice.choice((0, 0, 1, 2)),
         watchers=dice.choice((0, 1)),
         operators=dice.choice((0, 0, 1)),
+        watchful=dice.random() < 0.25,
         topics=TOPICS[: dice.choice((1, 2, 2, 3))],
         queues=dice.choice((1, 1, 2, 4)),
         body_bytes=dice.choice(((10, 40), (100, 300), (20, 600, 4_000))),

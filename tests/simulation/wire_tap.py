@@ -6,6 +6,7 @@ believes of itself.
 
 from typing import Any
 
+from halfmq.limits import DELAY_LEVELS_MS
 from halfmq.model import properties
 from halfmq.model.ids import parse_offset_message_id
 from halfmq.model.stored_message import body_crc_of
@@ -20,6 +21,13 @@ from halfmq.wire.remoting.operators import HMQ_RESOLVE
 from tests.simulation.chronicle import Chronicle
 
 _VERDICTS = {8: "COMMITTED", 12: "ROLLED_BACK", "COMMIT": "COMMITTED", "ROLLBACK": "ROLLED_BACK"}
+
+
+def _delay_ms(pairs: dict[str, str]) -> int:
+    level = int(pairs.get("DELAY", "0"))
+    if level:
+        return DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
+    return int(pairs.get("TIMER_DELAY_MS", "0")) + 1_000 * int(pairs.get("TIMER_DELAY_SEC", "0"))
 
 
 class WireTap:
@@ -69,6 +77,7 @@ class WireTap:
         unique = pairs.get("UNIQ_KEY", "")
         crc = body_crc_of(request.body)
         key = pairs.get("__SHARDINGKEY", "")
+        delay_ms = _delay_ms(pairs)
         now_us = chronicle.now_us
         if pairs.get("TRAN_MSG") == "true":
             operation = self._operation(end, request, "half", ext.topic)
@@ -76,16 +85,16 @@ class WireTap:
                 HalfAsked(
                     t_us=now_us, by=end.process.name, op=operation, group=pairs.get("PGROUP", ext.group),
                     tx=pairs.get("HMQ_TX_ID", unique), index=int(pairs.get("HMQ_TX_INDEX", "0")), message=unique,
-                    topic=ext.topic, queue=ext.queue_id, crc=crc, key=key,
+                    topic=ext.topic, queue=ext.queue_id, crc=crc, key=key, delay_ms=delay_ms,
                 )
             )  # fmt: skip
             self.sent.append((now_us, "half", frame))
         else:
-            operation = self._operation(end, request, "plain", ext.topic)
+            operation = self._operation(end, request, "delayed" if delay_ms else "plain", ext.topic)
             chronicle.note(
                 PlainAsked(
                     t_us=now_us, by=end.process.name, op=operation, message=unique, topic=ext.topic, queue=ext.queue_id,
-                    crc=crc, key=key,
+                    crc=crc, key=key, delay_ms=delay_ms,
                 )
             )  # fmt: skip
             self.sent.append((now_us, "plain", frame))
@@ -167,7 +176,9 @@ class WireTap:
                 note(
                     Answered(
                         t_us=now_us, by=by, op=operation if what != "batch" else f"{operation}#{number}", outcome="ok",
-                        offset=offset, topic=topic, queue=int(ext["queueId"]), queue_offset=int(ext["queueOffset"]) + number,
+                        offset=offset, topic=topic, queue=int(ext["queueId"]),
+                        # Of a half it is the half's index, of a delayed message nothing yet.
+                        queue_offset=int(ext["queueOffset"]) + number if what in ("plain", "batch") else -1,
                     )
                 )  # fmt: skip
         else:

@@ -146,6 +146,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.alive = True
         self.paused = False
         self.on_raised = on_raised
+        #: Called after each turn, outside of the process.
+        self.after_turn: Callable[[], None] | None = None
         self._ready: deque[VirtualHandle] = deque()
         self._has_turn = False
         #: Kept, so that no task of a process that was killed is thrown away, and runs a ``finally``, at a moment that
@@ -218,6 +220,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if ready and not self._has_turn and not self.paused:
             self._has_turn = True
             self.scheduler.push_turn(self)
+        if self.after_turn is not None and self.alive:
+            self.after_turn()
 
     # --- what the process sees ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,122 @@
+"""Many seeds: in chunks, on several processors, added up."""
+
+import gc
+import hashlib
+import logging
+import multiprocessing
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple
+
+from tests.simulation.run import Result, run_seed
+
+#: Histories between two collections of what is left of them.
+_GARBAGE_EVERY = 10
+#: Seeds that a process takes at once.
+CHUNK = 20
+
+
+class Chunk(NamedTuple):
+    """What some consecutive seeds came to."""
+
+    first: int
+    events: list[int]
+    faults: list[int]
+    counts: Counter[str]
+    red: list[Result]
+    cpu_seconds: float
+    #: SHA-256 of all their trace hashes, in order.
+    digest: str
+
+
+def quiet() -> None:
+    """What the broker and clients say of faults is expected, and costs time."""
+    logging.getLogger("halfmq").setLevel(logging.CRITICAL + 1)
+
+
+def run_chunk(first: int, count: int, breakage: str = "", until_red: bool = False) -> Chunk:
+    quiet()
+    began = time.process_time()
+    counts: Counter[str] = Counter()
+    events: list[int] = []
+    faults: list[int] = []
+    red: list[Result] = []
+    digest = hashlib.sha256()
+    gc.freeze()
+    for seed in range(first, first + count):
+        result = run_seed(seed, breakage)
+        if len(events) % _GARBAGE_EVERY == 0:
+            gc.collect()
+        counts.update(result.counts)
+        events.append(result.events)
+        faults.append(result.faults)
+        digest.update(result.trace_hash.encode())
+        if result.violation:
+            red.append(result)
+            if until_red:
+                break
+    return Chunk(first, events, faults, counts, red, time.process_time() - began, digest.hexdigest())
+
+
+def run_many(first: int, count: int, processes: int, breakage: str = "", until_red: bool = False) -> Iterator[Chunk]:
+    """Chunks in order. ``until_red``: the one with the first violation is the last."""
+    starts = [(start, min(CHUNK, first + count - start)) for start in range(first, first + count, CHUNK)]
+    if processes == 1:
+        for start, length in starts:
+            chunk = run_chunk(start, length, breakage, until_red)
+            yield chunk
+            if chunk.red and until_red:
+                return
+        return
+    # Not forked: whatever this process has loaded or begun stays here.
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        futures = [pool.submit(run_chunk, start, length, breakage, until_red) for start, length in starts]
+        try:
+            for future in futures:
+                chunk = future.result()
+                yield chunk
+                if chunk.red and until_red:
+                    return
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+class Sum:
+    """Chunks added up."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.events: list[int] = []
+        self.faults: list[int] = []
+        self.red: list[Result] = []
+        self.cpu_seconds = 0.0
+        self.digest = hashlib.sha256()
+        self._began = time.monotonic()
+
+    def add(self, chunk: Chunk) -> None:
+        self.counts.update(chunk.counts)
+        self.events += chunk.events
+        self.faults += chunk.faults
+        self.red += [result._replace(counts=Counter()) for result in chunk.red]
+        self.cpu_seconds += chunk.cpu_seconds
+        self.digest.update(chunk.digest.encode())
+
+    @property
+    def seeds(self) -> int:
+        return len(self.events)
+
+    def figures(self) -> dict[str, object]:
+        return {
+            "histories": self.seeds,
+            "violations": len(self.red),
+            "events": sum(self.events),
+            "events_median": statistics.median(self.events) if self.events else 0,
+            "faults": sum(self.faults),
+            "faults_median": statistics.median(self.faults) if self.faults else 0,
+            "seconds": round(time.monotonic() - self._began, 1),
+            "cpu_ms_per_history": round(1000 * self.cpu_seconds / max(1, self.seeds), 1),
+        }

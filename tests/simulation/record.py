@@ -1,0 +1,69 @@
+"""The record of what was run: one line of JSON for each run, in a file in the repository.
+
+A line says which seeds, at which commit, how much happened in them, and what was found. ``next_seed`` is where to go on.
+Whoever wants to see a line again checks that commit out and runs ``python -m tests.simulation --first F --seeds N``: the
+digest of all trace hashes must be the same.
+"""
+
+import json
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.simulation.chunks import Sum
+
+RECORD = Path(__file__).with_name("record.jsonl")
+
+
+def lines(path: Path = RECORD) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def next_seed(path: Path = RECORD) -> int:
+    """The first seed that no line of the record has."""
+    return max((line["first"] + line["histories"] for line in lines(path)), default=1)
+
+
+def commit_now() -> str:
+    """The commit of the working tree, with a plus where something in it differs."""
+    root = Path(__file__).parent
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=10", "HEAD"], cwd=root, capture_output=True, text=True, check=True
+    )
+    changed = subprocess.run(
+        ["git", "status", "--porcelain", "--untracked-files=no", "--", "../../src", "."], cwd=root, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return commit.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def append(path: Path, first: int, commit: str, total: Sum) -> None:
+    kinds = ("fault ", "look ", "recovery ", "checker ")
+    line = {
+        "first": first,
+        **total.figures(),
+        "commit": commit,
+        "at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
+        "digest": total.digest.hexdigest(),
+        "red_seeds": [result.seed for result in total.red],
+        "counts": {name: count for name, count in sorted(total.counts.items()) if name.startswith(kinds)},
+    }
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def summary(path: Path = RECORD) -> str:
+    """The whole record in a few lines."""
+    found = lines(path)
+    if not found:
+        return f"{path}: no line yet"
+    counts: dict[str, int] = {}
+    for line in found:
+        for name, count in line["counts"].items():
+            counts[name] = counts.get(name, 0) + count
+    head = (
+        f"{path.name}: {sum(line['histories'] for line in found):,} histories in {len(found)} runs, "
+        f"{sum(line['events'] for line in found):,} events, {sum(line['faults'] for line in found):,} faults, "
+        f"{sum(line['violations'] for line in found)} violations"
+    )
+    return "\n".join([head, *(f"{count:>14,}  {name}" for name, count in sorted(counts.items()))])
