@@ -305,6 +305,6 @@ TARGETS: Final = (
         "answers, log and the connection's end do not depend on how a stream is cut; what is refused changes no byte of "
         "the log; no handler fails; others are served, also after a restart",
         run_broker, lambda: [*_conversations(), *(mixed(seed) for seed in range(8))],
-        ("halfmq.broker",), fresh=60, split=split_stream, join=join_stream,
+        ("halfmq.broker",), fresh=25, split=split_stream, join=join_stream,
     ),
 )  # fmt: skip

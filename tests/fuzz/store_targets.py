@@ -445,12 +445,12 @@ TARGETS: Final = (
         "batch-bytes", "examining any bytes says that they are a batch only if one was written, and never raises",
         run_batch_bytes,
         lambda: [batch.data.ljust(batch.end - batch.offset, b"\0") for batch in written_log(0).batches],
-        ("halfmq.store.batch_codec", "halfmq.store.record_codec"), fresh=600,
+        ("halfmq.store.batch_codec", "halfmq.store.record_codec"), fresh=300,
     ),
     Target(
         "log", "a scan of a damaged log gives the batches before the damage, then the outcome that the durable position asks "
         "for, as a second reader works it out; a start cuts what may be cut and finds a clean end",
-        run_log, lambda: _programs(7, 40), ("halfmq.store.log_scan", "halfmq.store.recovery"), fresh=120,
+        run_log, lambda: _programs(7, 40), ("halfmq.store.log_scan", "halfmq.store.recovery"), fresh=60,
     ),
     Target(
         "snapshot", "a snapshot is unreadable or gives the state that was saved",
@@ -475,6 +475,6 @@ TARGETS: Final = (
     Target(
         "derived", "readers of damaged queues, tables and keys stay within the file and come to an end",
         run_derived, _derived_seeds,
-        ("halfmq.store.consume_queue", "halfmq.store.transaction_table", "halfmq.store.key_index"), fresh=150,
+        ("halfmq.store.consume_queue", "halfmq.store.transaction_table", "halfmq.store.key_index"), fresh=80,
     ),
 )  # fmt: skip

@@ -117,6 +117,10 @@ def _no_end_of_the_text(header: bytes, at: int, size: int) -> tuple[str, int]:
     return header[at : at + size].decode(), at + size
 
 
+def _only_text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
 def _keeps_the_flag(buffer: bytearray, at: int, queue_offset: int, store_time_ms: int, prepared_offset: int) -> None:
     message_codec.patch_released(buffer, at, queue_offset, store_time_ms)
 
@@ -124,9 +128,9 @@ def _keeps_the_flag(buffer: bytearray, at: int, queue_offset: int, store_time_ms
 #: Target, where, what; each is a way in which such code has been wrong.
 PLANTED: dict[str, tuple[str, Any, str, Any]] = {
     "bytes are lost between two reads": ("frames", frame.FrameSplitter, "feed", _loses_the_length),
-    "booleans as Python writes them": ("header", header, "_scalar_text", str),
+    "numbers that are not text are lost": ("header", header, "_scalar_text", _only_text),
     "a text may leave its header": ("header", binary_header, "_text", _no_end_of_the_text),
-    "empty text is always missing": ("header", header, "_without_empty", lambda ext: {}),
+    "empty text is kept": ("header", header, "_without_empty", dict),
     "no limit of nesting": ("body", java_json, "_is_deep", lambda value: True),
     "the first of two pairs wins": ("properties", properties, "find", _first_pair_wins),
     "a commit changes no flags": ("message", message_codec, "patch_committed", _keeps_the_flag),
@@ -143,11 +147,13 @@ def test_a_planted_bug_is_found(planted: tuple[str, Any, str, Any], monkeypatch:
     name, where, attribute, wrong = planted
     target = ALL[name]
     pool = corpus.pool(target)  # made before the bug is there
+    fair = Mutator(target, random.Random(11), pool)
+    assert not found(target.run, fair.fresh, target.fresh // 10), "a promise is broken without it"
     monkeypatch.setattr(where, attribute, wrong)
     if name == "published":
         monkeypatch.setattr("halfmq.store.published.decode_slot", wrong)
     mutator = Mutator(target, random.Random(11), pool)
-    assert found(target.run, lambda: mutator.fresh(), 3_000), "it was not found"
+    assert found(target.run, mutator.fresh, 3_000), "it was not found"
 
 
 def found(run: Callable[[bytes], None], fresh: Callable[[], bytes], tries: int) -> bool:

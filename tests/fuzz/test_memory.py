@@ -78,15 +78,15 @@ def test_a_header_costs_at_most_24_times_its_bytes(frame: bytes) -> None:
 
 
 BODIES: dict[str, bytes] = {
-    "lists": b"[" + many(b"[]", java_json.BYTES_MAX) + b"]",
-    "maps": b"[" + many(b'{"":0}', java_json.BYTES_MAX) + b"]",
-    "names": b"{" + names(java_json.BYTES_MAX) + b"}",
+    "lists": b"[" + many(b"[]", SIZE) + b"]",
+    "maps": b"[" + many(b'{"":0}', SIZE) + b"]",
+    "names": b"{" + names(SIZE) + b"}",
     "a list of 16 MiB": b"[" + many(b"[]", 16 * MIB) + b"]",
-    "lists for the tolerant reader": b"{0:[" + many(b"[]", java_json.TOLERANT_BYTES_MAX) + b"]}",
+    "lists for the tolerant reader": b"{0:[" + many(b"[]", SIZE // 4) + b"]}",
     "a text for the tolerant reader": b'{0:"' + b"\\\\" * (java_json.TOLERANT_BYTES_MAX // 2 - 10) + b'"}',
     "a text without end": b'{0:"' + b"\\\\" * (java_json.TOLERANT_BYTES_MAX // 2 - 10),
     "keys in keys": b"{" * 60 + b'"a":1' + b"}:1" * 59 + b"}",
-    "object keys": b"{" + many(b'{"a":"\\"\\""}:0', java_json.TOLERANT_BYTES_MAX) + b"}",
+    "object keys": b"{" + many(b'{"a":"\\"\\""}:0', SIZE // 4) + b"}",
     "deep": b"[" * java_json.BYTES_MAX,
 }
 
@@ -103,7 +103,7 @@ def test_a_body_that_is_too_long_costs_nothing() -> None:
 
 
 def test_a_batch_of_the_smallest_messages_costs_at_most_10_times_its_bytes() -> None:
-    body = message_codec.join_batch([message_codec.BatchEntry(1 << 20, b"", b"")] * (MIB // 22))
+    body = message_codec.join_batch([message_codec.BatchEntry(1 << 20, b"", b"")] * (SIZE // 22))
     assert peak_of(lambda: message_codec.split_batch(body)) < 10 * len(body)
 
 
@@ -120,7 +120,7 @@ def test_lengths_of_2_gib_in_messages_and_batches_cost_nothing() -> None:
 
 
 def test_a_pull_of_the_smallest_messages_costs_at_most_20_times_its_bytes() -> None:
-    body = vectors("remoting")["stored_plain"] * (MIB // 212)
+    body = vectors("remoting")["stored_plain"] * (SIZE // 212)
     assert peak_of(lambda: message_codec.decode_pulled(body)) < 20 * len(body)
 
 
