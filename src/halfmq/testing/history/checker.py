@@ -92,6 +92,8 @@ class HistoryCheck:
             partitions = 1
         self._partitions = partitions
         self._scan = Scan(partitions, self._directory, memory_bytes // 8 // _WAITING_BYTES)
+        self._findings = Findings()
+        self._places = Places(partitions, self._directory)
         self._sources = Sources()
         self._files = 0
         self._held = 0
@@ -134,9 +136,9 @@ class HistoryCheck:
             UsageError: no event was read, or what was recorded contradicts itself.
         """
         scan = self._scan
-        scan.finish()
         facts = scan.facts
-        events = sum(scan.counts.values())
+        events = scan.events
+        scan.finish()
         if not events:
             raise UsageError("the history is empty", hint="its files have no event")
         if facts.wrong:
@@ -144,9 +146,19 @@ class HistoryCheck:
             name, line = self._sources.name_and_line(place)
             more = f", and {len(facts.wrong) - 1} more of the kind" if len(facts.wrong) > 1 else ""
             raise UsageError(f"{name}:{line}: {why}{more}", hint="what was recorded contradicts itself")
-        findings = Findings()
-        places = Places(self._partitions, self._directory)
-        row_bytes = max(1, self._read * MEMORY_PER_BYTE // events)
+        self.judge_collected()
+        order = Order(facts, self._findings)
+        order.judge(self._places.places.sorted(), lambda count: self._progress("order", count, events))
+        for rows in self._places.keys.partitions():
+            order.keys(rows)
+        return self._tell(self._findings)
+
+    def judge_collected(self) -> None:
+        """Judge the messages and transactions taken so far. ``report`` does so; what is taken in between must be others."""
+        scan, places, findings = self._scan, self._places, self._findings
+        scan.finish()
+        facts = scan.facts
+        row_bytes = max(1, self._read * MEMORY_PER_BYTE // max(1, scan.events))
 
         def bound() -> None:
             """Spill what one pass made for the next ones when it gets large."""
@@ -167,11 +179,6 @@ class HistoryCheck:
             transactions.partition(rows)
             bound()
             self._progress("transactions", number + 1, self._partitions)
-        order = Order(facts, findings)
-        order.judge(places.places.sorted(), lambda count: self._progress("order", count, events))
-        for rows in places.keys.partitions():
-            order.keys(rows)
-        return self._tell(findings)
 
     def _tell(self, findings: Findings) -> Report:
         scan = self._scan
@@ -184,7 +191,7 @@ class HistoryCheck:
             )
         )  # fmt: skip
         return Report(
-            events=sum(scan.counts.values()),
+            events=scan.events,
             files=self._files,
             torn_lines=self._sources.torn,
             systems=tuple(sorted(facts.systems)),

@@ -103,6 +103,7 @@ class Facts:
     def finish(self) -> None:
         self._restarts.sort()
         self.log_start = max(self.log_first, self.trimmed_to)
+        self._reads_by_topic = {}
         for queue, reads in self.reads.items():
             topic = self.queue_names[queue][0]
             by_reader = self._reads_by_topic.setdefault(topic, {})

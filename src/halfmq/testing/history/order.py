@@ -89,15 +89,15 @@ class Order:
             if before and before[1] == at and before[2] != row[2]:
                 self._two_at_one_place(before, row)
             before = row
-            if known_us < first_asked:
+            behind = known_us < first_asked
+            if behind:
                 self._behind(first, row)
             if asked_us > first_asked:
                 first_asked, first = asked_us, row
-            if row_position >= 0:
-                if row_position < position:
-                    self._position_down(position_of, row)
-                else:
-                    position, position_of = row_position, row
+            if row_position >= position:
+                position, position_of = row_position, row
+            elif row_position >= 0 and not behind:
+                self._position_down(position_of, row)
             if row_time:
                 times += 1
                 if row_time < store_time:

@@ -130,6 +130,10 @@ class Scan:
         if sum(map(len, self._requests.values())) + sum(map(len, self._answers.values())) > self._waiting_max:
             self._put_off()
 
+    @property
+    def events(self) -> int:
+        return sum(self.counts.values())
+
     def spill(self) -> None:
         self.messages.spill()
         self.transactions.spill()
@@ -147,6 +151,7 @@ class Scan:
         self.answers_alone += sum(map(len, self._answers.values()))
         self._requests.clear()
         self._answers.clear()
+        self._any_late = False
         self.facts.finish()
 
     # --- requests and answers -------------------------------------------------------------------------------------

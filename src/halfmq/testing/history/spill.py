@@ -25,8 +25,8 @@ Row = tuple[Any, ...]
 MEMORY_PER_BYTE: Final = 4
 #: Most open files of a shuffle; more data than this times the budget makes partitions larger than asked for.
 PARTITIONS_MAX: Final = 512
-#: Rows per block in a file.
-_AT_ONCE: Final = 4_096
+#: Rows per block in a file; as many of each run are in memory while runs are merged.
+_AT_ONCE: Final = 512
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[Any, ...]]).decode

@@ -1,0 +1,155 @@
+"""Each kind of violation alone, planted into a history of a million events: exactly it is found, and by its name.
+
+The million is read once, and its messages and transactions are judged once: none of a plant is among them. What follows is
+done for each plant by a process forked from there: it takes the plant's file, judges it, and puts everything in order.
+"""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.histories import Mark, Options, Tiled, made, tiled
+from tests.support.planted import KINDS, clean, planted, steps_across, steps_inside
+
+from halfmq.testing.history import HistoryCheck, check_events
+from halfmq.testing.history.reader import EventsSource, files_of
+
+EVENTS = 1_000_000
+TILE = Options(transactions=2_500, kills=2, topics=1, several=0.2)
+#: Side by side.
+WORKERS = 2
+
+
+@pytest.fixture(scope="module")
+def million(tmp_path_factory: pytest.TempPathFactory) -> Tiled:
+    tile = made(1, TILE)
+    return tiled(tile, EVENTS // len(tile.events) + 1, tmp_path_factory.mktemp("million"))
+
+
+def places_for_plants(history: Tiled) -> dict[str, list[Mark]]:
+    def inside(number: int, share: float) -> list[Mark]:
+        return steps_inside(history.marks(number), history.restarts(number), share)
+
+    middle = history.count // 2
+    return {
+        "start": inside(0, 0.0),
+        "middle": inside(middle, 0.5),
+        "end": inside(history.count - 1, 1.0),
+        "across a restart": steps_across(history.marks(middle), history.restarts(middle)[0]),
+    }
+
+
+def test_each_kind_is_found_in_a_small_history_wherever_it_is_planted() -> None:
+    history = made(5, Options(transactions=300, kills=2))
+    places = {
+        "start": steps_inside(history.marks, history.restarts, 0.0),
+        "middle": steps_inside(history.marks, history.restarts, 0.5),
+        "end": steps_inside(history.marks, history.restarts, 1.0),
+        "across a restart": steps_across(history.marks, history.restarts[0]),
+    }
+    assert check_events(history.events).clean
+    for kind, make in KINDS.items():
+        for where, steps in places.items():
+            report = check_events([*history.events, *planted(make, steps, history.end_us)])
+            assert {kind for kind, count in report.counts.items() if count} == {kind}, (kind, where)
+            assert {one.transaction for one in report.violations} <= {"planted/T", "planted/U"}, (kind, where)
+            assert all(one.events for one in report.violations), (kind, where)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_each_kind_alone_is_found_in_a_million_events(million: Tiled, capsys: pytest.CaptureFixture[str]) -> None:
+    """At the start, in the middle, at the end, and across a restart; and a clean one planted there gives no alarm."""
+    places = places_for_plants(million)
+    cases = [(kind, where) for kind in (*KINDS, "") for where in places]
+    started = time.process_time()
+    with HistoryCheck(sum(path.stat().st_size for path in million.paths), memory_bytes=4 << 30) as check:
+        for file in files_of(million.paths):
+            check.take(file)
+        check.judge_collected()
+        judged_s = time.process_time() - started
+        fork = multiprocessing.get_context("fork")
+        shares = [cases[number::WORKERS] for number in range(WORKERS)]
+        answers = [fork.SimpleQueue() for _ in shares]
+        helpers = [
+            fork.Process(target=_judge_all, args=(check, million, places, share, answer), daemon=True)
+            for share, answer in zip(shares, answers, strict=True)
+        ]
+        for helper in helpers:
+            helper.start()
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for share, answer in zip(shares, answers, strict=True):
+            for case in share:
+                found[case] = msgspec.json.decode(answer.get())
+        for helper in helpers:
+            helper.join()
+    for (kind, where), report in found.items():
+        expected = {kind} if kind else set()
+        assert {one for one, count in report["counts"].items() if count} == expected, (kind, where, report)
+        assert set(report["transactions"]) <= {"planted/T", "planted/U"}, (kind, where, report)
+        assert bool(report["transactions"]) == bool(kind), (kind, where)
+        assert report["events"] > EVENTS
+    rest = sorted(report["cpu_s"] for report in found.values())
+    total = judged_s + rest[len(rest) // 2]
+    with capsys.disabled():
+        print(
+            f"\n{million.events:,} events in {total:.1f} s of CPU ({million.events / total:,.0f} events/s); "
+            f"{len(found)} plants, each alone among them"
+        )
+
+
+def _judge_all(check: HistoryCheck, million: Tiled, places: dict[str, list[Mark]], cases: Any, answer: Any) -> None:
+    for kind, where in cases:
+        child = os.fork()
+        if child == 0:
+            started = time.process_time()
+            check.take(EventsSource(planted(KINDS.get(kind, clean), places[where], million.end_us)))
+            report = check.report()
+            answer.put(
+                msgspec.json.encode(
+                    {
+                        "counts": report.counts,
+                        "transactions": [one.transaction for one in report.violations],
+                        "events": report.events,
+                        "cpu_s": time.process_time() - started,
+                    }
+                )
+            )
+            os._exit(0)
+        os.waitpid(child, 0)
+    os._exit(0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_million_events_are_checked_in_the_memory_that_was_given(million: Tiled, capsys: Any) -> None:
+    """The process grows by no more than its budget, and rows went to files."""
+    budget = 48 << 20
+    program = f"""
+import resource, sys
+from pathlib import Path
+import msgspec
+from halfmq.testing.history import check_files
+paths = [Path(one) for one in sys.argv[1:]]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+report = check_files(paths, memory_bytes={budget})
+grew = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+told = {{"clean": report.clean, "spilled": report.spilled_bytes, "grew": grew, "events": report.events}}
+print(msgspec.json.encode(told).decode())
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *map(str, million.paths)], capture_output=True, timeout=240, check=True
+    )
+    told = msgspec.json.decode(ended.stdout)
+    with capsys.disabled():
+        print(
+            f"\n{told['events']:,} events, budget {budget:,} bytes: grew by {told['grew']:,}, {told['spilled']:,} in files"
+        )
+    assert told["clean"]
+    assert told["spilled"] > budget
+    assert told["grew"] <= budget
