@@ -31,6 +31,8 @@ def refuse_half(
     if group is None:
         return _refuse_first(state, message_bytes)
     if known is None and len(group.undecided) >= group.undecided_max:
+        if not group.undecided_max:
+            return _none_at_all(group.name)
         return Refused(
             Why.LIMIT_REACHED,
             f"group {group.name!r} has {len(group.undecided)} undecided transactions, as many as it may; settle some",
@@ -44,9 +46,16 @@ def refuse_half(
     return None
 
 
+def _none_at_all(group: str) -> Refused:
+    """0 transactions are allowed, which no client shall try again: RocketMQ's ``rejectTransactionMessage``."""
+    return Refused(Why.NO_PERMISSION, f"{group or 'this broker'} takes no transactions: the limit is 0")
+
+
 def _refuse_first(state: State, message_bytes: int) -> Refused | None:
-    """For a group that was never heard of. 0 transactions: this broker takes none (RocketMQ ``rejectTransactionMessage``)."""
+    """For a group that was never heard of."""
     settings = state.settings
+    if not settings.undecided_max:
+        return _none_at_all("")
     if settings.undecided_max > 0 and message_bytes <= settings.undecided_bytes_max:
         return None
     return Refused(

@@ -223,7 +223,7 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
     """
     group = state.producer_groups.get(command.group)
     known = group.undecided.get(command.tx_id) if group is not None else None
-    if group is None or known is None:
+    if group is None or known is None or known.next_check_at_ms >= SET_ASIDE_MS:
         return DONE
     _, connection = group.in_flight.pop(command.tx_id, (0, 0))
     group.members.pop(connection, None)  # one that fetches is not: it may have come anew since

@@ -289,13 +289,13 @@ def test_a_group_has_limits_of_its_own() -> None:
     for name in ("T1", "T2"):
         sent(log.do(half(name)))
     refused(log.do(half("T3")), Why.LIMIT_REACHED)
-    refused(log.do(half("T1", group="none")), Why.LIMIT_REACHED)
+    refused(log.do(half("T1", group="none")), Why.NO_PERMISSION)
     refused(log.do(half("T1", group="small", body=b"x" * 300)), Why.LIMIT_REACHED)
     sent(log.do(half("T1", group="other")))
     refused(log.do(half("T2", group="other")), Why.LIMIT_REACHED)
     log.restart()
     refused(log.do(half("T3")), Why.LIMIT_REACHED)
-    refused(log.do(half("T1", group="none")), Why.LIMIT_REACHED)
+    refused(log.do(half("T1", group="none")), Why.NO_PERMISSION)
     log.do(SetProducer(ProducerSettings("none")))
     sent(log.do(half("T1", group="none")))
 
@@ -303,7 +303,7 @@ def test_a_group_has_limits_of_its_own() -> None:
 def test_a_broker_may_take_no_transactions_at_all() -> None:
     log = CoreLog(BrokerSettings(segment_bytes=65_536, undecided_max=0))
     refused(log.do(half("T1", group="never heard of")), Why.INVALID_PARAMETER)
-    refused(log.do(half("T1", group="new")), Why.LIMIT_REACHED)
+    refused(log.do(half("T1", group="new")), Why.NO_PERMISSION)
     assert not log.of(HalfRecord)
 
 

@@ -1,0 +1,289 @@
+"""The table of a transaction's life is what the code does: every cell is played."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.support.core_log import CoreLog, end, half, part, producer, sent
+
+from halfmq.core.commands import AskNow, CarryForward, CheckNotSent, ResolveTransaction, SetProducer, TrimLog, Wanted
+from halfmq.core.decision import Asked, Done, Noted, Refused, SendCheck, Sent, Settled, Why
+from halfmq.core.session import CheckLeft, ConnectionClosed
+from halfmq.core.transaction.invariants import check
+from halfmq.core.transaction.transitions import TRANSITIONS, Cell, Event, Said, Stage
+from halfmq.model.records import SET_ASIDE_MS, Base, EpochStarted, Kind, TopicSet, Trim
+from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
+
+TX = "T1"
+KINDS = {kind.name.replace("_", ""): kind for kind in Kind}
+#: Records that say nothing of a transaction.
+OTHERS = (Base, Trim, EpochStarted, TopicSet)
+
+
+class World:
+    """One transaction of two halves, in a stage."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.log = CoreLog(BrokerSettings(segment_bytes=65_536, check_interval_ms=400, sent_again_ms=3_600_000))
+        self.first: Sent | None = None
+        _REACH[stage](self)
+        assert self.stage is stage, (self.stage, stage)
+        self.said: Any = Said.NOTHING
+
+    @property
+    def stage(self) -> Stage:
+        group = self.log.state.producer_groups.get("PG")
+        known = group.undecided.get(TX) if group is not None else None
+        if known is not None:
+            if known.next_check_at_ms >= SET_ASIDE_MS:
+                return Stage.ASIDE
+            return Stage.OPEN if known.count == len(known.halves) else Stage.PARTIAL
+        if group is not None and TX in group.settled:
+            return Stage.COMMITTED if group.settled[TX][2] else Stage.ROLLED_BACK
+        return Stage.PAST if self.first is not None else Stage.ABSENT
+
+    # --- what the test does to it
+
+    def prepare(self, index: int, count: int = 0, **options: Any) -> Any:
+        reply = self.log.do(part(TX, index, count, **options))
+        if self.first is None and isinstance(reply, Sent):
+            self.first = reply
+        return reply
+
+    def end(self, wanted: Wanted, **options: Any) -> Any:
+        made_up = Sent(1 << 40, 0, 7, "")
+        return self.log.do(end(TX, self.first or made_up, wanted, **options))
+
+    def policy(self, limit: int = 0, past: PastLimit = PastLimit.WAIT, age_ms: int = 0) -> None:
+        assert self.log.do(SetProducer(ProducerSettings("PG", limit, past, age_ms))) == Done()
+
+    def due(self, *, leaves: bool = True) -> list[SendCheck]:
+        """Time for the first check; it leaves."""
+        self.log.later(80_000)
+        checks = [one for one in self.log.tick() if isinstance(one, SendCheck)]
+        for one in checks if leaves else ():
+            self.log.session(CheckLeft(one.group, one.tx_id, one.checks, self.log.now_ms))
+        return checks
+
+    def connect(self) -> None:
+        self.log.session(producer(5, self.log.now_ms))
+
+    def kinds(self, since: int) -> tuple[Kind, ...]:
+        """Of the records behind the first ``since``, those about transactions."""
+        names = [type(record).__name__ for record in self.log.records[since:] if not isinstance(record, OTHERS)]
+        shown = [KINDS[name.removesuffix("Record").upper()] for name in names]
+        return tuple(kind for kind in shown if kind is not Kind.PRODUCER_SET)
+
+
+# --- how each stage is reached
+
+
+def _whole(world: World) -> None:
+    sent(world.prepare(0))
+    sent(world.prepare(1, 2))
+
+
+def _aside(world: World) -> None:
+    _whole(world)
+    world.policy(age_ms=60_000)
+    world.log.run_to(world.log.now_ms + 65_000)
+    world.policy()
+
+
+def _settled(wanted: Wanted) -> Callable[[World], None]:
+    def reach(world: World) -> None:
+        _whole(world)
+        assert isinstance(world.end(wanted), Settled)
+
+    return reach
+
+
+def _past(world: World) -> None:
+    _settled(Wanted.COMMIT)(world)
+    world.log.roll()
+    world.log.roll()
+    assert world.log.do(TrimLog(65_536)) == Done()
+
+
+_REACH: dict[Stage, Callable[[World], Any]] = {
+    Stage.ABSENT: lambda world: None,
+    Stage.PARTIAL: lambda world: sent(world.prepare(0)),
+    Stage.OPEN: _whole,
+    Stage.ASIDE: _aside,
+    Stage.COMMITTED: _settled(Wanted.COMMIT),
+    Stage.ROLLED_BACK: _settled(Wanted.ROLLBACK),
+    Stage.PAST: _past,
+}
+
+
+# --- events: each gives what there was before it that does not count, does it, and says what was replied
+
+
+def _part(world: World) -> Any:
+    return world.prepare(0 if world.stage in (Stage.ABSENT, Stage.PAST) else 7)
+
+
+def _last(world: World) -> Any:
+    if world.stage in (Stage.ABSENT, Stage.PAST):
+        return world.prepare(0, 1)
+    return world.prepare(1, 2) if world.stage is Stage.PARTIAL else world.prepare(2, 3)
+
+
+def _ask(world: World) -> Any:
+    world.connect()
+    world.log.later(80_000)
+    return world.log.do(AskNow("PG", TX))
+
+
+def _answer_unknown(world: World) -> Any:
+    world.connect()
+    assert world.due()
+    world.mark()
+    return world.end(Wanted.UNKNOWN, from_check=True)
+
+
+def _due(world: World) -> Any:
+    world.connect()
+    world.log.later(80_000)
+    world.log.tick()
+
+
+def _due_nobody(world: World) -> Any:
+    world.log.later(80_000)
+    world.log.tick()
+
+
+def _not_sent(world: World) -> Any:
+    world.connect()
+    world.due()
+    world.log.session(ConnectionClosed(5))
+    world.mark()
+    assert world.log.do(CheckNotSent("PG", TX)) == Done()
+
+
+def _limit(past: PastLimit) -> Callable[[World], Any]:
+    def act(world: World) -> Any:
+        world.policy(1, past)
+        world.connect()
+        world.due()
+        world.mark()
+        world.log.later(80_000)
+        world.log.tick()
+
+    return act
+
+
+def _age(world: World) -> Any:
+    world.policy(age_ms=60_000)
+    world.log.later(3 * 86_400_000)
+    world.log.tick()
+
+
+def _carry(world: World) -> Any:
+    world.log.roll()
+    world.log.roll()
+    world.mark()
+    start = max(world.log.state.bases)
+    while world.log.do(CarryForward(start, 100)) != Done(again=False):
+        pass
+    assert world.log.do(TrimLog(start)) == Done()
+
+
+def _restart(world: World) -> Any:
+    world.log.restart()
+
+
+_PLAY: dict[Event, Callable[[Any], Any]] = {
+    Event.PART: _part,
+    Event.LAST: _last,
+    Event.AGAIN: lambda world: world.prepare(0),
+    Event.OTHER: lambda world: world.log.do(half("somebody-else", HMQ_TX_ID=TX, HMQ_TX_INDEX="0")),
+    Event.COMMIT: lambda world: world.end(Wanted.COMMIT),
+    Event.ROLLBACK: lambda world: world.end(Wanted.ROLLBACK),
+    Event.UNKNOWN: lambda world: world.end(Wanted.UNKNOWN),
+    Event.ANSWER_UNKNOWN: _answer_unknown,
+    Event.OPERATOR_COMMIT: lambda world: world.log.do(ResolveTransaction("PG", TX, Wanted.COMMIT, "ada")),
+    Event.OPERATOR_ROLLBACK: lambda world: world.log.do(ResolveTransaction("PG", TX, Wanted.ROLLBACK, "ada")),
+    Event.OPERATOR_ASKS: _ask,
+    Event.DUE: _due,
+    Event.DUE_NOBODY: _due_nobody,
+    Event.NOT_SENT: _not_sent,
+    Event.LIMIT_ROLLBACK: _limit(PastLimit.ROLLBACK),
+    Event.LIMIT_ASIDE: _limit(PastLimit.SET_ASIDE),
+    Event.AGE: _age,
+    Event.CARRY: _carry,
+    Event.RESTART: _restart,
+}
+
+
+class Played(World):
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self.since = len(self.log.records)
+
+    def mark(self) -> None:
+        """What was logged until here was to get there."""
+        self.since = len(self.log.records)
+
+
+def said(reply: Any) -> Said | Why:
+    match reply:
+        case Refused(why):
+            return why
+        case Sent():
+            return Said.SENT
+        case Settled(_, _, _, _, repeated):
+            return Said.REPEATED if repeated else Said.SETTLED
+        case Noted():
+            return Said.NOTED
+        case Asked():
+            return Said.ASKED
+        case None:
+            return Said.NOTHING
+        case _:
+            raise AssertionError(reply)
+
+
+def test_the_table_is_whole() -> None:
+    assert set(TRANSITIONS) == set(Event)
+    for event, row in TRANSITIONS.items():
+        assert set(row) == set(Stage), event
+
+
+@pytest.mark.parametrize("stage", Stage, ids=lambda stage: stage.name)
+@pytest.mark.parametrize("event", Event, ids=lambda event: event.name)
+def test_the_code_does_what_the_cell_says(event: Event, stage: Stage) -> None:
+    cell = TRANSITIONS[event][stage]
+    if cell is None:
+        return
+    world = Played(stage)
+    reply = _PLAY[event](world)
+    kinds = world.kinds(world.since)
+    if event is Event.CARRY:
+        kinds = tuple(dict.fromkeys(kinds))  # one for each of its halves
+    assert Cell(kinds, said(reply), world.stage) == cell
+    check(world.log.state)
+
+
+def test_only_undecided_stages_ever_change_but_for_a_new_transaction() -> None:
+    undecided = {Stage.PARTIAL, Stage.OPEN, Stage.ASIDE}
+    for event, row in TRANSITIONS.items():
+        for stage, cell in row.items():
+            if cell is not None and cell.next is not stage and stage not in undecided:
+                forgotten = event is Event.CARRY and cell.next is Stage.PAST
+                new = stage in (Stage.ABSENT, Stage.PAST) and cell.records == (Kind.HALF,)
+                assert forgotten or new, (event, stage)
+
+
+def test_a_verdict_comes_only_from_an_end_an_operator_or_a_rollback_policy() -> None:
+    settling = {
+        event for event, row in TRANSITIONS.items() for cell in row.values() if cell and cell.reply is Said.SETTLED
+    }
+    assert settling == {Event.COMMIT, Event.ROLLBACK, Event.OPERATOR_COMMIT, Event.OPERATOR_ROLLBACK}
+    by_itself = {
+        event
+        for event, row in TRANSITIONS.items()
+        for cell in row.values()
+        if cell and {Kind.COMMITTED, Kind.ROLLED_BACK} & set(cell.records) and event not in settling
+    }
+    assert by_itself == {Event.LIMIT_ROLLBACK}
