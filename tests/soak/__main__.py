@@ -22,6 +22,7 @@ from rich.table import Table
 
 from tests.compat.toolchain import VERSIONS, client_classpath
 from tests.soak.plan import Plan
+from tests.soak.planted import BUGS
 from tests.soak.processes import CHECKOUT, ProcessFailed
 from tests.soak.record import Broken, Kill, Record, Round, Summary, read_lines
 from tests.soak.round import Settings, run_round, save_differences
@@ -52,6 +53,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--keep", action="store_true", help="keep what the rounds leave, also of those without difference"
     )
+    parser.add_argument("--bug", choices=BUGS, default="", help="plant a bug into the broker: the soak must go red")
     asked = parser.parse_args()
     asked.record = (asked.record or asked.directory / RECORD).absolute()
     asked.record.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +149,7 @@ def make_plan(asked: argparse.Namespace, directory: Path, number: int, postgres:
         directory=str(path), seed=asked.seed * 1_000_000 + number, broker_port=free_port(), name_port=free_port(),
         sqlite_url=f"sqlite:///{path / 'shop.db'}", postgres_url=postgres.url("psycopg", database),
         jdbc_url=f"jdbc:postgresql://127.0.0.1:{port}/{database}?user=postgres", rate=asked.rate, retention_s=asked.retention,
-        patient_s=round(asked.retention * 1.3),
+        patient_s=round(asked.retention * 1.3), bug=asked.bug,
     )  # fmt: skip
     plan.save()
     return plan

@@ -32,6 +32,8 @@ class Plan(msgspec.Struct, frozen=True):
     rate: float
     retention_s: float
     patient_s: int
+    #: A bug of ``planted`` that the broker has; empty: none of these.
+    bug: str = ""
 
     @property
     def path(self) -> Path:

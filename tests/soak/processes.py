@@ -131,7 +131,7 @@ class Broker(Child):
         #: Seconds from start to listening, of each life that got there.
         self.ready_seconds: list[float] = []
         command = [
-            sys.executable, "-m", "halfmq", "serve", "--data", str(data), "--port", str(plan.broker_port),
+            sys.executable, "-m", *(("tests.soak.planted", plan.bug) if plan.bug else ("halfmq",)), "serve", "--data", str(data), "--port", str(plan.broker_port),
             "--name-port", str(plan.name_port), "--ports-file", str(self._ports_file), "--durability", "fsync",
             "--segment-bytes", str(self.SEGMENT_BYTES), "--checkpoint-interval-ms", "1000",
             "--retention-hours", str(plan.retention_s / 3_600), "--retention-check-ms", "500",

@@ -36,15 +36,9 @@ class Soaked(NamedTuple):
     output: str
 
 
-@pytest.fixture(scope="module")
-def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
-    require_java()
-    directory = tmp_path_factory.mktemp("soak")
-    disk = [] if can_mount(directory) else ["--no-disk-full"]
-    command = [
-        sys.executable, "-m", "tests.soak", "--kills", str(KILLS), "--round-kills", str(KILLS), "--seed", str(SEED),
-        "--directory", str(directory), "--retention", "10", "--keep", *disk,
-    ]  # fmt: skip
+def soak(directory: Path, *options: str) -> tuple[int, str]:
+    """Exit status and output; skips where something is missing."""
+    command = [sys.executable, "-m", "tests.soak", "--seed", str(SEED), "--directory", str(directory), *options]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = subprocess.Popen(
         command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -56,7 +50,17 @@ def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
         output, _ = process.communicate(timeout=60)
     if process.returncode == 2:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(output)
-    assert process.returncode == 0, f"seed {SEED}\n{output}"
+    return process.returncode, f"seed {SEED}\n{output}"
+
+
+@pytest.fixture(scope="module")
+def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
+    require_java()
+    directory = tmp_path_factory.mktemp("soak")
+    disk = [] if can_mount(directory) else ["--no-disk-full"]
+    kills = ("--kills", str(KILLS), "--round-kills", str(KILLS))
+    status, output = soak(directory, *kills, "--retention", "10", "--keep", *disk)
+    assert status == 0, output
     lines = list(read_lines(directory / "record.jsonl"))
     rounds = [line for line in lines if isinstance(line, Round)]
     assert len(rounds) == 1, output
@@ -110,3 +114,10 @@ def test_checker_sees_what_is_planted_into_the_real_histories(soaked: Soaked, tm
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "conductor.jsonl").write_text("".join(lines))
     assert not check_files([tmp_path]).clean
+
+
+def test_soak_of_a_broker_that_turns_verdicts_is_red(tmp_path: Path) -> None:
+    status, output = soak(tmp_path, "--kills", "2", "--no-java", "--no-disk-full", "--bug", "commit-rolls-back")
+    assert status == 1, output
+    (one,) = (line for line in read_lines(tmp_path / "record.jsonl") if isinstance(line, Round))
+    assert {"lost", "checker"} <= kinds(one.differences)

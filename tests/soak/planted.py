@@ -1,0 +1,32 @@
+"""A broker with a bug, so that everybody sees the soak go red: ``python -m tests.soak.planted BUG serve ...``."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from halfmq.cli.entry import run
+from halfmq.core import decide as decisions
+from halfmq.core.commands import EndTransaction, Wanted
+
+#: Name -> (the verdict that is asked for, the one that is written instead).
+BUGS = {
+    "commit-rolls-back": (Wanted.COMMIT, Wanted.ROLLBACK),
+    "rollback-commits": (Wanted.ROLLBACK, Wanted.COMMIT),
+}
+
+
+def turned(right: Callable[..., Any], asked: Wanted, written: Wanted) -> Callable[..., Any]:
+    """Wrong for one transaction in sixteen or so."""
+
+    def wrong(state: Any, command: EndTransaction, now_ms: int) -> Any:
+        if command.wanted is asked and command.tx_id.endswith("7"):
+            command = command._replace(wanted=written)
+        return right(state, command, now_ms)
+
+    return wrong
+
+
+if __name__ == "__main__":
+    bug = sys.argv.pop(1)
+    decisions._DECIDE[EndTransaction] = turned(decisions._DECIDE[EndTransaction], *BUGS[bug])
+    run()
