@@ -9,7 +9,7 @@ from typing import Any, Final
 from halfmq.broker.config import BrokerConfig
 from halfmq.errors import ProtocolError
 from halfmq.testing.faulty_disk import FaultyDisk
-from halfmq.wire.remoting import group_bodies, heartbeat, message_codec, operators, position
+from halfmq.wire.remoting import feedback, group_bodies, heartbeat, message_codec, operators, position, producer_groups
 from halfmq.wire.remoting.frame import BrokenFrame, FrameSplitter
 from halfmq.wire.remoting.header import decode
 from tests.fuzz.target import Target, hold, outcome, same
@@ -248,6 +248,7 @@ def _conversations() -> tuple[bytes, ...]:
     batch = message_codec.join_batch(
         message_codec.BatchEntry(0, b"b", property_string(UNIQ_KEY=f"B{number}").encode()) for number in range(3)
     )
+    limits = producer_groups.encode_change(producer_groups.ProducerChange(2, "rollback", 0, 5, 1 << 20))
     half_send = (310, _send_ext("T", "H" * 32, TRAN_MSG="true"), b"half")
     several = [
         (
@@ -279,6 +280,10 @@ def _conversations() -> tuple[bytes, ...]:
         [(17, {"topic": "New", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}, b""), (351, {"topic": "New"}, b""),
          (215, {"topic": "New"}, b""), (200, {}, b'{"groupName":"C2"}'), (207, {"groupName": "C2"}, b""),
          (203, {"consumerGroup": "C"}, b""), (204, {"producerGroup": "P"}, b""), (208, {"consumerGroup": "C"}, b"")],
+        [half_send, (producer_groups.HMQ_ASK, {"group": "P", "txId": "H" * 32}, b""),
+         (producer_groups.HMQ_PRODUCER, {"group": "P", "operator": "me"}, limits),
+         (producer_groups.HMQ_PRODUCER, {"group": "P"}, b""), (producer_groups.HMQ_STATS, {"group": ""}, b""),
+         (feedback.HMQ_FEEDBACK, feedback.encode_poll(feedback.Poll("P", "me", 1_000, 5)), b"")],
         [(35, {"clientID": "me", "producerGroup": "P", "consumerGroup": "C"}, b""), (9_999, {}, b"")],
     )  # fmt: skip
     streams = [

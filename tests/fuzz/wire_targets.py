@@ -12,14 +12,17 @@ import msgspec
 from halfmq import limits
 from halfmq.errors import MissingDependency, ProtocolError
 from halfmq.model import message_facts, properties, stored_message
+from halfmq.model.pending import GroupStats
 from halfmq.wire.remoting import (
     compression,
+    feedback,
     group_bodies,
     heartbeat,
     java_json,
     message_codec,
     operators,
     position,
+    producer_groups,
     replies,
     route,
 )
@@ -216,6 +219,7 @@ def _binary_is_by_the_book(frame: bytes, value: Request[Any] | None, error: Exce
 
 def _encodes_again(request: Request[Any]) -> None:
     if isinstance(request.ext, dict):
+        feedback.decode_poll(request.ext)
         hold("" not in request.ext.values(), "empty text, which a binary header could not say")
         if request.is_response and (not request.binary or max(map(_utf8_bytes, request.ext), default=0) < 1 << 15):
             again = decode(encode_response(request, request.code, request.remark, request.ext, request.body)[4:])
@@ -328,6 +332,9 @@ BODIES: Final[tuple[tuple[Decode, Callable[[Any], bytes] | None], ...]] = (
     (group_bodies.decode_config_check, group_bodies.encode_config_check),
     (operators.decode_story, operators.encode_story),
     (operators.decode_ids, operators.encode_ids),
+    (producer_groups.decode_change, producer_groups.encode_change),
+    (producer_groups.decode_limits, producer_groups.encode_limits),
+    (producer_groups.decode_stats, producer_groups.encode_stats),
 )
 _INT64: Final = range(-(1 << 63), 1 << 63)
 
@@ -374,10 +381,18 @@ def _depth(value: object) -> int:
     return 1 + max(map(_depth, parts), default=0)
 
 
+def _stats() -> bytes:
+    numbers = {field.name: 1 for field in msgspec.structs.fields(GroupStats)}
+    return producer_groups.encode_stats([GroupStats(**numbers | {"group": "g"})])
+
+
 def _body_seeds() -> list[bytes]:
     made = [
         operators.encode_story(["prepared", "asked twice"]),
         operators.encode_ids(["a", "b"]),
+        producer_groups.encode_change(producer_groups.ProducerChange(7, "set-aside", 1_000, 5, 1 << 20)),
+        producer_groups.encode_limits(producer_groups.ProducerLimits("g", 1, "wait", 2, 3, 4, "me", 5, 6)),
+        _stats(),
         group_bodies.encode_config_check(
             group_bodies.ConfigCheck("c", "g", heartbeat.Subscription("T", "A || B", ("A", "B"), 7))
         ),
@@ -612,7 +627,7 @@ TARGETS: Final = (
         "standard JSON as a standard reader does",
         run_body, _body_seeds,
         ("halfmq.wire.remoting.java_json", "halfmq.wire.remoting.heartbeat", "halfmq.wire.remoting.route",
-         "halfmq.wire.remoting.group_bodies", "halfmq.wire.remoting.operators"),
+         "halfmq.wire.remoting.group_bodies", "halfmq.wire.remoting.operators", "halfmq.wire.remoting.producer_groups"),
         fresh=700,
     ),
     Target(
