@@ -13,9 +13,12 @@ from halfmq.testing.faulty_disk import FaultyDisk, Operation
 from tests.crash_matrix.call_sites import Site
 from tests.crash_matrix.house import Book, House, book_copy
 from tests.crash_matrix.operations import Script, open_house
+from tests.simulation.world import DATA
 
 _STORE = str(Path(halfmq.store.__file__).parent)
 BEFORE, AFTER = "before", "after"
+#: No operation of a disk: what comes behind the last one.
+REST = "at rest"
 
 
 class Point(NamedTuple):
@@ -38,8 +41,9 @@ class Point(NamedTuple):
 class _Recorder:
     """The observer of one run."""
 
-    def __init__(self, script: Script, house: House) -> None:
+    def __init__(self, script: Script, house: House, thorough: bool) -> None:
         self.points: list[Point] = []
+        self._thorough = thorough
         self._script = script
         self._house = house
         self._copied: tuple[int, Book] = (-1, Book())
@@ -57,12 +61,23 @@ class _Recorder:
         if operation.kind == "write" and operation.length > 1:
             data = disk.open(operation.path, writable=False).read(operation.at, operation.length)
             before = self.points[-1].disk
-            for done in sorted({1, operation.length // 2, max(1, operation.length - 8), operation.length - 1}):
+            for done in self._tears(operation.length):
                 fork = before.fork(operation.number)
                 fork.open(operation.path).write(operation.at, [data[:done]])
                 self._add(operation, f"torn at {done}", fork)
         self._last = disk.fork(operation.number)
         self._add(operation, AFTER, self._last)
+
+    def at_rest(self) -> None:
+        """The script is done and every answer is out: also a moment for a crash."""
+        disk = self._house.disk
+        self._site = None
+        self._add(Operation(REST, DATA, 0, 0, disk.steps), AFTER, disk.fork(disk.steps))
+
+    def _tears(self, length: int) -> list[int]:
+        """Bytes that are done when a write is cut. Behind the last byte that is not padding, a batch is whole."""
+        middle = {length // 2, max(1, length - 8)}
+        return sorted({1, *middle, length - 1} if self._thorough else middle)
 
     def _add(self, operation: Operation, when: str, fork: FaultyDisk) -> None:
         house = self._house
@@ -73,13 +88,18 @@ class _Recorder:
         self.points.append(Point(self._script, operation, when, fork, self._copied[1], house.clock.now_ms, self._site))
 
 
-def points_of(script: Script, *, sync_is_a_lie: bool = False, eager: bool = False) -> list[Point]:
-    """Every point of the script, in order. The two switches put a bug in, to see it found."""
+def points_of(
+    script: Script, *, thorough: bool = True, sync_is_a_lie: bool = False, eager: bool = False
+) -> list[Point]:
+    """Every point of the script, in order; ``thorough``: writes are cut in more places.
+
+    The other two switches put a bug in, to see it found.
+    """
     house = open_house(script)
     house.disk.sync_is_a_lie = sync_is_a_lie
     house.eager = eager
     script.before(house)
-    recorder = _Recorder(script, house)
+    recorder = _Recorder(script, house, thorough)
     return record(house, recorder, script)
 
 
@@ -89,12 +109,13 @@ def record(house: House, recorder: _Recorder, script: Script) -> list[Point]:
         script.act(house)
     finally:
         house.disk.before = house.disk.after = None
+    recorder.at_rest()
     return recorder.points
 
 
 def points_of_start(script: Script, house: House) -> list[Point]:
     """The points of a start of ``house``: for a crash while another one is recovered from."""
-    return record(house, _Recorder(script, house), script._replace(act=House.start))
+    return record(house, _Recorder(script, house, False), script._replace(act=House.start))
 
 
 def innermost_site() -> Site | None:
