@@ -5,7 +5,9 @@ A wrong type would otherwise be an ``AttributeError`` in the middle of us, or wo
 
 import math
 
-from halfmq.errors import UsageError
+from halfmq import limits
+from halfmq.errors import InvalidName, UsageError
+from halfmq.model.ids import is_transaction_id
 
 
 def checked_seconds(value: object, name: str, *, zero: bool = False) -> float:
@@ -33,6 +35,15 @@ def checked_text(value: object, name: str, hint: str) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{name}={value!r} is no text", hint=hint)
     return value
+
+
+def checked_transaction_id(value: object) -> None:
+    """Raises InvalidName: ``value`` can be no transaction id."""
+    if not isinstance(value, str) or not is_transaction_id(value):
+        raise InvalidName(
+            f"{value!r} is not a transaction id",
+            hint=f"1 to {limits.TRANSACTION_ID_CHARS_MAX} characters of A-Z a-z 0-9 . _ : -",
+        )
 
 
 def check_log(log: object) -> None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from halfmq import limits
-from halfmq.client.arguments import check_log, checked_count, checked_seconds, checked_text
+from halfmq.client.arguments import check_log, checked_count, checked_seconds, checked_text, checked_transaction_id
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.connector import Address, Connector, TcpConnector, parse_url
 from halfmq.client.links import CONNECT_TIMEOUT_S, Links
@@ -375,11 +375,13 @@ class AsyncClient:
         self._open()
         return await self._transactions.rollback(prepared)
 
-    def begin(self, name: str = "", *, topic: str | None = None, query_id: str = "") -> "AsyncTransaction":
+    def begin(
+        self, name: str = "", *, topic: str | None = None, query_id: str = "", tx_id: str = ""
+    ) -> "AsyncTransaction":
         """Several messages, one outcome: ``async with mq.begin() as tx: tx.send(...)``. See ``transaction_block``.
 
         ``name`` routes the check to the function given to ``add_check`` (or ``@app.transaction``). ``topic``: the
-        topic of ``tx.send(body)``.
+        topic of ``tx.send(body)``. ``tx_id``: an id of your own, never used again; by default the client makes one.
 
         An exception in the block after ``tx.prepare()`` is left to that check, if this client has one; without one it
         is ROLLBACK.
@@ -391,7 +393,10 @@ class AsyncClient:
         checked_text(query_id, "query_id", "what its check looks it up by, such as str(order.id)")
         from halfmq.client.transaction_block import AsyncTransaction
 
-        return AsyncTransaction(self, self._transactions.verdicts, name, topic=topic, query_id=query_id)
+        if tx_id != "":
+            checked_transaction_id(tx_id)
+        verdicts = self._transactions.verdicts
+        return AsyncTransaction(self, verdicts, name, topic=topic, query_id=query_id, tx_id=tx_id)
 
     def transaction(
         self, session: Any, *, log: "TransactionLog", **options: Any
@@ -416,10 +421,11 @@ class AsyncClient:
         keys: Sequence[object] | str = (),
         sharding_key: object = None,
         properties: Mapping[str, str] | None = None,
+        tx_id: str = "",
     ) -> TransactionReceipt:
         """RocketMQ's way: half message, ``listener.execute(message, arg)``, then what it returned.
 
-        A receipt with verdict UNDECIDED when it returned UNKNOWN: ``listener.check`` will be asked.
+        A receipt with verdict UNDECIDED when it returned UNKNOWN: ``listener.check`` will be asked. ``tx_id``: as in ``begin``.
 
         Raises:
             TransactionRefused, SendTimeout, ConnectError, RequestFailed: ``execute`` did not run.
@@ -429,9 +435,11 @@ class AsyncClient:
         """
         from halfmq.client.transaction_block import checked_outcome, raised
 
+        if tx_id != "":
+            checked_transaction_id(tx_id)
         self.add_listener(listener)
         outgoing = compose(topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, properties=properties)
-        tx_id = self.new_transaction_id()
+        tx_id = tx_id or self.new_transaction_id()
         verdicts = self._transactions.verdicts
         verdicts.opened(tx_id)
         try:

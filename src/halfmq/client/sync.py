@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from halfmq import limits
-from halfmq.client.arguments import check_log, checked_text
+from halfmq.client.arguments import check_log, checked_text, checked_transaction_id
 from halfmq.client.async_client import AsyncClient, environment, message_of
 from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
@@ -182,7 +182,9 @@ class Client:
         client = self._live()
         return self._run(client.rollback(prepared))
 
-    def begin(self, name: str = "", *, topic: str | None = None, query_id: str = "") -> "BlockingTransaction":
+    def begin(
+        self, name: str = "", *, topic: str | None = None, query_id: str = "", tx_id: str = ""
+    ) -> "BlockingTransaction":
         """``with mq.begin() as tx: tx.send(...)``. See ``AsyncClient.begin``."""
         client = self._live()
         if not self.group:
@@ -191,7 +193,9 @@ class Client:
         checked_text(query_id, "query_id", "what its check looks it up by, such as str(order.id)")
         from halfmq.client.transaction_block import BlockingTransaction
 
-        return BlockingTransaction(self, client.verdicts, name, topic=topic, query_id=query_id)
+        if tx_id != "":
+            checked_transaction_id(tx_id)
+        return BlockingTransaction(self, client.verdicts, name, topic=topic, query_id=query_id, tx_id=tx_id)
 
     def transaction(
         self, session: Any, *, log: "TransactionLog", **options: Any
@@ -216,14 +220,17 @@ class Client:
         keys: Sequence[object] | str = (),
         sharding_key: object = None,
         properties: Mapping[str, str] | None = None,
+        tx_id: str = "",
     ) -> TransactionReceipt:
         """See ``AsyncClient.send_in_transaction``. ``listener.execute`` runs in the calling thread."""
         from halfmq.client.transaction_block import checked_outcome, raised
 
         client = self._live()
+        if tx_id != "":
+            checked_transaction_id(tx_id)
         self.add_listener(listener)
         outgoing = compose(topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, properties=properties)
-        tx_id = client.new_transaction_id()
+        tx_id = tx_id or client.new_transaction_id()
         verdicts = client.verdicts
         verdicts.opened(tx_id)
         try:

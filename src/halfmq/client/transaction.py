@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from halfmq import limits
-from halfmq.client.arguments import checked_text
+from halfmq.client.arguments import checked_text, checked_transaction_id
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.log import log
 from halfmq.client.outcome import Outcome
@@ -27,14 +27,12 @@ from halfmq.client.verdicts import Verdicts
 from halfmq.errors import (
     ConnectError,
     HalfmqError,
-    InvalidName,
     RequestFailed,
     SendTimeout,
     TransactionRefused,
     TransactionUnknown,
     UsageError,
 )
-from halfmq.model.ids import is_transaction_id
 from halfmq.wire.remoting.codes import EXT_VERDICT, ResponseCode
 from halfmq.wire.remoting.message_codec import encode_end
 from halfmq.wire.remoting.replies import EndReply, read_reply
@@ -304,11 +302,7 @@ class Transactions:
 
 
 def _check_arguments(messages: Sequence[OutgoingMessage], tx_id: str, name: str, query_id: str) -> None:
-    if not isinstance(tx_id, str) or not is_transaction_id(tx_id):
-        raise InvalidName(
-            f"{tx_id!r} is not a transaction id",
-            hint=f"1 to {limits.TRANSACTION_ID_CHARS_MAX} characters of A-Z a-z 0-9 . _ : -",
-        )
+    checked_transaction_id(tx_id)
     for message in messages:
         if not isinstance(message, OutgoingMessage):
             raise UsageError(f"{message!r} is no message", hint="compose(topic, body, key=...)")

@@ -124,8 +124,10 @@ class Transaction:
 class AsyncTransaction(Transaction):
     """The block of ``AsyncClient.begin``."""
 
-    def __init__(self, calls: BlockCalls, verdicts: "Verdicts", name: str, *, topic: str | None, query_id: str) -> None:
-        super().__init__(calls.new_transaction_id(), name, topic=topic, query_id=query_id)
+    def __init__(
+        self, calls: BlockCalls, verdicts: "Verdicts", name: str, *, topic: str | None, query_id: str, tx_id: str = ""
+    ) -> None:
+        super().__init__(tx_id or calls.new_transaction_id(), name, topic=topic, query_id=query_id)
         self._calls = calls
         self._verdicts = verdicts
 
@@ -187,9 +189,16 @@ class BlockingTransaction(Transaction):
     """The block of ``Client.begin``: the same, blocking."""
 
     def __init__(
-        self, calls: BlockingBlockCalls, verdicts: "Verdicts", name: str, *, topic: str | None, query_id: str
+        self,
+        calls: BlockingBlockCalls,
+        verdicts: "Verdicts",
+        name: str,
+        *,
+        topic: str | None,
+        query_id: str,
+        tx_id: str = "",
     ) -> None:
-        super().__init__(calls.new_transaction_id(), name, topic=topic, query_id=query_id)
+        super().__init__(tx_id or calls.new_transaction_id(), name, topic=topic, query_id=query_id)
         self._calls = calls
         self._verdicts = verdicts
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from tests.support.scripted_broker import URL, ScriptedBroker
 
-from halfmq.client.arguments import check_log, checked_count, checked_seconds, checked_text
+from halfmq.client.arguments import check_log, checked_count, checked_seconds, checked_text, checked_transaction_id
 from halfmq.client.consumer import ConsumerSpec
 from halfmq.client.listener import TransactionListener
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose, encode_body
 from halfmq.client.sync import Client
-from halfmq.errors import UsageError
+from halfmq.errors import InvalidName, UsageError
 
 
 class Listener(TransactionListener):
@@ -36,7 +36,14 @@ def test_time_is_a_finite_number_of_seconds_above_zero(value: object) -> None:
         checked_seconds(value, "wait")
 
 
+@pytest.mark.parametrize("value", ["", " ", "a b", "x" * 65, "ä", 7, None])
+def test_transaction_id_that_can_be_none_is_refused(value: object) -> None:
+    with pytest.raises(InvalidName, match="1 to 64 characters"):
+        checked_transaction_id(value)
+
+
 def test_what_is_right_goes_through() -> None:
+    checked_transaction_id("order:7.a-b_c")
     assert (checked_seconds(2, "wait"), checked_seconds(0.5, "wait"), checked_seconds(0, "wait", zero=True)) == (
         2,
         0.5,

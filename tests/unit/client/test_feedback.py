@@ -10,8 +10,15 @@ from tests.support.in_process import serving
 from tests.support.scripted_broker import Peer, ScriptedBroker, client_of
 from tests.support.virtual_time import run
 
-from halfmq import AsyncClient, Client, FetchedCheck, Outcome, Transaction, compose
-from halfmq.errors import ConnectError, TransactionRefused, TransactionUnknown, UnsupportedCombination, UsageError
+from halfmq import AsyncClient, Client, FetchedCheck, Outcome, Transaction, TransactionListener, compose
+from halfmq.errors import (
+    ConnectError,
+    InvalidName,
+    TransactionRefused,
+    TransactionUnknown,
+    UnsupportedCombination,
+    UsageError,
+)
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import encode
 from halfmq.wire.remoting.codes import RequestCode
@@ -129,6 +136,41 @@ async def test_the_blocking_client_answers_fetched_checks_by_its_functions(tmp_p
             assert await settled(running, "T-1") is True
         finally:
             await asyncio.to_thread(mq.close)
+
+
+async def test_an_application_may_give_its_own_transaction_id(tmp_path: Path) -> None:
+    class Listener(TransactionListener):
+        def execute(self, message: Any, arg: Any) -> Outcome:
+            return Outcome.COMMIT
+
+        def check(self, message: Any) -> Outcome:
+            return Outcome.UNKNOWN
+
+    async with serving(tmp_path) as running:
+        url = f"127.0.0.1:{running.ports.names}"
+        async with AsyncClient(url, group="orders") as mq:
+            async with mq.begin("order.create", tx_id="order:7") as tx:
+                tx.send("orders", b"one")
+            assert tx.receipt is not None
+            assert (tx.id, tx.receipt.tx_id) == ("order:7", "order:7")
+            async with mq.begin() as tx:
+                tx.send("orders", b"two")
+            assert tx.id.startswith("1-"), "the form of the client's own"
+            receipt = await mq.send_in_transaction("orders", b"x", listener=Listener(), tx_id="order:8")
+            assert (receipt.tx_id, receipt.verdict) == ("order:8", "COMMITTED")
+            with pytest.raises(InvalidName):
+                mq.begin(tx_id="a b")
+            with pytest.raises(InvalidName):
+                await mq.send_in_transaction("orders", b"x", listener=Listener(), tx_id="a b")
+
+        def blocking() -> tuple[str, str]:
+            with Client(url, group="orders") as mq:
+                with mq.begin(tx_id="order:9") as tx:
+                    tx.send("orders", b"one")
+                return tx.id, mq.send_in_transaction("orders", b"x", listener=Listener(), tx_id="order:10").tx_id
+
+        assert await asyncio.to_thread(blocking) == ("order:9", "order:10")
+        assert set(running.state.producer_groups["orders"].settled) >= {"order:7", "order:8", "order:9", "order:10"}
 
 
 # --- against a broker that does as it is told -------------------------------------------------------------------------

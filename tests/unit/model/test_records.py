@@ -9,7 +9,7 @@ def test_kinds_have_numbers_of_their_own_that_stand_on_disks() -> None:
     assert {kind.name: kind.value for kind in Kind} == {
         "MESSAGE": 1, "HALF": 2, "CARRIED_HALF": 3, "COMMITTED": 4, "ROLLED_BACK": 5, "CHECKED": 6, "DELAYED": 7,
         "CARRIED_DELAYED": 8, "RELEASED": 9, "TOPIC_SET": 16, "TOPIC_DELETED": 17, "GROUP_SET": 18, "OFFSETS": 19,
-        "EPOCH_STARTED": 20, "BASE": 21, "TRIM": 22,
+        "EPOCH_STARTED": 20, "BASE": 21, "TRIM": 22, "PRODUCER_SET": 23, "SET_ASIDE": 24,
     }  # fmt: skip
 
 
