@@ -255,7 +255,9 @@ class Faults:
         self.later(self.dice.choice((1_000, 4_000)), lambda: disk.fill(1 << 40))
 
     def rot(self) -> None:
-        """A bit of a body that is served."""
+        """A bit of a body that is served. At the level ``memory`` nobody could tell it from what a power loss leaves."""
+        if not self._may_lose_power:
+            return
         promises = self.run.promises
         offsets = [plain.acked[0] for plain in promises.plains.values() if plain.acked is not None]
         offsets += [offset for tx in promises.txs.values() for offset in tx.acked.values()]
@@ -267,7 +269,7 @@ class Faults:
     def rot_at_rest(self) -> None:
         """A bit of what the next start reads."""
         host = self.run.host
-        if host.serves and host.broker is not None and host.broker._maintenance is not None:
+        if host.serves and host.broker is not None and host.broker._maintenance is not None and self._may_lose_power:
             redo_from = host.broker._maintenance._checkpoint_at
             states = self._states_now()
             host.kill()

@@ -29,12 +29,14 @@ class StockProducer(Machine):
         self._serial = 0
         self._queue = 0
         self._line: RawLine | None = None
+        self._opening = asyncio.Lock()
 
     def died(self, process: ProcessLoop) -> None:
         self._line = None
         self.database.client_died(process)
 
     async def main(self, process: ProcessLoop) -> None:
+        self._opening = asyncio.Lock()
         self.spawn(process, self._heartbeats(process))
         await asyncio.sleep(0.3)
         while self.around.working:
@@ -59,10 +61,11 @@ class StockProducer(Machine):
             await asyncio.sleep(pause_s)
 
     async def _open(self, process: ProcessLoop) -> RawLine:
-        line = self._line
-        if line is None or line.lost:
-            line = await RawLine.open(process, self.around.network, self.name, self._on_push)
-            self._line = line
+        async with self._opening:
+            line = self._line
+            if line is None or line.lost:
+                line = await RawLine.open(process, self.around.network, self.name, self._on_push)
+                self._line = line
         body = {
             "clientID": f"{self.name}@{self.lives}",
             "producerDataSet": [{"groupName": self.group}],
@@ -71,11 +74,15 @@ class StockProducer(Machine):
         try:
             await line.ask(34, {}, json.dumps(body).encode())
         except LineLost:
-            line.close()
-            if self._line is line:
-                self._line = None
+            self._close()
             raise
         return line
+
+    def _close(self) -> None:
+        """4.9 closes a connection on which a request timed out (``clientCloseSocketIfTimeout``)."""
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
 
     async def _ready(self, process: ProcessLoop) -> RawLine:
         line = self._line
@@ -113,6 +120,7 @@ class StockProducer(Machine):
                 line = await self._ready(process)
                 answer = await line.ask(310, ext, body, timeout_s=swarm.attempt_timeout_ms / 1000)
             except LineLost:
+                self._close()
                 if attempt == 2:
                     raise
                 continue
@@ -172,5 +180,6 @@ class StockProducer(Machine):
                 "commitOrRollback": str(_WANTED[outcome]),
                 "fromTransactionCheck": "true",
                 "msgId": unique,
+                "transactionId": push.ext["transactionId"],
             },
         )

@@ -113,7 +113,8 @@ class WireTap:
 
     def _end(self, end: End, request: Any, frame: bytes) -> None:
         ext = request.ext
-        tx = ext.tx_id or ext.msg_id
+        # A stock client answers a check by what it echoes of it.
+        tx = ext.tx_id or (ext.transaction_id if ext.from_transaction_check else "") or ext.msg_id
         verdict = _VERDICTS.get(ext.commit_or_rollback)
         now_us, by = self._chronicle.now_us, end.process.name
         if verdict is None:

@@ -13,6 +13,7 @@ from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.stored import StoredMessages
 from halfmq.core.commands import EndTransaction, SendBack, SendBatch, SendMessage, SettledRow, Wanted
 from halfmq.core.decision import Noted, Refused, Reply, Sent, SentBatch, Settled, Why
+from halfmq.core.state import ProducerGroup
 from halfmq.model.ids import is_transaction_id
 from halfmq.model.records import DecidedBy
 from halfmq.wire.remoting.codes import (
@@ -135,9 +136,9 @@ class Sends:
             self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
             return
         group = fields.producer_group
-        tx_id = fields.tx_id or fields.msg_id or fields.transaction_id
         half_index = fields.tran_state_table_offset
         known = self._pump.state.producer_groups.get(group)
+        tx_id = _tx_id(fields, known)
         settled: SettledRow | None = None
         if known is None or not (tx_id in known.undecided or tx_id in known.settled):
             settled = self._stored.settled_row(half_index)
@@ -176,7 +177,7 @@ class Sends:
         command = EndTransaction(
             connection.number,
             fields.producer_group,
-            fields.tx_id or fields.msg_id or fields.transaction_id,
+            _tx_id(fields, self._pump.state.producer_groups.get(fields.producer_group)),
             row.half_index,
             row.first_offset,
             _WANTED[fields.commit_or_rollback],
@@ -236,6 +237,23 @@ class Sends:
         connection, request = context
         code, remark, ext = refusal(reply)
         self._gateway.answer(connection, request, code, remark, ext)
+
+
+def _tx_id(fields: Any, group: ProducerGroup | None) -> str:
+    """Which transaction an END is about.
+
+    A stock client that answers a check of a transaction of ours, with several halves, names it by what it echoes of the
+    check: the UNIQ_KEY of the half (``msgId``), which is no transaction's id then, and ``transactionId``, which is.
+    """
+    named: str = fields.tx_id or fields.msg_id or fields.transaction_id
+    echoed: str = fields.transaction_id
+    if fields.from_transaction_check and echoed and echoed != named and group is not None and not fields.tx_id:
+        for known in (group.undecided, group.settled):
+            if named in known:
+                return named
+            if echoed in known:
+                return echoed
+    return named
 
 
 def _decided_by(fields: Any) -> DecidedBy:

@@ -53,6 +53,22 @@ async def test_check_names_the_half_and_counts_from_one(tmp_path: Path) -> None:
         assert (await client.pull("T")).code == 0
 
 
+async def test_a_stock_client_may_answer_for_a_transaction_of_several_halves(tmp_path: Path) -> None:
+    """It knows no HMQ_TX_ID: it names the half by its UNIQ_KEY, and echoes the check's ``transactionId``."""
+    async with serving(tmp_path, settings=QUICK) as running:
+        client = await running.client()
+        await client.half("T", b"one", unique="U0", HMQ_TX_ID="several", HMQ_TX_INDEX="0")
+        await client.half("T", b"two", unique="U1", HMQ_TX_ID="several", HMQ_TX_INDEX="1", HMQ_TX_COUNT="2")
+        await client.heartbeat("stock", producers=["P"])
+        check = await next_check(client)
+        assert (check.ext["msgId"], check.ext["transactionId"]) == ("U0", "several")
+        answer = {name: value for name, value in answered(check, 8).items() if not name.startswith("HMQ_")}
+        answer["transactionId"] = check.ext["transactionId"]
+        client.tell(37, answer)
+        assert (await client.pull("T", wait_ms=2_000)).code == 0
+        assert (await client.pull("T", 1)).code == 0
+
+
 async def test_record_says_whether_code_or_the_marker_answered(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         client = await running.client()

@@ -183,7 +183,7 @@ def test_a_check_carries_the_message_and_its_count():
     assert (check.code, check.opaque, check.flag, check.binary) == (39, 5, 2, False)
     fields = check.ext
     assert (fields.tran_state_table_offset, fields.commit_log_offset, fields.tx_id) == (17, 64, "tx")
-    assert fields.msg_id == fields.transaction_id == "U1"
+    assert (fields.msg_id, fields.transaction_id) == ("U1", "tx")
     asked, _, size = stored_message.decode(check.body)
     assert size == len(check.body)
     assert properties.find(asked.properties, "TRANSACTION_CHECK_TIMES") == b"1"

@@ -158,14 +158,15 @@ def encode_check(
 ) -> bytes:
     """39: ask a producer about the transaction of this half, whole frame. ``checks`` counts from 1.
 
-    ``message_id`` is the UNIQ_KEY, ``offset_id`` the offset message id; the count travels as TRANSACTION_CHECK_TIMES,
+    ``message_id`` is the UNIQ_KEY, ``offset_id`` the offset message id; ``transactionId`` comes back unchanged in the answer
+    of a stock client, which is how it names a transaction of several halves. The count travels as TRANSACTION_CHECK_TIMES,
     where listeners look for it. Topic and queue in ``stored`` are the true ones.
     """
     ext = {
         "tranStateTableOffset": half_index,
         "commitLogOffset": first_offset,
         "msgId": message_id,
-        "transactionId": message_id,
+        "transactionId": tx_id or message_id,
         "offsetMsgId": offset_id,
         "bname": broker_name,
         EXT_TX_ID: tx_id or None,
