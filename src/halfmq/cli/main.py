@@ -27,6 +27,9 @@ COMMANDS: Final[dict[str, Entry]] = {
         "halfmq.cli.store", "Verify or dump a store's files; changes nothing, also beside a running broker."
     ),
     "tx": Entry("halfmq.cli.tx", "See undecided transactions, and settle one by hand."),
+    "check-history": Entry(
+        "halfmq.cli.check_history", "Check a recorded run against the promises: lost, phantom, duplicate, torn, ..."
+    ),
     "bench": Entry("halfmq.cli.bench", "Measure a broker: transactions per second, latencies, CPU."),
 }
 

@@ -43,6 +43,8 @@ from halfmq.testing.history.spill import Row, Shuffle
 
 _time_and_place: Final = itemgetter(2, 3)
 _at_most: Final = 4
+#: RocketMQ keeps 31 bits of a CRC-32.
+_CRC_MASK: Final = 0x7FFFFFFF
 
 
 def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -123,7 +125,7 @@ class Messages:
             log_offsets: tuple[int, ...] = ()
             log_place = 0
         else:
-            if crc and log[7] and log[7] != crc:
+            if crc and log[7] and (log[7] ^ crc) & _CRC_MASK:
                 return False
             log_offsets = (log[4],)
             log_place = log[2]
@@ -131,7 +133,11 @@ class Messages:
             seen_row: Row = (FAR, 0, -1, -1, -1, (), 0)
         else:
             _, _, seen_us, seen_place, reader, seen_queue, at, seen_offset, store_time, seen_crc, _ = seen
-            if seen_us < us or seen_queue in self._facts.not_judged or (crc and seen_crc and seen_crc != crc):
+            if (
+                seen_us < us
+                or seen_queue in self._facts.not_judged
+                or (crc and seen_crc and (seen_crc ^ crc) & _CRC_MASK)
+            ):
                 return False
             seen_row = (seen_us, seen_place, seen_queue, at, seen_offset, (reader,), store_time)
             self._looks[AT_PHANTOM] += 1
@@ -220,11 +226,11 @@ class Messages:
             )  # fmt: skip
 
     def _same_body(self, key: str, message: str, asks: list[Row], seens: list[Row], logs: list[Row]) -> None:
-        sent = {row[12] for row in asks}
+        sent = {row[12] & _CRC_MASK for row in asks}
         if not sent or 0 in sent:
             return
-        wrong = [row[3] for row in seens if row[9] and row[9] not in sent]
-        wrong += [row[2] for row in logs if row[7] and row[7] not in sent]
+        wrong = [row[3] for row in seens if row[9] and row[9] & _CRC_MASK not in sent]
+        wrong += [row[2] for row in logs if row[7] and row[7] & _CRC_MASK not in sent]
         if wrong:
             self._findings.add(AT_PHANTOM, key, message, "its body is not one that was sent", [asks[0][3], *wrong])
 

@@ -1,0 +1,112 @@
+"""``halfmq check-history FILE...``: what a recorded run shows against the ten promises, and how much was looked at."""
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from halfmq.cli.store import ReadOnlyDisk
+from halfmq.errors import HalfmqError
+from halfmq.testing.history.checker import MEMORY_BYTES, check_files
+from halfmq.testing.history.logged import write_log
+from halfmq.testing.history.report import Report
+
+app = typer.Typer(help="Check a recorded run against the promises.")
+
+#: Progress is told after so long, and then as often, seconds.
+_TELL_S: Final = 2.0
+_SHOWN: Final = 5
+
+
+@app.command()
+def check_history(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Histories, or directories with *.jsonl files.")
+    ],
+    log: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also the log of the (stopped) broker in DIR.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    memory_bytes: Annotated[
+        int, typer.Option(help="Memory for what is collected, bytes; more goes to files.")
+    ] = MEMORY_BYTES,
+    show: Annotated[int, typer.Option(help="Violations to show of each kind.")] = _SHOWN,
+) -> None:
+    """Name every violation of the promises in a recorded history. What a history is: docs/check-history.md.
+
+    Exit status: 0 no violation, 1 violations, 2 the input cannot be used.
+    """
+    progress = _Progress()
+    try:
+        with tempfile.TemporaryDirectory(prefix="halfmq-log-") as directory:
+            paths = list(files)
+            if log is not None:
+                progress("reading the log", 0, 1)
+                paths.append(write_log(ReadOnlyDisk(), log, Path(directory) / "log.jsonl", progress.note))
+            report = check_files(paths, memory_bytes=memory_bytes, progress=progress)
+    except (HalfmqError, OSError) as error:
+        progress.end()
+        typer.echo(f"halfmq check-history: {error}", err=True)
+        raise typer.Exit(2) from error
+    progress.end()
+    if as_json:
+        sys.stdout.buffer.write(report.as_json() + b"\n")
+        sys.stdout.buffer.flush()
+    else:
+        _print(report, show)
+    raise typer.Exit(0 if report.clean else 1)
+
+
+class _Progress:
+    """A line on standard error that is written over, for people; nothing when it goes elsewhere or is done soon."""
+
+    def __init__(self) -> None:
+        self._next_s = time.monotonic() + _TELL_S
+        self._shows = sys.stderr.isatty()
+        self._shown = False
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        if self._shows and time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + _TELL_S / 4
+            self._shown = True
+            sys.stderr.write(f"\r{what}: {100 * done // max(1, of):>3} %   ")
+            sys.stderr.flush()
+
+    def note(self, text: str) -> None:
+        self.end()
+        typer.echo(f"halfmq check-history: {text}", err=True)
+
+    def end(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r" + " " * 40 + "\r")
+            self._shown = False
+
+
+def _print(report: Report, show: int) -> None:
+    systems = ", ".join(report.systems) or "system not named"
+    faults = ", ".join(f"{count:,} x {what}" for what, count in report.faults.items()) or "none"
+    typer.echo(
+        f"{systems}: {report.events:,} events in {report.files:,} files, {report.seconds:.1f} s; faults: {faults}"
+    )
+    if report.torn_lines:
+        typer.echo(f"{report.torn_lines:,} half lines of killed processes left out")
+    row = "{:>7}  {:<28}  {:>9}  {:>12}  {}"
+    typer.echo("\n" + row.format("promise", "violation", "found", "looked at", ""))
+    told: set[str] = set()
+    for one in report.looked:
+        first = one.kind not in told
+        told.add(one.kind)
+        found = f"{one.violations:,}" if first else ""
+        looked, what = (f"{one.looked:,}", one.what) if one.looked else ("-", f"nothing to look at: {one.what}")
+        typer.echo(row.format(one.promise, one.kind if first else "", found, looked, what))
+    for note in report.notes:
+        typer.echo(f"note: {note}")
+    for kind, count in report.counts.items():
+        for violation in report.of_kind(kind)[:show]:
+            typer.echo("\n" + violation.text())
+        if count > show:
+            typer.echo(f"... and {count - show:,} more of kind {kind}")
+    typer.echo("\nclean" if report.clean else f"\n{sum(report.counts.values()):,} violations")

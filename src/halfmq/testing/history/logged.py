@@ -1,0 +1,121 @@
+"""The log of a store as events: what the broker has on the disk, to hold its answers against.
+
+Stop the broker first, or take the store of a killed one: what is acknowledged while the log is read would be missed in
+it. The records go to a file of lines, so that a violation can show them like any other event.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from halfmq.runtime.disk import Disk
+from halfmq.store.dump import dump_store
+from halfmq.testing.history.events import AnyEvent, Began, Logged
+
+#: ``producer`` is what the log calls an application that said so in its own name.
+_DECIDED_BY: Final = {"producer": "application"}
+_HALVES: Final = {"half": "half", "carried_half": "copy"}
+
+
+class _Message(msgspec.Struct):
+    topic: str
+    queue_id: int
+    queue_offset: int
+    body_crc: int
+    properties: dict[str, str]
+
+
+class _Ref(msgspec.Struct):
+    offset: int
+    topic_id: int
+    queue_id: int
+    queue_offset: int
+
+
+class _Record(msgspec.Struct):
+    """What is needed of a line of ``store dump``."""
+
+    offset: int
+    kind: str
+    topic_id: int = -1
+    name: str = ""
+    group: str = ""
+    tx_id: str = ""
+    index: int = 0
+    decided_by: str = ""
+    log_start: int = -1
+    message: _Message | None = None
+    refs: tuple[_Ref, ...] = ()
+
+
+_decode: Final = msgspec.json.Decoder(_Record).decode
+
+
+def log_events(
+    disk: Disk, directory: Path, *, by: str = "log", t_us: int = 0, note: Callable[[str], None] = lambda text: None
+) -> Iterator[AnyEvent]:
+    """A ``began`` and every record of the store in ``directory``, in their order.
+
+    ``note`` hears of a torn end.
+
+    Raises:
+        UsageError: no store is there.
+        StoreDamaged: damage that is not a torn end.
+    """
+    topics: dict[int, str] = {}
+    yield Began(t_us=t_us, by=by)
+    for line in dump_store(disk, directory, note=note):
+        record = _decode(line)
+        if record.kind == "topic_set":
+            topics[record.topic_id] = record.name
+        elif record.message is not None and record.topic_id >= 0:
+            topics[record.topic_id] = record.message.topic
+        yield Logged(t_us=t_us, by=by, offset=record.offset, **_fields(record, topics))
+
+
+def _fields(record: _Record, topics: dict[int, str]) -> dict[str, Any]:
+    message = record.message
+    if message is not None and record.kind in ("message", *_HALVES):
+        half = _HALVES.get(record.kind)
+        return {
+            "kind": half or "message",
+            "group": record.group,
+            "tx": record.tx_id,
+            "index": record.index,
+            "message": message.properties.get("UNIQ_KEY", ""),
+            "topic": message.topic,
+            "queue": message.queue_id,
+            # A half's is its number among all halves, not a place in its queue.
+            "queue_offset": -1 if half else message.queue_offset,
+            "crc": message.body_crc,
+            "key": message.properties.get("__SHARDINGKEY", ""),
+        }
+    if record.kind in ("committed", "rolled_back"):
+        return {
+            "kind": "commit" if record.kind == "committed" else "rollback",
+            "group": record.group,
+            "tx": record.tx_id,
+            "decided_by": _DECIDED_BY.get(record.decided_by, record.decided_by),
+            "shown": tuple(
+                (topics.get(ref.topic_id, f"topic {ref.topic_id}"), ref.queue_id, ref.queue_offset, ref.offset)
+                for ref in record.refs
+            ),
+        }
+    if record.kind == "trim":
+        return {"kind": "trim", "log_start": record.log_start}
+    return {"kind": "other"}
+
+
+def write_log(disk: Disk, directory: Path, path: Path, note: Callable[[str], None] = lambda text: None) -> Path:
+    """``log_events`` as a file, for ``check_files``.
+
+    Raises:
+        UsageError, StoreDamaged: as ``log_events``.
+    """
+    encode = msgspec.json.Encoder().encode
+    with path.open("wb") as file:
+        for event in log_events(disk, directory, note=note):
+            file.write(encode(event) + b"\n")
+    return path
