@@ -13,11 +13,14 @@ from halfmq.model.ids import hash64, java_string_hash
 from halfmq.model.placement import aligned, next_segment_start
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
+    SET_ASIDE_MS,
     TRIM_SIZE,
+    AsideBecause,
     Base,
     CarriedHalf,
     Checked,
     Committed,
+    DecidedBy,
     DelayedRecord,
     HalfRecord,
     MessageRecord,
@@ -25,6 +28,7 @@ from halfmq.model.records import (
     Ref,
     Released,
     RolledBack,
+    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -37,6 +41,7 @@ from halfmq.model.records import (
     payload_record_size,
     released_size,
     rolled_back_size,
+    set_aside_size,
 )
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.store.consume_queue import QueueEntry
@@ -115,8 +120,8 @@ class RandomLog:
             self.topic()
         for _ in range(steps):
             self.dice.choice(
-                [self.plain, self.plain, self.prepare, self.prepare, self.settle, self.settle, self.check, self.delay,
-                 self.release, self.topic, self.delete]
+                [self.plain, self.plain, self.prepare, self.prepare, self.settle, self.settle, self.check, self.set_aside,
+                 self.delay, self.release, self.topic, self.delete]
             )()  # fmt: skip
         if roll and start >= 2 * SEGMENT and self.dice.random() < 0.9:
             self.trim(start - SEGMENT)
@@ -199,6 +204,16 @@ class RandomLog:
             first = one.halves[0].half_index
             size = checked_size(GROUP, one.tx_id)
             self._add(Checked(self._at, size, GROUP, one.tx_id, first, one.checks, one.next_check_ms))
+
+    def set_aside(self) -> None:
+        if self.open and self.dice.random() < 0.5:
+            place = self.dice.randrange(len(self.open))
+            one = self.open[place]
+            because = self.dice.choice(list(AsideBecause))
+            self.open[place] = one._replace(next_check_ms=SET_ASIDE_MS + because)
+            first = one.halves[0].half_index
+            size = set_aside_size(GROUP, one.tx_id)
+            self._add(SetAside(self._at, size, GROUP, one.tx_id, first, one.checks, DecidedBy.POLICY, because))
 
     def delay(self) -> None:
         topic_id, queue_id = self._queue()
@@ -321,7 +336,11 @@ class Expected:
                         halves=len(halves), first_half=halves[0],
                     )  # fmt: skip
             case Checked(_, _, _, _, half_index, checks, next_check):
-                self.rows[half_index].update(checks=checks, next_check_at_ms=next_check)
+                self.rows[half_index].update(checks=checks, next_check_at_ms=next_check, decided_by=0)
+            case SetAside(_, _, _, _, half_index, checks, decided_by, because):
+                self.rows[half_index].update(
+                    checks=checks, next_check_at_ms=SET_ASIDE_MS + because, decided_by=decided_by
+                )
             case Released(offset, _, refs):
                 for ref in refs:
                     self._ref(ref, offset, now_ms, -2)

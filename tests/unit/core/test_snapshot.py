@@ -8,6 +8,7 @@ from halfmq.core.commands import CommitOffset, EnsureGroup, Wanted
 from halfmq.core.digest import durable_digest
 from halfmq.core.snapshot import encode_rows, load_rows, snapshot_rows
 from halfmq.core.transaction.invariants import check
+from halfmq.core.transaction.story import story
 from halfmq.errors import InvariantViolated
 
 
@@ -32,6 +33,18 @@ def test_a_state_from_a_snapshot_is_the_state() -> None:
     state = load_rows(log.settings, log.snapshot())
     assert durable_digest(state) == durable_digest(log.state)
     check(state)
+
+
+def test_verdicts_of_a_snapshot_that_does_not_say_who_decided_are_read() -> None:
+    log = filled()
+    capture = snapshot_rows(log.state)
+    rows = tuple(
+        ("verdicts", [row[:7] for row in rows]) if kind == "decided" else (kind, rows) for kind, rows in capture.rows
+    )
+    state = load_rows(log.settings, encode_rows(capture._replace(rows=rows)))
+    assert [verdict[:7] for verdict in state.verdicts] == [verdict[:7] for verdict in log.state.verdicts]
+    assert {verdict[7] for verdict in state.verdicts} == {0}
+    assert "decided by" not in " ".join(story(state, "G0", "T0", log.now_ms))
 
 
 def test_it_does_not_matter_how_the_chunks_are_cut() -> None:
