@@ -10,6 +10,8 @@ READY := $(VENV)/.ready
 BASKETS ?= 20000
 DB ?= sqlite
 DEMO_ARGS ?=
+# Of `make test`: whole histories of new seeds, as many as fit.
+SIMULATION_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast lint format types layers bench lock clean
@@ -56,6 +58,7 @@ test-fast: $(READY)
 
 test: lint types layers
 	$(BIN)/python -m pytest -n 2 --dist loadscope
+	$(BIN)/python -m tests.simulation --new --seconds $(SIMULATION_SECONDS) --processes 2
 
 bench: $(READY)
 	@mkdir -p build/bench

@@ -9,6 +9,7 @@
 import argparse
 import json
 import logging
+import random
 import sys
 import time
 from pathlib import Path
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--new", action="store_true", help="begin at a seed made of commit and time")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--story", action="store_true")
@@ -70,7 +72,9 @@ def many(arguments: argparse.Namespace) -> int:
     total = Sum()
     began = time.monotonic()
     step = CHUNK * arguments.processes if arguments.seconds else arguments.seeds
-    first = arguments.first
+    first = new_seed() if arguments.new else arguments.first
+    if arguments.new:
+        print(f"from seed {first}", flush=True)
     while True:
         for chunk in run_many(first, step, arguments.processes, arguments.breakage, arguments.until_red):
             total.add(chunk)
@@ -79,7 +83,9 @@ def many(arguments: argparse.Namespace) -> int:
         first += step
         if not arguments.seconds or time.monotonic() - began > arguments.seconds or (total.red and arguments.until_red):
             break
-    if arguments.json:
+    if arguments.seconds and not arguments.json:
+        print(total.figures())
+    elif arguments.json:
         found = {"seed": total.red[0].seed, "violation": total.red[0].violation} if total.red else {}
         print(json.dumps({**total.figures(), **found}))
     else:
@@ -89,6 +95,12 @@ def many(arguments: argparse.Namespace) -> int:
         print(coverage.table(total.counts))
         print(total.figures())
     return 1 if total.red else 0
+
+
+def new_seed() -> int:
+    """Far from the record's seeds, another one each second and commit."""
+    dice = random.Random(f"{record.commit_now()}/{int(time.time())}")
+    return dice.randrange(1, 1 << 20) << 24
 
 
 def recorded(arguments: argparse.Namespace) -> int:

@@ -78,14 +78,11 @@ def table(counts: Mapping[str, int]) -> str:
     faults = sorted({fault for fault, _, _ in cells})
     letters = sorted({letter for _, _, letter in cells})
     lines = ["fault by state of transactions at that moment", _row("", STATES)]
-    for fault in faults:
-        lines.append(_row(fault, [_sum(cells, fault, state, None) for state in STATES]))
+    lines += [_row(fault, [_sum(cells, fault, state, None) for state in STATES]) for fault in faults]
     lines += ["", "fault by recovery case", _row("", letters)]
-    for fault in faults:
-        lines.append(_row(fault, [_sum(cells, fault, None, letter) for letter in letters]))
+    lines += [_row(fault, [_sum(cells, fault, None, letter) for letter in letters]) for fault in faults]
     lines += ["", "state by recovery case", _row("", letters)]
-    for state in STATES:
-        lines.append(_row(state, [_sum(cells, None, state, letter) for letter in letters]))
+    lines += [_row(state, [_sum(cells, None, state, letter) for letter in letters]) for state in STATES]
     return "\n".join(lines)
 
 

@@ -165,7 +165,7 @@ class Run:
     def settle(self) -> None:
         """Delayed messages become visible too."""
         deadline_ms = self.scheduler.now_us // 1_000 + SETTLE_MS
-        quiet_until_ms = self.scheduler.now_us // 1_000 + 8_000
+        quiet_until_ms = self.scheduler.now_us // 1_000 + 2_000
         while True:
             now_ms = self.scheduler.now_us // 1_000
             if now_ms > deadline_ms:

@@ -34,7 +34,7 @@ from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
 #: How long a packet that opens a connection waits before it is sent again.
 SYN_AGAIN_US: Final = 1_000_000
 #: Between ``listen`` and ``accept`` connections wait in the backlog.
-_BACKLOG_LOOK_US: Final = 2_000
+_BACKLOG_LOOK_US: Final = 25_000
 
 
 @dataclass(frozen=True, slots=True)
