@@ -8,7 +8,7 @@ What goes on to the transaction is one row::
     tx, SUMMARY, message, index, topic, asked at, place, queues asked, ok at, place, log offset of the ok,
         settled: (verdict, at, place, position)..., may exist, place where it is listed,
         seen at, place, queue, queue offset, log offset seen, readers, store time, log offsets, place in the log,
-        sharding key, delayed
+        sharding key, delayed, told to be at several places
 
 Times that are not known are ``FAR``; what is not named is -1, a place that there is not is 0.
 """
@@ -42,7 +42,7 @@ from halfmq.testing.history.scan import (
 from halfmq.testing.history.spill import Row, Shuffle
 
 _time_and_place: Final = itemgetter(2, 3)
-_at_most: Final = 4
+_AT_MOST: Final = 4
 #: RocketMQ keeps 31 bits of a CRC-32.
 _CRC_MASK: Final = 0x7FFFFFFF
 
@@ -146,7 +146,7 @@ class Messages:
         transactions = self._transactions
         transactions.parts[hash(key) % transactions.count].append(
             (key, SUMMARY, message, index, topic, us, place, (queue,), us2, place2, offset, (), True, 0, *seen_row,
-             log_offsets, log_place, sharding_key, delay)
+             log_offsets, log_place, sharding_key, delay, False)
         )  # fmt: skip
         if offset >= 0:
             self._places.places.rows.append(
@@ -180,6 +180,7 @@ class Messages:
             assert listed is not None
             group, tx, asked_us = listed[3], listed[4], -1
         key = tx_key(group, tx) if tx else ""
+        several = False
         if seen.us < FAR or logs:
             self._looks[AT_ONCE] += 1
             if seen.us < FAR:
@@ -189,21 +190,21 @@ class Messages:
                         AT_PHANTOM, key, message, "it was seen before anybody sent it", (seen.place, first[3])
                     )
             self._same_body(key, message, asks, seens, logs)
-            self._one_place(key, message, seens, logs)
+            several = self._one_place(key, message, asks, seens, logs)
         if tx:
-            self._sum_up(key, message, asks, first, listed, seen, logs)
+            self._sum_up(key, message, asks, first, listed, seen, logs, several=several)
         elif first is not None:
             self._plain(message, asks, first, seen, logs)
 
     def _sightings(self, seens: list[Row]) -> Sightings:
         """Copies (redelivery, dead letters) are not sightings of the message itself."""
         seen = Sightings()
-        not_judged = self._facts.not_judged
+        not_judged, names = self._facts.not_judged, self._facts.queue_names
         for row in seens:
             _, _, us, place, reader, queue, at, offset, store_time, _, _ = row
             if queue in not_judged:
                 continue
-            if us < seen.us or (us == seen.us and place < seen.place):
+            if us < seen.us or (us == seen.us and (names[queue], at) < (names[seen.queue], seen.at)):
                 seen.us, seen.place, seen.queue, seen.at = us, place, queue, at
                 seen.offset, seen.store_time = offset, store_time
             if reader not in seen.readers:
@@ -234,27 +235,37 @@ class Messages:
         if wrong:
             self._findings.add(AT_PHANTOM, key, message, "its body is not one that was sent", [asks[0][3], *wrong])
 
-    def _one_place(self, key: str, message: str, seens: list[Row], logs: list[Row]) -> None:
-        """At one place of the queues, and once in the log (``copy`` is how a log moves a half on, and legal)."""
+    def _one_place(self, key: str, message: str, asks: list[Row], seens: list[Row], logs: list[Row]) -> bool:
+        """Whether it was told to stand at several places.
+
+        It may be at one place of the queues, and once in the log; ``copy`` is how a log moves a half on, and legal.
+        """
         not_judged = self._facts.not_judged
         if len(seens) > 1:
-            found = {(row[5], row[6]): row[3] for row in reversed(seens) if row[5] not in not_judged}
+            found: dict[tuple[int, int], Row] = {}
+            for row in sorted(seens, key=lambda row: (row[2], self._facts.reader_names[row[4]])):
+                if row[5] not in not_judged:
+                    found.setdefault((row[5], row[6]), row)
             if len(found) > 1:
-                where = sorted(self._facts.queue_text(*one) for one in found)
-                self._findings.add(
-                    AT_ONCE, key, message, f"it stands {len(found)} times: {_some(where)}", sorted(found.values())
-                )
-                return
+                where = _some(sorted(self._facts.queue_text(*one) for one in found))
+                text = f"it stands {len(found)} times, sent {len(asks)} x: {where}"
+                places = [row[3] for row in found.values()][:_AT_MOST]
+                places += [row[3] for row in sorted(asks, key=itemgetter(2))[:_AT_MOST]]
+                self._findings.add(AT_ONCE, key, message, text, places)
+                return True
         if len(logs) > 1:
             records = {row[4]: row[2] for row in logs if row[3] in (LOG_MESSAGE, LOG_HALF) and row[5] not in not_judged}
             if len(records) > 1:
                 text = f"it is {len(records)} times in the log: {_some([f'at {one}' for one in sorted(records)])}"
-                self._findings.add(AT_ONCE, key, message, text, sorted(records.values()))
+                self._findings.add(AT_ONCE, key, message, text, [records[one] for one in sorted(records)])
+                return True
+        return False
 
     # --- messages of transactions ---------------------------------------------------------------------------------
 
     def _sum_up(
-        self, key: str, message: str, asks: list[Row], first: Row | None, listed: Row | None, seen: Sightings, logs: list[Row]
+        self, key: str, message: str, asks: list[Row], first: Row | None, listed: Row | None, seen: Sightings,
+        logs: list[Row], *, several: bool,
     ) -> None:  # fmt: skip
         index = delay = 0
         topic = sharding_key = ""
@@ -285,7 +296,7 @@ class Messages:
         transactions.parts[hash(key) % transactions.count].append(
             (key, SUMMARY, message, index, topic, asked_us, asked_place, queues, ok_us, ok_place, ok_offset, settled,
              may_exist, 0 if listed is None else listed[2], seen.us, seen.place, seen.queue, seen.at, seen.offset,
-             seen.readers, seen.store_time, tuple([row[4] for row in logs]), logs[0][2] if logs else 0, sharding_key, delay)
+             seen.readers, seen.store_time, tuple([row[4] for row in logs]), logs[0][2] if logs else 0, sharding_key, delay, several)
         )  # fmt: skip
         if ok_offset >= 0:
             self._places.add(LOG_QUEUE, ok_offset, message, asked_us, ok_us, -1, asked_place, ok_place, key)
@@ -383,8 +394,8 @@ class Messages:
 
 
 def _some(texts: list[str]) -> str:
-    more = f" and {len(texts) - _at_most} more" if len(texts) > _at_most else ""
-    return ", ".join(texts[:_at_most]) + more
+    more = f" and {len(texts) - _AT_MOST} more" if len(texts) > _AT_MOST else ""
+    return ", ".join(texts[:_AT_MOST]) + more
 
 
 def _records(logs: list[Row]) -> str:

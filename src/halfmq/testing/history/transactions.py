@@ -38,8 +38,10 @@ _VERDICTS: Final = (COMMITTED, ROLLED_BACK)
 (
     _KEY, _, _MESSAGE, _INDEX, _TOPIC, _ASKED_US, _ASKED_PLACE, _QUEUES, _OK_US, _OK_PLACE, _OK_OFFSET, _SETTLED,
     _MAY_EXIST, _LISTED, _SEEN_US, _SEEN_PLACE, _QUEUE, _AT, _SEEN_OFFSET, _READERS, _STORE_TIME, _LOG_OFFSETS,
-    _LOG_PLACE, _SHARDING, _DELAY,
-) = range(25)  # fmt: skip
+    _LOG_PLACE, _SHARDING, _DELAY, _SEVERAL,
+) = range(26)  # fmt: skip
+_by_index: Final = itemgetter(_INDEX, _MESSAGE)
+_by_sight: Final = itemgetter(_SEEN_US, _INDEX, _MESSAGE)
 _by_told_time: Final = itemgetter(1, 2)
 
 
@@ -143,8 +145,8 @@ class Transactions:
         if summary is None or not verdict or (local and local != verdict):
             return False
         (_, _, message, _, _, asked_us, _, _, _, _, ok_offset, settled, _, listed, seen_us, seen_place, queue, at, _,
-         readers, store_time, log_offsets, _, sharding_key, delay) = summary  # fmt: skip
-        if settled or delay or (listing and not listed) or queue in facts.not_judged:
+         readers, store_time, log_offsets, _, sharding_key, delay, several) = summary  # fmt: skip
+        if settled or delay or several or (listing and not listed) or queue in facts.not_judged:
             return False
         seen = seen_us < FAR
         if seen != (verdict == COMMITTED) or (seen and seen_us < said_us):
@@ -202,7 +204,6 @@ class Transactions:
 
     def _story(self, key: str, rows: list[Row]) -> Story:
         story = Story(key)
-        first_seen_us = FAR
         for row in rows:
             kind = row[1]
             if kind == SUMMARY:
@@ -211,8 +212,7 @@ class Transactions:
                     story.told += row[_SETTLED]
                 if row[_SEEN_US] < FAR:
                     story.seen += 1
-                    if row[_SEEN_US] < first_seen_us:
-                        first_seen_us = row[_SEEN_US]
+                    if story.first_seen is None or _by_sight(row) < _by_sight(story.first_seen):
                         story.first_seen = row
             elif kind == SAID:
                 _, _, us, place, verdict, by, us2, place2, outcome, verdict2, position = row
@@ -232,6 +232,8 @@ class Transactions:
                 story.records.append(row)
             elif kind == CHECK and row[2] > story.checked_us:
                 _, _, story.checked_us, story.checked_place = row
+        if len(story.messages) > 1:
+            story.messages.sort(key=_by_index)
         return story
 
     def _transaction(self, story: Story) -> None:
@@ -385,7 +387,7 @@ class Transactions:
                 text = f"the commit at log offset {commit[4]} shows it twice"
                 self._findings.add(AT_ONCE, story.key, message, text, (commit[2],))
             found[message] = (queue, at)
-            if at >= 0 and owned[_SEEN_US] < FAR and (owned[_QUEUE], owned[_AT]) != (queue, at):
+            if at >= 0 and owned[_SEEN_US] < FAR and (owned[_QUEUE], owned[_AT]) != (queue, at) and not owned[_SEVERAL]:
                 names = self._facts.queue_text
                 text = f"the log has it at {names(queue, at)}, it was seen at {names(owned[_QUEUE], owned[_AT])}"
                 self._findings.add(AT_ONCE, story.key, message, text, (commit[2], owned[_SEEN_PLACE]))

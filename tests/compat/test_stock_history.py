@@ -1,0 +1,37 @@
+"""The history checker on a broker that we did not write: it finds what is known of it, and nothing of that here."""
+
+from pathlib import Path
+
+import pytest
+from tests.compat.stock_history import recorded
+
+from halfmq.testing.history.report import DUPLICATE
+
+
+@pytest.mark.java
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_committed_messages_of_a_killed_rocketmq_stand_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A commit writes the message first and notes later that it did: who is killed in between commits again."""
+    report = recorded("rocketmq", tmp_path, kills=2, seconds=6, seed=1, say=lambda text: None)
+    with capsys.disabled():
+        print(
+            f"\nRocketMQ 5.4.0, two kills: {report.counts[DUPLICATE]:,} messages stand twice, {report.events:,} events"
+        )
+    assert {kind for kind, count in report.counts.items() if count} == {DUPLICATE}
+    assert report.counts[DUPLICATE] == len(report.of_kind(DUPLICATE)) or report.counts[DUPLICATE] > 1000
+    assert all(one.message in one.transaction for one in report.violations)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_the_same_run_on_halfmq_is_clean(tmp_path: Path) -> None:
+    report = recorded("halfmq", tmp_path, kills=3, seconds=2, seed=1, say=lambda text: None)
+    assert report.clean, report.violations[0].text()
+    assert report.broker_starts == 3
+    looked = {one.what: one.looked for one in report.looked}
+    assert looked["messages that had to be visible where all was read"] > 100
+    assert looked["acknowledgements held against the log"] > 100
+    assert looked["transactions prepared before all was settled"] > 100

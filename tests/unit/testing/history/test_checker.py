@@ -1,0 +1,162 @@
+"""The whole checker: clean histories give no alarm, and how a history is cut into files changes nothing."""
+
+import gc
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.support.histories import Options, made, numbered
+from tests.support.planted import KINDS, planted, steps_inside
+
+from halfmq.errors import UsageError
+from halfmq.testing.history import HistoryCheck, Report, check_events, check_files
+from halfmq.testing.history.checker import MEMORY_BYTES_MIN
+from halfmq.testing.history.events import Answered, AnyEvent, Began, EndAsked, Fault
+from halfmq.testing.history.messages import Messages
+from halfmq.testing.history.reader import EventsSource
+from halfmq.testing.history.transactions import Transactions
+
+_encode = msgspec.json.Encoder().encode
+
+
+def looks(report: Report) -> list[int]:
+    return [one.looked for one in report.looked]
+
+
+def comparable(report: Report) -> list[tuple[object, ...]]:
+    """Everything but where the lines stand, and how long it took."""
+    violations = [
+        (one.kind, one.promise, one.transaction, one.message, one.sentence, [event.text for event in one.events])
+        for one in report.violations
+    ]
+    return [tuple(report.counts.items()), tuple(looks(report)), report.events, *violations]  # type: ignore[list-item]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_a_thousand_clean_histories_give_no_alarm() -> None:
+    """Small and varied; and each thing that is compared was there to look at, thousands of times over all of them."""
+    total = [0] * 13
+    for seed in range(1_000):
+        history = made(seed)
+        report = check_events(history.events)
+        assert report.clean, f"seed {seed}: {report.violations[0].text()}\n{numbered(history.events)}"
+        total = [one + two for one, two in zip(total, looks(report), strict=True)]
+    assert min(total) > 300, total
+
+
+def test_clean_histories_of_other_seeds_give_no_alarm() -> None:
+    for seed in range(2_000, 2_040):
+        report = check_events(made(seed).events)
+        assert report.clean, f"seed {seed}: {report.violations[0].text()}"
+
+
+def damaged(seed: int) -> list[AnyEvent]:
+    """A history with something wrong: a plant, and some events that are missing."""
+    history = made(seed, Options(transactions=60, kills=1))
+    dice = random.Random(seed)
+    make = dice.choice(list(KINDS.values()))
+    events = [
+        *history.events,
+        *planted(make, steps_inside(history.marks, history.restarts, dice.random()), history.end_us),
+    ]
+    for _ in range(dice.randrange(4)):
+        at = dice.randrange(len(events))
+        if not isinstance(events[at], Began | EndAsked):
+            del events[at]
+    return events
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_cutting_and_mixing_the_files_changes_nothing(seed: int, tmp_path: Path) -> None:
+    events = damaged(seed)
+    dice = random.Random(seed)
+    whole = tmp_path / "whole.jsonl"
+    whole.write_bytes(b"".join(_encode(event) + b"\n" for event in events))
+    expected = check_files([whole])
+    assert not expected.clean
+    began = [event for event in events if isinstance(event, Began)]
+    rest = [event for event in events if not isinstance(event, Began)]
+    dice.shuffle(rest)
+    count = dice.randint(2, 9)
+    paths = []
+    for number in range(count):
+        first = began if number == 0 else began[:1]
+        lines = [*first, *rest[number::count]]
+        paths.append(tmp_path / f"{number}.jsonl")
+        paths[-1].write_bytes(b"".join(_encode(event) + b"\n" for event in lines))
+    dice.shuffle(paths)
+    split = check_files(paths)
+    assert comparable(split)[0:2] == comparable(expected)[0:2]
+    assert comparable(split)[3:] == comparable(expected)[3:]
+    assert split.files == count
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_went_to_files_is_judged_as_what_stayed_in_memory(seed: int, tmp_path: Path) -> None:
+    events = damaged(seed)
+    roomy = check_events(events)
+    with HistoryCheck(1 << 40, memory_bytes=MEMORY_BYTES_MIN) as check:  # it must expect a lot, so it makes many files
+        check.take(EventsSource(events))
+        tight = check.report()
+    assert tight.spilled_bytes > 0
+    assert roomy.spilled_bytes == 0
+    assert comparable(tight) == comparable(roomy)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_short_way_of_usual_transactions_is_the_long_way(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = damaged(seed) if seed % 2 else made(seed).events
+    short = check_events(events)
+    monkeypatch.setattr(Messages, "_usual", lambda *_: False)
+    monkeypatch.setattr(Transactions, "_usual", lambda *_: False)
+    assert comparable(check_events(events)) == comparable(short)
+
+
+def test_one_way_requests_that_nobody_answers_do_not_stay_in_memory() -> None:
+    """More of them than may wait; an answer that comes much later still meets its request."""
+    events: list[AnyEvent] = [Began(t_us=0, by="p")]
+    events += [EndAsked(t_us=1, by="p", op=str(n), group="g", tx=str(n), verdict="COMMITTED") for n in range(5_000)]
+    events += [Answered(t_us=2, by="p", op="0", outcome="ok"), Answered(t_us=3, by="p", op="0", outcome="unknown")]
+    with HistoryCheck(1, memory_bytes=MEMORY_BYTES_MIN) as check:
+        check.take(EventsSource(events[:4_000]))
+        check.take(EventsSource(events[4_000:]))
+        report = check.report()
+    assert report.spilled_bytes > 0
+    assert report.clean
+    assert looks(report)[1] == 1  # one verdict was told
+    assert "are in no file" not in " ".join(report.notes)
+
+
+def test_a_history_that_contradicts_itself_is_not_judged() -> None:
+    twice = [
+        Began(t_us=0, by="p"),
+        EndAsked(t_us=1, by="p", op="1", group="g", tx="a", verdict="COMMITTED"),
+        EndAsked(t_us=1, by="p", op="1", group="g", tx="b", verdict="COMMITTED"),
+    ]
+    with pytest.raises(UsageError, match=r"memory:3: operation '1' of p was asked before"):
+        check_events(twice)
+    early = [*twice[:2], Answered(t_us=0, by="p", op="1", outcome="ok")]
+    with pytest.raises(UsageError, match="answered before it was asked"):
+        check_events(early)
+    with pytest.raises(UsageError, match="empty"):
+        check_events([])
+
+
+def test_what_weakens_a_report_is_noted() -> None:
+    report = check_events([Began(t_us=0, by="p"), Answered(t_us=2, by="p", op="0", outcome="ok")])
+    text = "\n".join(report.notes)
+    for part in ("1 answers to requests that are in no file", "queue_read", "settled", "--log", "restarted"):
+        assert part in text
+
+
+def test_garbage_collection_is_as_it_was_before() -> None:
+    assert gc.isenabled()
+    check_events([Began(t_us=0, by="p"), Fault(t_us=1, by="p", what="kill", whom="broker")])
+    assert gc.isenabled()
+
+
+def test_a_budget_that_is_too_small_is_refused() -> None:
+    with pytest.raises(UsageError, match="8,388,608"):
+        HistoryCheck(1, memory_bytes=1_000)

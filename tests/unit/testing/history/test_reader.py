@@ -1,0 +1,91 @@
+"""Files in: torn lines of killed processes are left out and counted, anything else that is wrong is named with its line."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from halfmq.errors import UsageError
+from halfmq.testing.history import reader as reader_module
+from halfmq.testing.history.events import AnyEvent, Began, Fault
+from halfmq.testing.history.reader import EventsSource, FileSource, Sources, files_of
+
+BEGAN = b'{"e":"began","t_us":1,"by":"p"}\n'
+
+
+def fault(number: int) -> bytes:
+    return b'{"e":"fault","t_us":%d,"by":"p","what":"w%d"}\n' % (number, number)
+
+
+def source(tmp_path: Path, data: bytes) -> FileSource:
+    path = tmp_path / "h.jsonl"
+    path.write_bytes(data)
+    return FileSource(path)
+
+
+def events(source: FileSource) -> list[AnyEvent]:
+    return [event for block in source.blocks() for event in block.events]
+
+
+def test_the_last_line_of_a_killed_process_is_left_out_wherever_it_was_torn(tmp_path: Path) -> None:
+    last = fault(2)
+    for cut in range(len(last) + 1):
+        file = source(tmp_path, BEGAN + fault(1) + last[:cut])
+        assert len(events(file)) == (3 if cut >= len(last) - 1 else 2)  # whole without its line end is whole
+        assert file.torn == (0 if cut in (0, len(last) - 1, len(last)) else 1)
+
+
+def test_a_process_that_came_back_goes_on_behind_its_torn_line(tmp_path: Path) -> None:
+    file = source(tmp_path, BEGAN + fault(1) + b'{"e":"fa\n' + BEGAN + fault(2))
+    assert [type(event) for event in events(file)] == [Began, Fault, Began, Fault]
+    assert file.torn == 1
+    assert '"w2"' in file.line(5)
+
+
+def test_a_damaged_line_in_the_middle_makes_the_file_unusable_and_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"h\.jsonl:3: not an event: .*only the last line"):
+        events(source(tmp_path, BEGAN + fault(1) + b"{}\n" + fault(2)))
+
+
+def test_what_is_no_history_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the first line must be a `began`"):
+        events(source(tmp_path, fault(1)))
+    with pytest.raises(UsageError, match="format 2; this program reads format 1"):
+        events(source(tmp_path, b'{"e":"began","t_us":1,"by":"p","format":2}\n'))
+    with pytest.raises(UsageError, match="No such file"):
+        FileSource(tmp_path / "none")
+    with pytest.raises(UsageError, match=r"no \*\.jsonl files"):
+        files_of([tmp_path])
+
+
+def test_an_empty_file_is_one_of_a_process_that_was_killed_at_once(tmp_path: Path) -> None:
+    file = source(tmp_path, b"")
+    assert events(file) == []
+    assert file.torn == 0
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7, 40, 100, 1 << 20])
+def test_lines_have_their_numbers_however_the_file_is_read(
+    tmp_path: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "BLOCK_BYTES", block_bytes)
+    file = source(tmp_path, BEGAN + b"\n" + b"".join(map(fault, range(20))) + b"{torn")
+    sources = Sources()
+    sources.add(EventsSource([]))
+    base = sources.add(file)
+    seen = 0
+    for block in file.blocks():
+        for number, event in enumerate(block.events, block.line):
+            found, text = sources.event(base + number)
+            assert found == event
+            assert msgspec.json.decode(text)["t_us"] == event.t_us
+            assert sources.name_and_line(base + number) == (str(tmp_path / "h.jsonl"), number)
+            seen += 1
+    assert seen == 21
+    assert sources.torn == 1
+
+
+def test_a_directory_is_its_files_in_order_of_their_names(tmp_path: Path) -> None:
+    for name in ("b.jsonl", "a.jsonl", "notes.txt"):
+        (tmp_path / name).write_bytes(BEGAN)
+    assert [file.path.name for file in files_of([tmp_path])] == ["a.jsonl", "b.jsonl"]
