@@ -9,6 +9,8 @@ FRAME_BYTES_MAX: Final = 16_777_216
 BODY_BYTES_MAX: Final = 4_194_304
 #: What a packed body may unpack to. Protects a consumer's memory; 16 times what a client may send unpacked.
 DECOMPRESSED_BYTES_MAX: Final = 64 << 20
+#: What the packed bodies of one pull may unpack to together; the rest is pulled again. Protects the same.
+UNPACKED_BYTES_MAX: Final = 64 << 20
 #: Property string of one message; its length field is a signed 16-bit number.
 PROPERTIES_BYTES_MAX: Final = 32_767
 TOPIC_CHARS_MAX: Final = 127

@@ -140,7 +140,7 @@ def run_broker(data: bytes) -> None:
     """``data``: how it is cut, then what the stranger sends."""
     if not data:
         return
-    seed, stream = data[0], _readable(data[1:])
+    seed, stream = data[0], data[1:]
     errors = Errors()
     logger = logging.getLogger("halfmq")
     quiet = logger.level
@@ -172,17 +172,6 @@ def _frames(stream: bytes) -> list[bytes]:
         return FrameSplitter().feed(stream)
     except BrokenFrame as error:
         return error.frames
-
-
-def _readable(stream: bytes) -> bytes:
-    """Up to the first frame whose header cannot be read: it closes the connection, and whether frames behind it in the
-    same read are still done is not promised."""
-    at = 0
-    for frame in _frames(stream):
-        at += 4 + len(frame)
-        if type(outcome(ProtocolError, decode, frame).error) is ProtocolError:
-            return stream[:at]
-    return stream
 
 
 def _refused(stream: bytes, stranger: Stranger) -> bool:

@@ -62,7 +62,6 @@ def test_parts_of_a_seed_make_the_seed_again() -> None:
         assert sum(joined) > 0.8 * len(joined), name
 
 
-@pytest.mark.xfail(raises=(RecursionError, UnicodeDecodeError), strict=True, reason="see store_targets.NOT_YET_REFUSED")
 @pytest.mark.parametrize(
     ("read", "data"),
     [

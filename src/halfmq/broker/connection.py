@@ -27,8 +27,8 @@ class Frames(Protocol):
 
     def opened(self, connection: "Connection") -> None: ...
 
-    def frame(self, connection: "Connection", frame: bytes) -> None:
-        """Handle one frame; answers go to ``connection.send``. Never raises."""
+    def frame(self, connection: "Connection", frame: bytes) -> bool | None:
+        """Handle one frame; answers go to ``connection.send``. Never raises. False: hand over nothing that came behind it."""
         ...
 
     def overloaded(self, connection: "Connection") -> bool:
@@ -117,8 +117,8 @@ class Connection(asyncio.Protocol):
         for frame in frames:
             if self.is_full:
                 self._later.append(frame)
-            else:
-                handle(self, frame)
+            elif handle(self, frame) is False:
+                return
 
     def pause_writing(self) -> None:
         self.is_full = True
@@ -128,7 +128,8 @@ class Connection(asyncio.Protocol):
         self.is_full = False
         later = self._later
         while later and not self.is_full:
-            self._gateway.frame(self, later.popleft())
+            if self._gateway.frame(self, later.popleft()) is False:
+                later.clear()
         if not self.is_full:
             self._gateway.drained(self)
         self._gateway.flush()

@@ -82,18 +82,19 @@ class Gateway:
 
     # --- frames ----------------------------------------------------------------------------------------------
 
-    def frame(self, connection: Connection, frame: bytes) -> None:
+    def frame(self, connection: Connection, frame: bytes) -> bool | None:
+        """Serve one frame. False: the connection is being closed, and what came behind the frame is not served."""
         try:
             request = decode(frame)
         except InvalidHeader as error:
             log.info("%s: %s", connection.peer, error)
             self.answer(connection, error.request, ResponseCode.SYSTEM_ERROR, str(error))
-            return
+            return None
         except ProtocolError as error:
             self._drop(connection, error)
-            return
+            return False
         if request.flag & 1:
-            return  # an answer: we only push one-way commands, so nobody waits for it
+            return None  # an answer: we only push one-way commands, so nobody waits for it
         handler = self.handlers.get(request.code)
         if handler is None:
             self.answer(
@@ -102,10 +103,10 @@ class Gateway:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 f" request type {request.code} not supported",
             )
-            return
+            return None
         if self.draining and request.version > V5_3_1 and request.code not in _NEVER_SENT_AWAY:
             self.answer(connection, request, ResponseCode.GO_AWAY, "this broker is stopping")
-            return
+            return None
         try:
             handler(connection, request)
         except ProtocolError as error:
@@ -114,6 +115,7 @@ class Gateway:
         except Exception as error:
             log.exception("%s: command %d failed", connection.peer, request.code)
             self.answer(connection, request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        return None
 
     def answer(
         self,

@@ -26,7 +26,7 @@ from halfmq.client.refusals import refusal
 from halfmq.errors import ConnectError, HalfmqError, ProtocolError, RequestFailed
 from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.heartbeat import Subscription
-from halfmq.wire.remoting.message_codec import PulledMessage, decode_pulled
+from halfmq.wire.remoting.message_codec import PulledMessage, decode_pull
 from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
 
 #: How long a broker may hold a pull that finds nothing. Precedent: RocketMQ ``brokerSuspendMaxTimeMillis``.
@@ -221,9 +221,12 @@ class QueuePuller:
         answer = await self._ask(RequestCode.PULL_MESSAGE, ext, _PULL_TIMEOUT_S)
         match answer.code:
             case ResponseCode.SUCCESS:
-                damaged = self._take(tracker, decode_pulled(answer.body))
+                pulled, complete = decode_pull(answer.body)
+                damaged = self._take(tracker, pulled)
                 if damaged is not None:
                     await self._stay_at(tracker, damaged)
+                elif not complete:
+                    tracker.pulled_up_to(pulled[-1].message.queue_offset + 1)
                 else:
                     self._damaged_pause_s = _DAMAGED_PAUSE_S
                     tracker.pulled_up_to(read_reply(answer, PulledReply).next_begin_offset)

@@ -65,7 +65,7 @@ def read_identity(disk: Disk, directory: Path) -> Identity | None:
     try:
         found = msgspec.json.decode(text, type=_Written)
         store_id = bytes.fromhex(found.store)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors
         raise StoreDamaged(f"{path} cannot be read: {error}", hint=hint) from error
     if found.format != FORMAT_VERSION:
         raise WrongVersion(

@@ -65,7 +65,7 @@ def read_topics(disk: Disk, path: Path) -> tuple[str, list[TopicInfo]]:
         file.close()
     try:
         content = msgspec.json.decode(data, type=_TopicsFile)
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors
         raise StoreDamaged(f"{path} is not readable: {error}", hint=_REMEDY) from error
     if content.version != TOPICS_VERSION:
         raise WrongVersion(f"{path} has version {content.version}, this program reads {TOPICS_VERSION}")

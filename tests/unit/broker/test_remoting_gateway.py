@@ -91,6 +91,17 @@ async def test_answers_of_the_peer_are_dropped(tmp_path: Path) -> None:
         assert not client.expect(5).done()
 
 
+async def test_nothing_behind_a_frame_that_closes_the_connection_is_served(tmp_path: Path) -> None:
+    """However the bytes were cut on their way: in one read as in two."""
+    async with serving(tmp_path) as running:
+        before = running.log_bytes()
+        client = await running.client()
+        client.write(b"\0\0\0\x08\0\0\0\4nope" + command(310, 7, send_ext("T", "P", 0, {}), b"x"))
+        await asyncio.sleep(0.1)
+        assert not running.broker._gateway.connections
+        assert running.log_bytes() == before
+
+
 async def test_both_ports_take_every_command(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         for names in (False, True):

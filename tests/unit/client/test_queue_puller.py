@@ -8,9 +8,12 @@ import pytest
 from tests.support.scripted_broker import ScriptedBroker, client_of
 from tests.support.virtual_time import run
 
+from halfmq import limits
 from halfmq.client.queue_puller import Feed, delay_level
 from halfmq.model import properties
+from halfmq.model.stored_message import body_crc_of
 from halfmq.wire.remoting.codes import PullFlag, RequestCode
+from halfmq.wire.remoting.compression import ZLIB, compress_zlib
 from halfmq.wire.remoting.header import encode_response
 
 PULL = RequestCode.PULL_MESSAGE
@@ -393,6 +396,24 @@ def test_damaged_body_is_reported_and_neither_handed_out_nor_passed(caplog: pyte
             assert 1 < len(again) < 6
             log[1] = good  # it was damaged on its way
             assert [message.body for message in await messages.take(2, wait=60)] == [b"one", b"two"]
+
+    run(test())
+
+
+def test_bodies_that_unpack_to_more_than_one_pull_may_hold_come_in_several_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a small answer cannot fill the consumer's memory, and nothing of it is skipped."""
+    monkeypatch.setattr(limits, "UNPACKED_BYTES_MAX", 25_000)
+
+    async def test() -> None:
+        broker = one_queue(b"0", b"1", b"2", b"3", b"4")
+        log = broker.logs["t", 0]
+        for number, one in enumerate(log):
+            packed = compress_zlib(bytes([number]) * 10_000)
+            log[number] = one._replace(body=packed, body_crc=body_crc_of(packed), sys_flag=1 | ZLIB)
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            got = [await messages.get(60) for _ in range(5)]
+            assert [message and message.body for message in got] == [bytes([number]) * 10_000 for number in range(5)]
+            assert len(broker.requests(PULL)) >= 3
 
     run(test())
 

@@ -194,25 +194,40 @@ class PulledMessage(NamedTuple):
     whole: bool
 
 
-def decode_pulled(body: bytes) -> list[PulledMessage]:
-    """The messages of an answer to a pull, in queue order.
+class Pulled(NamedTuple):
+    """What an answer to a pull holds, in queue order; ``complete``: all of it. Else pull again behind the last one."""
+
+    messages: list[PulledMessage]
+    complete: bool
+
+
+def decode_pull(body: bytes) -> Pulled:
+    """The messages of an answer to a pull, up to ``limits.UNPACKED_BYTES_MAX`` of unpacked bodies, and always the first.
 
     Raises:
         ProtocolError: a message is cut off or malformed; none is given.
         MissingDependency: a body is packed by LZ4 or ZSTD and the package is not installed.
     """
     pulled = []
-    at = 0
+    at = unpacked_bytes = 0
     while at < len(body):
         message, log_offset, size = _stored_at(body, at)
         # Of the stored bytes, packed as they are. 0 is also what a broker writes that keeps none.
         whole = message.body_crc in (body_crc_of(message.body), 0)
         if whole and message.sys_flag & SYS_COMPRESSED:
             plain = decompress(message.body, message.sys_flag)
+            unpacked_bytes += len(plain)
+            if unpacked_bytes > limits.UNPACKED_BYTES_MAX and pulled:
+                return Pulled(pulled, False)
             message = message._replace(body=plain, sys_flag=message.sys_flag & ~SYS_COMPRESSED)
         pulled.append(PulledMessage(message, log_offset, offset_message_id(message.store_host, log_offset), whole))
         at += size
-    return pulled
+    return Pulled(pulled, True)
+
+
+def decode_pulled(body: bytes) -> list[PulledMessage]:
+    """``decode_pull`` for who comes again for the rest in any case. Raises the same."""
+    return decode_pull(body).messages
 
 
 def _stored_at(body: bytes, at: int) -> tuple[StoredMessage, int, int]:
