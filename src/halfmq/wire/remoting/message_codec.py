@@ -208,7 +208,7 @@ def decode_pull(body: bytes) -> Pulled:
         ProtocolError: a message is cut off or malformed; none is given.
         MissingDependency: a body is packed by LZ4 or ZSTD and the package is not installed.
     """
-    pulled = []
+    pulled: list[PulledMessage] = []
     at = unpacked_bytes = 0
     while at < len(body):
         message, log_offset, size = _stored_at(body, at)
