@@ -25,7 +25,7 @@ from tests.soak.small_disk import SmallDisk
 
 WEIGHTS = {"broker": 40, "order service": 26, "java": 9, "consumer": 12, "watcher": 5}
 #: Seconds between two kills of the outside, and how long a killed process stays away.
-KILL_EVERY_S = (0.5, 2.6)
+KILL_EVERY_S = (0.4, 2.2)
 DOWN_S = (0.0, 0.6)
 PAUSE_EVERY_S = (2.0, 9.0)
 #: Sometimes longer than a client waits for an answer, so that it sends again.

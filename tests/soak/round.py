@@ -122,6 +122,14 @@ class Company:
             for kind, name in (("watcher", "watcher"), ("witness", "witness"))
         ]
 
+    def no_more_deaths(self) -> None:
+        """Nobody kills himself from now on: a life that would end so is exchanged for another one."""
+        for one in self.producers:
+            one.immortal = True
+            if one.point and one.is_running:
+                one.abandon()
+                one.start()
+
     @property
     def everybody(self) -> list[Child]:
         return [self.broker, *self.producers, *self.consumers, *self.watchers]
@@ -160,8 +168,7 @@ def run_round(
                 plan.late_file.touch()
             time.sleep(0.01)
         say(f"round {number}: {len(chaos.kills)} kills; healing")
-        for one in company.producers:
-            one.immortal = True
+        company.no_more_deaths()
         settle_seconds = quiet_end(plan, company, chaos, notes, engines)
         stop_all(plan, company)
         counts: Tally[str] = Tally()
