@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.compat.stock_history import recorded
 
 from halfmq.testing.history.report import DUPLICATE
+from tests.compat.stock_history import recorded
 
 
 @pytest.mark.java

@@ -247,7 +247,9 @@ class Messages:
                 if row[5] not in not_judged:
                     found.setdefault((row[5], row[6]), row)
             if len(found) > 1:
-                where = _some(sorted(self._facts.queue_text(*one) for one in found))
+                names = self._facts.queue_names
+                order = sorted(found, key=lambda one: (names[one[0]], one[1]))
+                where = _some([self._facts.queue_text(*one) for one in order])
                 text = f"it stands {len(found)} times, sent {len(asks)} x: {where}"
                 places = [row[3] for row in found.values()][:_AT_MOST]
                 places += [row[3] for row in sorted(asks, key=itemgetter(2))[:_AT_MOST]]

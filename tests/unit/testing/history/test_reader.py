@@ -54,8 +54,9 @@ def test_what_is_no_history_is_said_so(tmp_path: Path) -> None:
         events(source(tmp_path, b'{"e":"began","t_us":1,"by":"p","format":2}\n'))
     with pytest.raises(UsageError, match="No such file"):
         FileSource(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"no \*\.jsonl files"):
-        files_of([tmp_path])
+        files_of([tmp_path / "empty"])
 
 
 def test_an_empty_file_is_one_of_a_process_that_was_killed_at_once(tmp_path: Path) -> None:

@@ -1,0 +1,101 @@
+"""Short histories for tests, told event by event: each call is 10 microseconds after the one before."""
+
+from typing import Any
+
+from halfmq.testing.history import Report, check_events
+from halfmq.testing.history.events import (
+    Answered,
+    AnyEvent,
+    Began,
+    CheckHeard,
+    EndAsked,
+    Fault,
+    HalfAsked,
+    Local,
+    Logged,
+    PlainAsked,
+    QueueRead,
+    Seen,
+    Settled,
+    Started,
+    Verdict,
+)
+
+C: Verdict = "COMMITTED"
+R: Verdict = "ROLLED_BACK"
+TOPIC = "t"
+
+
+class Tale:
+    """``T1`` has message ``T1`` unless named; everything is in topic ``t``, queue 0."""
+
+    def __init__(self, **began: Any) -> None:
+        self.now = 100
+        self.ops = 0
+        self.events: list[AnyEvent] = [Began(t_us=0, by="p", **began)]
+
+    def add(self, event: type[AnyEvent], /, **fields: Any) -> None:
+        self.now += 10
+        self.events.append(event(t_us=self.now, by="p", **fields))
+
+    def _answer(self, outcome: str | None, **fields: Any) -> None:
+        if "stands" in fields:
+            fields["verdict"] = fields.pop("stands")
+        if outcome is not None:
+            self.add(Answered, op=str(self.ops), outcome=outcome, **fields)
+
+    def half(self, tx: str = "T", message: str = "", index: int = 0, outcome: str | None = "ok", **fields: Any) -> None:
+        self.ops += 1
+        asked = {name: fields.pop(name) for name in ("queue", "crc", "key", "delay_ms", "group") if name in fields}
+        asked.setdefault("group", "g")
+        self.add(HalfAsked, op=str(self.ops), tx=tx, message=message or tx, index=index, topic=TOPIC, **asked)
+        self._answer(outcome, **fields)
+
+    def plain(self, message: str = "P", outcome: str | None = "ok", **fields: Any) -> None:
+        self.ops += 1
+        asked = {name: fields.pop(name) for name in ("crc", "key", "delay_ms") if name in fields}
+        self.add(PlainAsked, op=str(self.ops), message=message, topic=TOPIC, **asked)
+        self._answer(outcome, **fields)
+
+    def end(self, tx: str = "T", verdict: Verdict = C, outcome: str | None = "ok", by: str = "application", group: str = "g", **fields: Any) -> None:  # fmt: skip
+        self.ops += 1
+        self.add(EndAsked, op=str(self.ops), group=group, tx=tx, verdict=verdict, decided_by=by)
+        self._answer(outcome, **fields)
+
+    def local(self, tx: str = "T", outcome: Verdict = C, group: str = "g", **fields: Any) -> None:
+        self.add(Local, group=group, tx=tx, outcome=outcome, **fields)
+
+    def check(self, tx: str = "T") -> None:
+        self.add(CheckHeard, group="g", tx=tx)
+
+    def seen(self, message: str = "T", at: int = 0, queue: int = 0, reader: str = "r", topic: str = TOPIC, **fields: Any) -> None:  # fmt: skip
+        self.add(Seen, reader=reader, message=message, topic=topic, queue=queue, queue_offset=at, **fields)
+
+    def read(self, end: int, first: int = 0, queue: int = 0, reader: str = "r", **fields: Any) -> None:
+        self.add(QueueRead, reader=reader, topic=TOPIC, queue=queue, first=first, end=end, **fields)
+
+    def log(self, kind: str, offset: int, **fields: Any) -> None:
+        self.add(Logged, kind=kind, offset=offset, **{"group": "g", "topic": TOPIC, "queue": 0, **fields})
+
+    def commit(self, offset: int, *shown: tuple[int, int], tx: str = "T", by: str = "application") -> None:
+        """``shown``: (queue offset, log offset of the half)."""
+        self.log("commit", offset, tx=tx, decided_by=by, shown=tuple((TOPIC, 0, at, half) for at, half in shown))
+
+    def restart(self) -> None:
+        self.add(Fault, what="kill", whom="broker")
+        self.add(Started, whom="broker", epoch=2)
+
+    def settled(self, *unresolved: str) -> None:
+        self.add(Settled, unresolved_groups=unresolved)
+
+    def report(self) -> Report:
+        return check_events(self.events)
+
+    def found(self) -> dict[str, int]:
+        """Violations by kind, and no others."""
+        return {kind: count for kind, count in self.report().counts.items() if count}
+
+    def sentence(self) -> str:
+        """Of the only violation."""
+        (violation,) = self.report().violations
+        return violation.sentence

@@ -1,0 +1,72 @@
+"""The command as a user calls it: what it prints and how it exits."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.histories import Options, made
+from tests.support.planted import lost, planted, steps_inside
+from tests.support.sample_store import sample_store
+from typer.testing import CliRunner
+
+from halfmq.cli.check_history import app
+
+run = CliRunner().invoke
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    made(3, Options(transactions=50, kills=1)).write(tmp_path / "history")
+    return tmp_path / "history"
+
+
+def test_a_clean_history_exits_0_and_says_how_much_was_looked_at(history: Path) -> None:
+    result = run(app, [str(history)])
+    assert result.exit_code == 0, result.output
+    assert "halfmq 0.1.0" in result.output
+    assert "1 x kill" in result.output
+    assert result.output.splitlines()[-1] == "clean"
+    (line,) = [line for line in result.output.splitlines() if "messages that were seen" in line]
+    assert int(line.split()[3]) > 10
+
+
+def test_a_check_without_anything_to_look_at_says_so(tmp_path: Path) -> None:
+    (tmp_path / "h").write_text('{"e":"began","t_us":0,"by":"p"}\n')
+    result = run(app, [str(tmp_path / "h")])
+    assert result.exit_code == 0
+    assert result.output.count("nothing to look at: ") == 13
+    assert "note: no queue was read to its end" in result.output
+
+
+def test_violations_exit_1_with_a_sentence_and_lines(history: Path) -> None:
+    made_again = made(3, Options(transactions=50, kills=1))
+    steps = steps_inside(made_again.marks, made_again.restarts, 0.5)
+    import msgspec
+
+    lines = msgspec.json.Encoder().encode_lines(planted(lost, steps, made_again.end_us))
+    (history / "planter.jsonl").write_bytes(lines)
+    result = run(app, [str(history)])
+    assert result.exit_code == 1
+    assert "lost: planted/T message T.0" in result.output
+    assert "it is committed, and reader-0, who read everything, never saw it (promise 3)" in result.output
+    assert "planter.jsonl:" in result.output
+    assert result.output.splitlines()[-1] == "1 violations"
+    told = json.loads(run(app, [str(history), "--json"]).stdout)
+    assert told["counts"]["lost"] == 1
+    assert told["violations"][0]["transaction"] == "planted/T"
+
+
+def test_unusable_input_exits_2_and_says_which_line(history: Path, tmp_path: Path) -> None:
+    assert run(app, [str(tmp_path / "none")]).exit_code == 2
+    (history / "other.jsonl").write_text("hello\nworld\n")
+    result = run(app, [str(history)])
+    assert result.exit_code == 2
+    assert "other.jsonl:1: not an event" in result.output
+
+
+def test_the_log_of_a_store_is_looked_at_too(history: Path, tmp_path: Path) -> None:
+    sample_store(tmp_path / "store")
+    result = run(app, [str(history), "--log", str(tmp_path / "store")])
+    assert result.exit_code == 1  # that store is of other clients: nobody said its verdicts
+    assert "decided by nobody" in result.output
+    assert run(app, [str(history), "--log", str(tmp_path)]).exit_code == 2

@@ -1,0 +1,45 @@
+"""The log of a real store as events: what the checker holds answers against."""
+
+from pathlib import Path
+
+import pytest
+from tests.support.sample_store import sample_store
+
+from halfmq.errors import UsageError
+from halfmq.runtime.disk import RealDisk
+from halfmq.testing.history import check_files
+from halfmq.testing.history.events import Began, Logged
+from halfmq.testing.history.logged import log_events, write_log
+
+
+def test_records_have_their_messages_topics_and_verdicts(tmp_path: Path) -> None:
+    sample_store(tmp_path)
+    first, *records = log_events(RealDisk(), tmp_path)
+    assert isinstance(first, Began)
+    logged = [record for record in records if isinstance(record, Logged)]
+    assert [record.offset for record in logged] == sorted(record.offset for record in logged)
+    halves = {record.offset: record for record in logged if record.kind in ("half", "copy")}
+    commits = [record for record in logged if record.kind == "commit"]
+    assert halves
+    assert commits
+    for commit in commits:
+        for topic, queue, _, half in commit.shown:
+            assert (halves[half].topic, halves[half].queue, halves[half].tx) == (topic, queue, commit.tx)
+        assert commit.decided_by in ("application", "check", "marker", "operator", "policy")
+    messages = [record for record in logged if record.kind == "message"]
+    assert all(record.message and record.queue_offset >= 0 for record in messages)
+
+
+def test_what_the_log_says_without_anybody_is_found(tmp_path: Path) -> None:
+    """A log without its clients: every verdict in it is nobody's, every plain message nobody's."""
+    sample_store(tmp_path / "store")
+    path = write_log(RealDisk(), tmp_path / "store", tmp_path / "log.jsonl")
+    report = check_files([path])
+    verdicts = sum(1 for event in log_events(RealDisk(), tmp_path / "store") if getattr(event, "kind", "") in ("commit", "rollback"))  # fmt: skip
+    assert report.counts["decided by nobody"] == verdicts > 0
+    assert report.counts["phantom"] > 0
+
+
+def test_a_directory_without_a_store_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no store"):
+        list(log_events(RealDisk(), tmp_path))

@@ -1,0 +1,144 @@
+"""One message: sent, with this body, at one place, and where it was acknowledged."""
+
+from tests.support.tales import Tale
+
+from halfmq.testing.history.report import DUPLICATE, LOST, NOT_DURABLE, PHANTOM
+
+
+def test_a_plain_message_seen_where_it_was_acknowledged_is_clean() -> None:
+    tale = Tale()
+    tale.plain(queue=0, queue_offset=0, offset=64)
+    tale.seen("P")
+    tale.restart()
+    tale.seen("P", reader="late")
+    tale.settled()
+    tale.read(1)
+    tale.log("message", 64, message="P", queue_offset=0)
+    assert tale.found() == {}
+
+
+def test_what_nobody_sent_is_a_phantom() -> None:
+    tale = Tale()
+    tale.seen("X", tx="T9")
+    (violation,) = tale.report().violations
+    assert (violation.kind, violation.transaction, violation.message) == (PHANTOM, "T9", "X")
+    assert violation.sentence == "it was seen, but nobody sent it"
+
+
+def test_a_message_in_the_log_that_nobody_sent_is_a_phantom_but_not_a_copy_of_the_broker() -> None:
+    tale = Tale()
+    tale.log("message", 64, message="X", topic="%RETRY%readers")
+    assert tale.found() == {}
+    tale.log("message", 128, message="Y")
+    assert tale.found() == {PHANTOM: 1}
+
+
+def test_a_message_seen_before_it_was_sent_is_a_phantom() -> None:
+    tale = Tale()
+    tale.seen("P")
+    tale.plain()
+    assert tale.found() == {PHANTOM: 1}
+
+
+def test_another_body_than_the_one_sent_is_a_phantom_and_31_bits_of_it_count() -> None:
+    tale = Tale()
+    tale.plain(crc=0x80000007)
+    tale.seen("P", crc=7)
+    assert tale.found() == {}
+    tale.seen("P", crc=8)
+    assert tale.found() == {PHANTOM: 1}
+
+
+def test_one_message_at_two_places_is_a_duplicate_and_redelivery_is_not() -> None:
+    tale = Tale()
+    tale.plain()
+    tale.seen("P")
+    tale.seen("P")
+    tale.seen("P", reader="other")
+    assert tale.found() == {}
+    tale.seen("P", at=3, reader="other")
+    assert tale.found() == {DUPLICATE: 1}
+    assert tale.sentence() == "it stands 2 times, sent 1 x: t queue 0 offset 0, t queue 0 offset 3"
+
+
+def test_a_half_twice_in_the_log_is_a_duplicate_and_a_copy_of_it_is_not() -> None:
+    tale = Tale()
+    tale.half(offset=0)
+    tale.log("half", 0, tx="T", message="T")
+    tale.log("copy", 64, tx="T", message="T")
+    assert tale.found() == {}
+    tale.log("half", 128, tx="T", message="T")
+    assert tale.found() == {DUPLICATE: 1}
+
+
+def test_a_half_acknowledged_at_two_offsets() -> None:
+    for restart, kind in ((False, DUPLICATE), (True, NOT_DURABLE)):
+        tale = Tale()
+        tale.half(offset=64)
+        if restart:
+            tale.restart()
+        tale.half(offset=64)
+        assert tale.found() == {}
+        tale.half(offset=128)
+        assert tale.found() == {kind: 1}
+
+
+def test_acknowledged_at_one_place_and_seen_at_another() -> None:
+    for restart, kind in ((False, DUPLICATE), (True, NOT_DURABLE)):
+        tale = Tale()
+        tale.plain(queue=0, queue_offset=4)
+        if restart:
+            tale.restart()
+        tale.seen("P", at=5)
+        assert tale.found() == {kind: 1}
+
+
+def test_acknowledged_and_never_seen() -> None:
+    """Lost; and not durable if the broker was restarted in between. With its place or without."""
+    for place in ({}, {"queue": 0, "queue_offset": 0}):
+        for restart, kind in ((False, LOST), (True, NOT_DURABLE)):
+            tale = Tale()
+            tale.plain(**place)
+            if restart:
+                tale.restart()
+            tale.read(1)
+            assert tale.found() == {kind: 1}, (place, restart)
+
+
+def test_a_place_beyond_the_end_of_its_queue_is_missing_too() -> None:
+    tale = Tale()
+    tale.plain(queue=0, queue_offset=7)
+    tale.read(3)
+    assert tale.found() == {LOST: 1}
+
+
+def test_a_message_that_was_not_acknowledged_may_be_there_or_not() -> None:
+    for outcome in (None, "unknown"):
+        tale = Tale()
+        tale.plain(outcome=outcome)
+        tale.read(0)
+        assert tale.found() == {}
+
+
+def test_acknowledged_at_a_log_offset_where_the_log_has_nothing() -> None:
+    tale = Tale()
+    tale.plain(offset=64)
+    tale.seen("P")
+    tale.log("other", 0)
+    assert tale.found() == {NOT_DURABLE: 1}
+    tale.log("message", 64, message="P", queue_offset=0)
+    assert tale.found() == {}
+
+
+def test_a_delayed_plain_message_is_not_missed() -> None:
+    tale = Tale()
+    tale.plain(delay_ms=1000)
+    tale.read(0)
+    assert tale.found() == {}
+
+
+def test_an_operation_that_was_refused_makes_nothing_visible() -> None:
+    tale = Tale()
+    tale.plain(outcome="refused")
+    tale.read(0)
+    assert tale.found() == {}

@@ -1,0 +1,342 @@
+"""One transaction, judged: who said what, what was told, what is in the log, what was seen."""
+
+from typing import Any
+
+import pytest
+from tests.support.tales import TOPIC, C, R, Tale
+
+from halfmq.testing.history.events import Fault
+from halfmq.testing.history.report import BY_NOBODY, CHANGED, DUPLICATE, LOST, NOT_DURABLE, PHANTOM, STUCK, TORN
+
+
+def test_a_committed_transaction_that_was_seen_is_clean() -> None:
+    tale = Tale()
+    tale.half(offset=0)
+    tale.local()
+    tale.end(position=64)
+    tale.seen()
+    tale.settled()
+    tale.read(1)
+    tale.log("half", 0, tx="T", message="T")
+    tale.commit(64, (0, 0))
+    assert tale.found() == {}
+
+
+# --- promise 1
+
+
+def test_both_verdicts_told_is_a_changed_verdict() -> None:
+    tale = Tale()
+    tale.half()
+    tale.end(verdict=C)
+    tale.end(verdict=R, by="check")
+    assert tale.found() == {CHANGED: 1}
+    assert tale.sentence() == "two verdicts: told COMMITTED at 140 us, told ROLLED_BACK at 160 us"
+
+
+def test_told_one_way_and_logged_the_other_is_a_changed_verdict() -> None:
+    tale = Tale()
+    tale.half(offset=0)
+    tale.end(verdict=C, outcome="ok", position=64)
+    tale.end(verdict=R, outcome=None, by="check")
+    tale.log("half", 0, tx="T", message="T")
+    tale.log("rollback", 64, tx="T", decided_by="check")
+    assert tale.found() == {CHANGED: 1}
+
+
+def test_rolled_back_was_told_and_the_message_seen_by_a_commit_that_was_said_too() -> None:
+    tale = Tale()
+    tale.half()
+    tale.end(verdict=C, outcome=None)
+    tale.end(verdict=R, by="check")
+    tale.seen()
+    assert tale.found() == {CHANGED: 1}
+
+
+def test_the_same_verdict_told_again_is_no_change() -> None:
+    tale = Tale()
+    tale.half()
+    tale.end(position=64)
+    tale.restart()
+    tale.end(position=64)
+    tale.end(verdict=R, outcome="settled", by="operator", position=64, stands=C)
+    assert tale.found() == {}
+
+
+def test_a_verdict_at_another_position_after_a_restart_was_not_durable() -> None:
+    for restart, kind in ((True, NOT_DURABLE), (False, CHANGED)):
+        tale = Tale()
+        tale.half()
+        tale.end(position=64)
+        if restart:
+            tale.restart()
+        tale.end(position=128)
+        assert tale.found() == {kind: 1}
+
+
+def test_two_commit_records_show_its_messages_twice() -> None:
+    tale = Tale()
+    tale.half(offset=0)
+    tale.end(outcome=None)
+    tale.log("half", 0, tx="T", message="T")
+    tale.commit(64, (0, 0))
+    tale.commit(128, (1, 0))
+    assert tale.found() == {DUPLICATE: 1}
+
+
+# --- promise 2
+
+
+def test_a_verdict_that_nobody_said() -> None:
+    tale = Tale()
+    tale.half()
+    tale.log("half", 0, tx="T", message="T")
+    tale.commit(64, (0, 0))
+    assert tale.found() == {BY_NOBODY: 1}
+    assert tale.sentence() == "COMMITTED was in the log, but nobody said so"
+
+
+def test_a_verdict_that_is_told_before_anybody_said_it() -> None:
+    """The second request is too late to have been what decided."""
+    tale = Tale()
+    tale.half()
+    tale.half(outcome="settled", stands=R)
+    tale.end(verdict=R, by="check")
+    assert tale.found() == {BY_NOBODY: 1}
+    assert "before anybody said so" in tale.sentence()
+
+
+def test_a_verdict_against_the_database_is_nobodys_whoever_said_it_but_an_operator() -> None:
+    for by, found in (("application", {BY_NOBODY: 1}), ("check", {BY_NOBODY: 1}), ("operator", {})):
+        tale = Tale()
+        tale.half()
+        tale.local(outcome=C)
+        tale.end(verdict=R, by=by)
+        assert tale.found() == found, by
+
+
+def test_a_policy_decides_only_in_its_groups() -> None:
+    for groups, found in (((), {BY_NOBODY: 1}), (("g",), {})):
+        tale = Tale(policy_groups=groups)
+        tale.half(offset=0)
+        tale.local(outcome=C)
+        tale.settled()
+        tale.read(0)
+        tale.log("half", 0, tx="T", message="T")
+        tale.log("rollback", 64, tx="T", decided_by="policy")
+        assert tale.found() == found
+
+
+def test_seen_although_the_database_rolled_back() -> None:
+    tale = Tale()
+    tale.half()
+    tale.local(outcome=R)
+    tale.seen()
+    assert tale.found() == {PHANTOM: 1}
+    assert tale.sentence() == "it was seen, but the database says ROLLED_BACK"
+
+
+def test_seen_although_nobody_committed_or_not_yet() -> None:
+    tale = Tale()
+    tale.half()
+    tale.seen()
+    assert tale.sentence() == "it was seen, but nobody said so"
+    tale.end()
+    assert tale.found() == {PHANTOM: 1}
+    assert "before anybody said so" in tale.sentence()
+
+
+def test_a_message_that_the_database_does_not_have_is_a_phantom_of_its_transaction() -> None:
+    tale = Tale()
+    tale.half(message="a")
+    tale.half(message="b", index=1)
+    tale.local(messages=("a",))
+    tale.end()
+    tale.seen("a")
+    assert tale.found() == {}
+    tale.seen("b", at=1)
+    assert tale.found() == {PHANTOM: 1}
+
+
+# --- promises 3 and 4
+
+
+def committed(count: int = 1, **began: Any) -> Tale:
+    tale = Tale(**began)
+    for index in range(count):
+        tale.half(message=f"m{index}", index=index)
+    tale.local()
+    return tale
+
+
+def test_told_committed_and_not_seen_by_who_read_everything_is_lost() -> None:
+    tale = committed()
+    tale.end()
+    tale.read(0)
+    assert tale.found() == {LOST: 1}
+    assert tale.sentence() == "it is committed, and r, who read everything, never saw it"
+
+
+def test_what_was_read_before_the_verdict_was_told_is_no_loss() -> None:
+    tale = committed()
+    since = tale.now
+    tale.end()
+    tale.read(0, since_us=since)
+    assert tale.found() == {}
+
+
+def test_a_commit_that_nobody_acknowledged_must_be_visible_when_all_has_settled() -> None:
+    for unresolved, found in (((), {LOST: 1}), (("g",), {})):
+        tale = committed()
+        tale.end(outcome=None)
+        tale.settled(*unresolved)
+        tale.read(0)
+        assert tale.found() == found
+
+
+def test_what_was_trimmed_before_it_was_read_is_not_judged() -> None:
+    tale = committed()
+    tale.end()
+    tale.read(7, first=7)
+    assert tale.found() == {}
+
+
+def test_a_delayed_message_is_not_missed() -> None:
+    tale = Tale()
+    tale.half(delay_ms=5)
+    tale.end()
+    tale.read(0)
+    assert tale.found() == {}
+
+
+def test_acknowledged_then_a_restart_then_gone_was_not_durable() -> None:
+    tale = committed()
+    tale.end()
+    tale.restart()
+    tale.read(0)
+    assert tale.found() == {NOT_DURABLE: 1}
+
+
+def test_a_part_that_was_seen_is_torn_where_a_transaction_is_atomic() -> None:
+    for atomic, found in ((True, {TORN: 1}), (False, {LOST: 1})):
+        tale = committed(3, atomic=atomic)
+        tale.end()
+        tale.seen("m0", 0)
+        tale.seen("m2", 1)
+        tale.settled()
+        tale.read(2)
+        assert tale.found() == found
+
+
+def test_a_commit_record_that_shows_a_part_is_torn() -> None:
+    tale = Tale()
+    for index in range(2):
+        tale.half(message=f"m{index}", index=index, offset=index * 64)
+    tale.end(position=128)
+    for index in range(2):
+        tale.log("half", index * 64, tx="T", message=f"m{index}", index=index)
+    tale.commit(128, (0, 0))
+    assert tale.found() == {TORN: 1}
+    assert tale.sentence() == "the commit at log offset 128 shows 1 of its 2 messages"
+
+
+def test_a_half_that_was_refused_is_not_expected() -> None:
+    tale = committed()
+    tale.half(message="no", index=1, outcome="refused")
+    tale.end()
+    tale.seen("m0")
+    tale.settled()
+    tale.read(1)
+    assert tale.found() == {}
+
+
+def test_seen_elsewhere_than_the_log_has_it_is_two_places() -> None:
+    tale = Tale()
+    tale.half(offset=0)
+    tale.end(position=64)
+    tale.seen(at=5)
+    tale.log("half", 0, tx="T", message="T")
+    tale.commit(64, (4, 0))
+    assert tale.found() == {DUPLICATE: 1}
+
+
+# --- promise 5
+
+
+def test_an_acknowledged_half_that_the_log_does_not_have() -> None:
+    tale = Tale()
+    tale.half(offset=64)
+    tale.log("other", 0)
+    assert tale.found() == {NOT_DURABLE: 1}
+    assert tale.sentence() == "it was acknowledged at log offset 64; the log has no record of it there"
+
+
+def test_what_lies_before_the_start_of_the_log_was_trimmed() -> None:
+    tale = Tale()
+    tale.half(offset=64)
+    tale.end(verdict=R, position=128)
+    tale.log("other", 192)
+    tale.log("trim", 256, log_start=192)
+    assert tale.found() == {}
+
+
+def test_an_acknowledged_verdict_that_the_log_does_not_have() -> None:
+    for position in (128, -1):
+        tale = Tale()
+        tale.half(offset=64)
+        tale.end(position=position)
+        tale.log("half", 64, tx="T", message="T")
+        assert tale.found() == {NOT_DURABLE: 1}
+
+
+def test_without_durability_nothing_is_forgotten_by_a_power_loss() -> None:
+    for what, found in (("power", {}), ("kill", {NOT_DURABLE: 1})):
+        tale = Tale(durability="memory")
+        tale.half(offset=64)
+        tale.add(Fault, what=what)
+        tale.log("other", 0)
+        assert tale.found() == found
+
+
+# --- promise 7
+
+
+def test_a_half_in_the_log_without_a_verdict_after_all_settled_is_stuck() -> None:
+    for unresolved, found in (((), {STUCK: 1}), (("g",), {})):
+        tale = Tale()
+        tale.half(offset=0)
+        tale.local()
+        tale.end(outcome=None)
+        tale.settled(*unresolved)
+        tale.read(0)
+        tale.log("half", 0, tx="T", message="T")
+        assert tale.found() == found
+
+
+def test_what_is_asked_about_after_all_settled_is_stuck() -> None:
+    tale = Tale()
+    tale.half()
+    tale.check()
+    tale.settled()
+    assert tale.found() == {}
+    tale.check()
+    assert tale.found() == {STUCK: 1}
+
+
+def test_what_was_prepared_after_all_settled_is_not_judged() -> None:
+    tale = Tale()
+    tale.settled()
+    tale.half(offset=0)
+    tale.log("half", 0, tx="T", message="T")
+    assert tale.found() == {}
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%readers", "%DLQ%readers"])
+def test_a_copy_in_a_retry_topic_is_no_second_place_and_no_sighting(topic: str) -> None:
+    tale = committed()
+    tale.end()
+    tale.seen("m0")
+    tale.seen("m0", at=9, topic=topic)
+    tale.read(1)
+    assert tale.found() == {}
+    assert TOPIC not in topic
