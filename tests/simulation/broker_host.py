@@ -134,6 +134,8 @@ class BrokerHost:
         self.on_started: Callable[[Broker], None] = lambda broker: None
         #: Asked before a start that found damage is tried again.
         self.on_damage: Callable[[StoreDamaged], None] = lambda error: None
+        #: Told each time.
+        self.on_power_lost: Callable[[], None] = lambda: None
         #: Called after each turn of a broker that serves.
         self.on_turn: Callable[[], None] = lambda: None
         #: Told the letter of each recovery.
@@ -239,6 +241,7 @@ class BrokerHost:
         self._again()
 
     def power_fails(self) -> None:
+        self.on_power_lost()
         process = self.process
         if process is not None:
             process.kill()

@@ -263,7 +263,7 @@ def _look_at_transaction(
     counts["look database"] += 1
     if any(shown) and truth != "COMMITTED":
         raise Violation(f"Validity: {tx.tx} is visible, and the database rolled it back", tx.tx)
-    if truth == "COMMITTED" and not any(shown) and min(tx.acked.values(), default=log_start) >= log_start:
+    if truth == "COMMITTED" and not any(shown) and not tx.forgotten and min(tx.acked.values(), default=log_start) >= log_start:
         raise Violation(f"Lost: the database committed {tx.tx}, and nothing of it is visible; {tx.verdict}", tx.tx)
     if tx.verdict is not None and tx.verdict[0] != truth:
         raise Violation(f"Agreement: {tx.tx} is {tx.verdict}, and the database says {truth}", tx.tx)

@@ -79,8 +79,8 @@ class Faults:
     # --- the broker --------------------------------------------------------------------------------------------------
 
     @property
-    def _may_lose_power(self) -> bool:
-        """At the level ``memory`` nothing is promised across a power loss."""
+    def _syncs_matter(self) -> bool:
+        """Not so at the level ``memory``, where an answer survives a kill and no more."""
         return self.run.swarm.durability == "fsync"
 
     def kill(self) -> None:
@@ -91,7 +91,7 @@ class Faults:
 
     def power(self) -> None:
         host = self.run.host
-        if host.process is not None and self._may_lose_power:
+        if host.process is not None:
             self.note("power", host.process.name)
             host.power_fails()
 
@@ -104,7 +104,7 @@ class Faults:
 
     def _in_step(self, what: str, *, power: bool) -> None:
         host = self.run.host
-        if host.process is None or (power and not self._may_lose_power):
+        if host.process is None:
             return
         steps = self.dice.randint(1, 60)
         self.note(what, host.process.name, f"after {steps} operations")
@@ -115,7 +115,7 @@ class Faults:
         host = self.run.host
         if host.process is None:
             return
-        power = self._may_lose_power and self.dice.random() < 0.6
+        power = self.dice.random() < 0.6
         steps = self.dice.choice((1, 2, 3, 5, 8, 13, 21, 34))
         self.note("power" if power else "kill", host.process.name, f"and again {steps} operations into its start")
         host.power_fails() if power else host.kill()
@@ -236,7 +236,7 @@ class Faults:
         self.run.host.disk.fail("write", path_ends=path_ends, short=short)
 
     def sync_error(self) -> None:
-        if self._may_lose_power:
+        if self._syncs_matter:
             path_ends = self.dice.choice(("", ".seg", ".snap.new", "checkpoint"))
             self.note("sync_error", detail=f"*{path_ends}")
             self.run.host.disk.fail("sync", path_ends=path_ends)
@@ -256,7 +256,7 @@ class Faults:
 
     def rot(self) -> None:
         """A bit of a body that is served. At the level ``memory`` nobody could tell it from what a power loss leaves."""
-        if not self._may_lose_power:
+        if not self._syncs_matter:
             return
         promises = self.run.promises
         offsets = [plain.acked[0] for plain in promises.plains.values() if plain.acked is not None]
@@ -269,7 +269,7 @@ class Faults:
     def rot_at_rest(self) -> None:
         """A bit of what the next start reads."""
         host = self.run.host
-        if host.serves and host.broker is not None and host.broker._maintenance is not None and self._may_lose_power:
+        if host.serves and host.broker is not None and host.broker._maintenance is not None and self._syncs_matter:
             redo_from = host.broker._maintenance._checkpoint_at
             states = self._states_now()
             host.kill()

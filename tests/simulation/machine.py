@@ -71,6 +71,8 @@ class Machine:
         self.dice = random.Random(f"{around.swarm.seed}/{name}")
         self.lives = 0
         self.process: ProcessLoop | None = None
+        #: Calls of its application that are under way.
+        self.busy = 0
 
     async def main(self, process: ProcessLoop) -> None:
         raise NotImplementedError
@@ -80,6 +82,7 @@ class Machine:
 
     def start(self) -> None:
         self.lives += 1
+        self.busy = 0
         process = self.process = ProcessLoop(self.around.scheduler, f"{self.name}.{self.lives}", self.around.on_raised)
         self.around.chronicle.note(Started(t_us=self.around.scheduler.now_us, by=process.name, whom=process.name))
         self.spawn(process, self.main(process))

@@ -125,12 +125,14 @@ class _Life:
             await asyncio.sleep(self.swarm.think_ms / 1000 * self.dice.random() * 2)
             if not around.working:
                 return
+            self.machine.busy += 1
             try:
                 await self.dice.choice(acts)()
             except Expected as error:
                 around.chronicle.counts[f"client {type(error).__name__}"] += 1
                 if isinstance(error, UnsupportedCombination):
                     raise
+            self.machine.busy -= 1
 
 
 class OrderListener(TransactionListener):

@@ -28,7 +28,7 @@ class Half(NamedTuple):
 class Tx:
     """What is known of one transaction from what was asked and answered."""
 
-    __slots__ = ("acked", "asked", "group", "halves", "tx", "verdict", "verdict_us")
+    __slots__ = ("acked", "asked", "forgotten", "group", "halves", "tx", "verdict", "verdict_us")
 
     def __init__(self, group: str, tx: str) -> None:
         self.group = group
@@ -42,6 +42,8 @@ class Tx:
         #: (verdict, log position), as first answered.
         self.verdict: tuple[str, int] | None = None
         self.verdict_us = -1
+        #: Durability is ``memory``, and the power took something of it.
+        self.forgotten = False
 
 
 class Plain:
@@ -85,6 +87,22 @@ class Promises:
             self._plain(event)  # type: ignore[arg-type]
         elif kind is Seen:
             self._saw(event)  # type: ignore[arg-type]
+
+    def forget_from(self, end: int) -> None:
+        """Durability is ``memory``, and after a power loss the log ends here: of what was answered behind it nothing stands."""
+        for tx in self.txs.values():
+            kept = {index: offset for index, offset in tx.acked.items() if offset < end}
+            # A half that was stored and never acknowledged may be lost as well.
+            tx.forgotten = tx.forgotten or kept.keys() != tx.halves.keys()
+            tx.acked = kept
+            if tx.verdict is not None and tx.verdict[1] >= end:
+                tx.verdict = None
+        for plain in self.plains.values():
+            if plain.acked is not None and plain.acked[0] >= end:
+                plain.acked = None
+        self.seen.clear()
+        self._asked.clear()
+        self.counts["look forgotten"] += 1
 
     # --- asked -------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from halfmq.core.transaction import invariants
 from halfmq.errors import InvariantViolated, StoreDamaged
 from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history import check_events
-from halfmq.testing.history.events import AnyEvent, Settled
+from halfmq.testing.history.events import AnyEvent, Fault, Settled
 from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
 from tests.simulation import breakages, closing
 from tests.simulation.broker_host import BrokerHost
@@ -70,6 +70,9 @@ class Run:
         self.faults = Faults(self)
         self.host.on_damage = self._start_refused
         self.host.on_turn = self._broker_turned
+        self.host.on_power_lost = self._power_lost
+        #: Durability is ``memory``, and the power was lost: the next start says what is left.
+        self._may_forget = False
         self._looked_at = 0
         self.host.on_recovered = self.faults.coverage.recovered
         self.on_started: Callable[[Any], None] = lambda broker: None
@@ -98,6 +101,11 @@ class Run:
                 error.add_note(f"in process {process.name} at {self.scheduler.now_us / 1e6:.6f} s")
             self.bug = error
 
+    def _power_lost(self) -> None:
+        if self.swarm.durability == "memory":
+            self._may_forget = True
+            self.chronicle.note(Fault(t_us=self.scheduler.now_us, by="world", what="power", detail="nothing was promised"))
+
     def _start_refused(self, error: StoreDamaged) -> None:
         try:
             self.faults.start_refused(error)
@@ -107,6 +115,9 @@ class Run:
     def _broker_started(self, broker: object) -> None:
         self.on_started(broker)
         self.faults.damage.forget()
+        if self._may_forget:
+            self._may_forget = False
+            self.promises.forget_from(self.host.broker._store.recovery.end)  # type: ignore[union-attr]
         self._look_at_state()
 
     def _broker_turned(self) -> None:
@@ -169,7 +180,7 @@ class Run:
         while True:
             now_ms = self.scheduler.now_us // 1_000
             if now_ms > deadline_ms:
-                left = self._undecided()
+                left = self._undecided() or ["(nothing, but something goes on)"]
                 raise Violation(f"Progress: {left} are undecided {SETTLE_MS} ms after everything healed", left[0])
             self.pass_time(now_ms + _STEP_MS)
             self._look_at_state()
@@ -180,13 +191,15 @@ class Run:
     def _waiting(self) -> bool:
         assert self.host.broker is not None
         state = self.host.broker._pump.state
-        return bool(self._undecided() or state.delayed or state.disk_full or not self.host.broker._pump.idle)
+        busy = any(machine.busy or machine.process is None for machine in self.machines)
+        return bool(busy or self._undecided() or state.delayed or state.disk_full or not self.host.broker._pump.idle)
 
     def _undecided(self) -> list[str]:
         if self.host.broker is None or not self.host.serves:
             return ["a broker that does not serve"]
         groups = self.host.broker._pump.state.producer_groups.values()
-        return [tx_id for group in groups for tx_id in group.undecided]
+        forgotten = {tx.tx for tx in self.promises.txs.values() if tx.forgotten}
+        return [tx_id for group in groups for tx_id in group.undecided if tx_id not in forgotten]
 
     def close(self) -> None:
         assert self.host.broker is not None
@@ -214,7 +227,9 @@ class Run:
         self._check_history()
 
     def _check_history(self) -> None:
-        """What users get to check theirs with reads it too."""
+        """What users get to check theirs with reads it too; but not where answers stopped meaning anything on the way."""
+        if self.counts["look forgotten"]:
+            return
         report = check_events(self.chronicle.events)
         for looked in report.looked:
             self.counts[f"checker {looked.promise} {looked.kind}: {looked.what}"] += looked.looked

@@ -41,6 +41,7 @@ class StockProducer(Machine):
         await asyncio.sleep(0.3)
         while self.around.working:
             await asyncio.sleep(self.around.swarm.think_ms / 1000 * self.dice.random() * 2)
+            self.busy += 1
             try:
                 if self.dice.random() < 0.75:
                     await self._transaction(process)
@@ -48,6 +49,7 @@ class StockProducer(Machine):
                     await self._send(process, self._unique(process), {})
             except LineLost:
                 self.around.chronicle.counts["stock client gave up"] += 1
+            self.busy -= 1
 
     # --- connections -------------------------------------------------------------------------------------------------
 
