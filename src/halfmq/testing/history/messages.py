@@ -143,8 +143,7 @@ class Messages:
             self._looks[AT_PHANTOM] += 1
         if seen is not None or log is not None:
             self._looks[AT_ONCE] += 1
-        transactions = self._transactions
-        transactions.parts[hash(key) % transactions.count].append(
+        self._transactions.add(
             (key, SUMMARY, message, index, topic, us, place, (queue,), us2, place2, offset, (), True, 0, *seen_row,
              log_offsets, log_place, sharding_key, delay, False)
         )  # fmt: skip
@@ -294,8 +293,7 @@ class Messages:
             _, _, asked_us, asked_place, _, _, _, _, _, index, topic, _, _, sharding_key, delay, *_ = first
         if seen.us < FAR and not topic:
             topic = self._facts.queue_names[seen.queue][0]
-        transactions = self._transactions
-        transactions.parts[hash(key) % transactions.count].append(
+        self._transactions.add(
             (key, SUMMARY, message, index, topic, asked_us, asked_place, queues, ok_us, ok_place, ok_offset, settled,
              may_exist, 0 if listed is None else listed[2], seen.us, seen.place, seen.queue, seen.at, seen.offset,
              seen.readers, seen.store_time, tuple([row[4] for row in logs]), logs[0][2] if logs else 0, sharding_key, delay, several)

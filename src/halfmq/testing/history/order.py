@@ -46,7 +46,7 @@ class Places:
              seen_us, seen_place)
         )  # fmt: skip
         if key:
-            self.keys.parts[hash(key) % self.keys.count].append((key, queue, message, tx, seen_place or known_place))
+            self.keys.add((key, queue, message, tx, seen_place or known_place))
 
     def spill(self) -> None:
         self.places.spill()

@@ -183,12 +183,12 @@ class Scan:
 
     def _put_off(self) -> None:
         """One-way requests are never answered: to files with them, where memory does not grow."""
-        parts, count = self._late.parts, self._partitions
+        late = self._late.add
         for waiting in (self._requests, self._answers):
             for by, operations in waiting.items():
                 for op, (event, place) in operations.items():
                     key = f"{by}\n{op}"
-                    parts[hash(key) % count].append((key, place, _encode(event)))
+                    late((key, place, _encode(event)))
                 operations.clear()
         self._any_late = True
         self._late.spill()
@@ -225,7 +225,7 @@ class Scan:
                 key, SAID, request.t_us, place, request.verdict, request.decided_by, t2, answered_at,  # type: ignore[union-attr]
                 outcome, verdict2, position2,
             )  # fmt: skip
-            self.transactions.parts[hash(key) % self._partitions].append(row)
+            self.transactions.add(row)
             return
         message: str = request.message  # type: ignore[union-attr]
         if kind is HalfAsked:
@@ -236,7 +236,7 @@ class Scan:
             message, ASKED, request.t_us, place, t2, answered_at, outcome, group, tx, index, request.topic,  # type: ignore[union-attr]
             request.queue, request.crc, request.key, request.delay_ms, offset, topic2, queue2, qo2, verdict2, position2,  # type: ignore[union-attr]
         )  # fmt: skip
-        self.messages.parts[hash(message) % self._partitions].append(row)
+        self.messages.add(row)
 
     # --- what the others say --------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Scan:
         reader = facts.readers.get(seen.reader)
         if reader is None:
             reader = facts.reader_number(seen.reader)
-        self.messages.parts[hash(message) % self._partitions].append(
+        self.messages.add(
             (message, SEEN, seen.t_us, place, reader, queue, seen.queue_offset, seen.offset, seen.store_time_ms, seen.crc, seen.tx)
         )  # fmt: skip
 
@@ -261,7 +261,7 @@ class Scan:
         kind = record.kind
         if kind in _LOG_KINDS:
             message = record.message
-            self.messages.parts[hash(message) % self._partitions].append(
+            self.messages.add(
                 (message, LOGGED, place, _LOG_KINDS[kind], record.offset, facts.queue_number(record.topic, record.queue),
                  record.queue_offset, record.crc, record.group, record.tx)
             )  # fmt: skip
@@ -269,25 +269,19 @@ class Scan:
             key = f"{record.group}\n{record.tx}"
             number = facts.queue_number
             shown = tuple([(number(topic, queue), at, half) for topic, queue, at, half in record.shown])
-            self.transactions.parts[hash(key) % self._partitions].append(
-                (key, RECORD, place, _LOG_VERDICTS[kind], record.offset, record.decided_by, shown)
-            )
+            self.transactions.add((key, RECORD, place, _LOG_VERDICTS[kind], record.offset, record.decided_by, shown))
         elif kind == "trim" and record.log_start > facts.trimmed_to:
             facts.trimmed_to = record.log_start
 
     def _local(self, local: Local, place: int) -> None:
         key = f"{local.group}\n{local.tx}"
-        self.transactions.parts[hash(key) % self._partitions].append(
-            (key, LOCAL, place, local.outcome, len(local.messages))
-        )
+        self.transactions.add((key, LOCAL, place, local.outcome, len(local.messages)))
         for message in local.messages:
-            self.messages.parts[hash(message) % self._partitions].append(
-                (message, LISTED, place, local.group, local.tx)
-            )
+            self.messages.add((message, LISTED, place, local.group, local.tx))
 
     def _check(self, check: CheckHeard, place: int) -> None:
         key = f"{check.group}\n{check.tx}"
-        self.transactions.parts[hash(key) % self._partitions].append((key, CHECK, check.t_us, place))
+        self.transactions.add((key, CHECK, check.t_us, place))
 
     def _nothing(self, event: AnyEvent, place: int) -> None:
         pass

@@ -13,7 +13,7 @@ lines that the rows came from.
 
 import heapq
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,14 +67,19 @@ def _read(path: Path) -> Iterator[list[Row]]:
 
 
 class Shuffle:
-    """Rows by their first field. ``parts`` may be appended to directly: ``parts[hash(row[0]) % count].append(row)``."""
+    """Rows by their first field. ``add`` takes one."""
 
     def __init__(self, name: str, partitions: int, directory: SpillDirectory) -> None:
         self.name = name
         self.count = partitions
         self.parts: list[list[Row]] = [[] for _ in range(partitions)]
+        # With one partition there is nothing to choose: this is called for every event.
+        self.add: Callable[[Row], None] = self.parts[0].append if partitions == 1 else self._add
         self._directory = directory
         self._files: dict[int, Path] = {}
+
+    def _add(self, row: Row) -> None:
+        self.parts[hash(row[0]) % self.count].append(row)
 
     def spill(self) -> None:
         """Everything in memory goes to files."""
@@ -93,7 +98,7 @@ class Shuffle:
                     rows += block
                 path.unlink()
             rows += self.parts[number]
-            self.parts[number] = []
+            self.parts[number].clear()
             if rows:
                 yield rows
 

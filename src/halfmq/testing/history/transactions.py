@@ -185,7 +185,7 @@ class Transactions:
             )  # fmt: skip
             if sharding_key:
                 keys = self._places.keys
-                keys.parts[hash(sharding_key) % keys.count].append((sharding_key, queue, message, key, seen_place))
+                keys.add((sharding_key, queue, message, key, seen_place))
         return True
 
     def _agrees(
