@@ -123,6 +123,7 @@ class BrokerHost:
                 check_answer_ms=swarm.check_answer_ms,
                 checks_in_flight_max=swarm.checks_in_flight_max,
                 undecided_max=swarm.undecided_max,
+                sent_again_ms=swarm.sent_again_ms,
             ),
         )
         self.lives = 0

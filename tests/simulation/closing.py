@@ -32,6 +32,7 @@ from tests.simulation.chronicle import Chronicle
 from tests.simulation.database import Database
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.raw_line import RawLine
+from tests.simulation.wire_tap import WireTap
 from tests.support.raw_client import pull_ext
 
 WHOLE = "whole"
@@ -42,6 +43,22 @@ _DECIDED_BY = {
     DecidedBy.OPERATOR: "operator",
     DecidedBy.POLICY: "policy",
 }
+
+
+async def ask_again(process: ProcessLoop, network: Any, tap: WireTap, promises: Promises, most: int) -> None:
+    """ENDs of settled transactions once more, with the verdict that stands and with the opposite."""
+    line = await RawLine.open(process, network, "reader")
+    known = [tx for tx in promises.txs.values() if tx.verdict is not None and tx.tx in tap.places and not tx.forgotten]
+    for tx in known[:: max(1, len(known) // most)]:
+        group, unique, half_index, offset = tap.places[tx.tx]
+        for wanted in ("8", "12"):
+            ext = {
+                "producerGroup": group, "HMQ_TX_ID": tx.tx, "msgId": unique, "tranStateTableOffset": str(half_index),
+                "commitLogOffset": str(offset), "commitOrRollback": wanted, "fromTransactionCheck": "false",
+            }  # fmt: skip
+            await line.ask(37, ext, timeout_s=30.0)
+            promises.counts["look asked again"] += 1
+    line.close()
 
 
 async def read_everything(
@@ -263,7 +280,12 @@ def _look_at_transaction(
     counts["look database"] += 1
     if any(shown) and truth != "COMMITTED":
         raise Violation(f"Validity: {tx.tx} is visible, and the database rolled it back", tx.tx)
-    if truth == "COMMITTED" and not any(shown) and not tx.forgotten and min(tx.acked.values(), default=log_start) >= log_start:
+    if (
+        truth == "COMMITTED"
+        and not any(shown)
+        and not tx.forgotten
+        and min(tx.acked.values(), default=log_start) >= log_start
+    ):
         raise Violation(f"Lost: the database committed {tx.tx}, and nothing of it is visible; {tx.verdict}", tx.tx)
     if tx.verdict is not None and tx.verdict[0] != truth:
         raise Violation(f"Agreement: {tx.tx} is {tx.verdict}, and the database says {truth}", tx.tx)

@@ -178,8 +178,8 @@ class Faults:
         self.run.network.refuse(self.dice.choice((100_000, 1_500_000)))
 
     def repeat(self) -> None:
-        """A request of the last minute comes once more, on a connection of its own."""
-        recent = [one for one in self.run.tap.sent if one[0] > self.run.scheduler.now_us - 60_000_000]
+        """A request of the last seconds comes once more, on a connection of its own."""
+        recent = [one for one in self.run.tap.sent if one[0] > self.run.scheduler.now_us - 10_000_000]
         if recent:
             _, kind, frame = self.dice.choice(recent)
             self.ghosts += 1
@@ -224,7 +224,9 @@ class Faults:
     def clock_step(self) -> None:
         clocks = {"broker": self.run.host.clock, **{machine.name: machine.clock for machine in self.run.machines}}
         whose = self.dice.choice(list(clocks))
-        by_ms = self.dice.choice((-3_600_000, -5_000, -100, 100, 5_000, 50_000))
+        by_ms = self.dice.choice((-3_600_000, -5_000, -100, 100, 5_000, 86_400_000))
+        if whose == "broker" and by_ms > 1_000:
+            by_ms = 1_000  # at a restart broker time takes the step, and what is sent again within the window is not
         self.note("clock_step", whose, f"{by_ms} ms")
         clocks[whose].step(by_ms)
 

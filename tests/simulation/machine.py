@@ -71,6 +71,7 @@ class Machine:
         self.dice = random.Random(f"{around.swarm.seed}/{name}")
         self.lives = 0
         self.process: ProcessLoop | None = None
+        self.stopped = False
         #: Calls of its application that are under way.
         self.busy = 0
 
@@ -97,6 +98,11 @@ class Machine:
         if not task.cancelled() and task.exception() is not None and self.process is not None:
             self.around.on_raised(self.process, task.exception())
 
+    def stop(self) -> None:
+        """It is switched off for good."""
+        self.kill()
+        self.stopped = True
+
     def kill(self) -> None:
         process = self.process
         if process is not None:
@@ -107,7 +113,7 @@ class Machine:
             self.around.scheduler.call_later(self.dice.choice((50_000, 500_000, 3_000_000)), self._start_again)
 
     def _start_again(self) -> None:
-        if self.process is None:
+        if self.process is None and not self.stopped:
             self.start()
 
     def client(self, process: ProcessLoop, group: str) -> SimulatedClient:

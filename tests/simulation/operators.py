@@ -9,6 +9,7 @@ from halfmq.testing.virtual_loop import ProcessLoop
 from halfmq.wire.remoting import operators as wire
 from tests.simulation.database import Database, DatabaseError
 from tests.simulation.machine import Machine, Surroundings
+from tests.simulation.promises import Promises
 from tests.simulation.raw_line import LineLost, RawLine
 
 _WORDS = {Outcome.COMMIT: "COMMIT", Outcome.ROLLBACK: "ROLLBACK"}
@@ -17,9 +18,10 @@ _WORDS = {Outcome.COMMIT: "COMMIT", Outcome.ROLLBACK: "ROLLBACK"}
 class Operator(Machine):
     """Asks what ``halfmq tx`` asks."""
 
-    def __init__(self, name: str, around: Surroundings, databases: dict[str, Database]) -> None:
+    def __init__(self, name: str, around: Surroundings, databases: dict[str, Database], promises: Promises) -> None:
         super().__init__(name, around)
         self.databases = databases
+        self.promises = promises
 
     async def main(self, process: ProcessLoop) -> None:
         while self.around.working:
@@ -36,6 +38,9 @@ class Operator(Machine):
         Raises:
             LineLost: no answer.
         """
+        if self.dice.random() < 0.4:
+            await self._mistake(line)
+            return
         answer = await line.ask(wire.HMQ_TRANSACTIONS, {wire.EXT_MAX: "5"})
         rows = msgspec.json.decode(answer.body) if answer.code == 0 else []
         if not rows:
@@ -54,6 +59,20 @@ class Operator(Machine):
                     wire.EXT_REASON: "on call",
                 },
             )
+
+    async def _mistake(self, line: RawLine) -> None:
+        """Somebody decides what is decided, the other way round: must be refused.
+
+        Raises:
+            LineLost: no answer.
+        """
+        settled = [tx for tx in self.promises.txs.values() if tx.verdict is not None]
+        if settled:
+            tx = self.dice.choice(settled)
+            assert tx.verdict is not None
+            opposite = "ROLLBACK" if tx.verdict[0] == "COMMITTED" else "COMMIT"
+            which = {wire.EXT_GROUP: tx.group, wire.EXT_ID: tx.tx, wire.EXT_VERDICT_WANTED: opposite}
+            await line.ask(wire.HMQ_RESOLVE, {**which, wire.EXT_OPERATOR: "bob", wire.EXT_REASON: "by mistake"})
 
     async def _find_out(self, process: ProcessLoop, group: str, tx_id: str) -> Outcome:
         """What the database says, ruled out where it says nothing; or, now and then, whatever comes to mind."""

@@ -71,6 +71,8 @@ class Promises:
         self.seen: dict[tuple[str, int], dict[int, tuple[str, int]]] = {}
         #: message -> transaction
         self.tx_of: dict[str, Tx] = {}
+        #: Durability is ``memory``, and something was forgotten: what consumers have fetched before they may hand out later.
+        self.forgetful = False
         #: Where the log starts now, as far as known.
         self.log_start = 0
         self._asked: dict[str, HalfAsked | PlainAsked | EndAsked] = {}
@@ -101,6 +103,7 @@ class Promises:
             if plain.acked is not None and plain.acked[0] >= end:
                 plain.acked = None
         self.seen.clear()
+        self.forgetful = True
         self._asked.clear()
         self.counts["look forgotten"] += 1
 
@@ -200,7 +203,7 @@ class Promises:
     # --- seen --------------------------------------------------------------------------------------------------------
 
     def _saw(self, event: Seen) -> None:
-        if event.topic.startswith("%"):
+        if event.topic.startswith("%") or (self.forgetful and event.reader != "whole"):
             return
         self.counts["look seen"] += 1
         seen = self.seen.setdefault((event.topic, event.queue), {})

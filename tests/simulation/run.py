@@ -8,8 +8,9 @@ close    all queues, the log and the databases are read, and the final looks are
 
 import gc
 import logging
+import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from halfmq.core.transaction import invariants
@@ -74,6 +75,7 @@ class Run:
         #: Durability is ``memory``, and the power was lost: the next start says what is left.
         self._may_forget = False
         self._looked_at = 0
+        self._readers = 0
         self.host.on_recovered = self.faults.coverage.recovered
         self.on_started: Callable[[Any], None] = lambda broker: None
         #: What a process raised that none may.
@@ -90,7 +92,7 @@ class Run:
             made.append(StockProducer(f"s{number}", around, group, self.databases[group]))
         made += [GroupConsumer(f"c{number}", around) for number in range(swarm.consumers)]
         made += [Watcher(f"w{number}", around) for number in range(swarm.watchers)]
-        made += [Operator(f"o{number}", around, self.databases) for number in range(swarm.operators)]
+        made += [Operator(f"o{number}", around, self.databases, self.promises) for number in range(swarm.operators)]
         return made
 
     # --- what comes up -----------------------------------------------------------------------------------------------
@@ -104,7 +106,9 @@ class Run:
     def _power_lost(self) -> None:
         if self.swarm.durability == "memory":
             self._may_forget = True
-            self.chronicle.note(Fault(t_us=self.scheduler.now_us, by="world", what="power", detail="nothing was promised"))
+            self.chronicle.note(
+                Fault(t_us=self.scheduler.now_us, by="world", what="power", detail="nothing was promised")
+            )
 
     def _start_refused(self, error: StoreDamaged) -> None:
         try:
@@ -202,6 +206,16 @@ class Run:
         return [tx_id for group in groups for tx_id in group.undecided if tx_id not in forgotten]
 
     def close(self) -> None:
+        """All clients are gone, and so is, in some seeds, what the broker remembers of verdicts; its table has them."""
+        for machine in self.machines:
+            machine.stop()
+        dice = random.Random(f"{self.swarm.seed}/close")
+        if dice.random() < 0.3:
+            self.host.kill()
+            self._until(lambda: self.host.serves, "the broker does not come back")
+        if self.swarm.sent_again_ms < 60_000:
+            self.pass_time(self.scheduler.now_us // 1_000 + self.swarm.sent_again_ms + 2_000)
+        self._finish(lambda reader: closing.ask_again(reader, self.network, self.tap, self.promises, 10))
         assert self.host.broker is not None
         state = self.host.broker._pump.state
         queues = [
@@ -209,14 +223,7 @@ class Run:
             for topic in sorted(state.topics_by_id.values(), key=lambda topic: topic.topic_id)
             for queue in range(len(topic.ends))
         ]
-        reader = ProcessLoop(self.scheduler, "reader.1", self._raised)
-        task = reader.create_task(closing.read_everything(reader, self.network, self.chronicle, queues))
-        deadline_ms = self.scheduler.now_us // 1_000 + 60_000
-        while not task.done():
-            if self.scheduler.now_us // 1_000 > deadline_ms:
-                raise Violation("the queues cannot be read to their ends")
-            self.pass_time(self.scheduler.now_us // 1_000 + _STEP_MS)
-        task.result()
+        self._finish(lambda reader: closing.read_everything(reader, self.network, self.chronicle, queues))
         log_start = state.log_start
         closing.note_locals(self.chronicle, self.promises, self.databases)
         broker = self.host.broker
@@ -225,6 +232,20 @@ class Run:
         closing.read_log(self.host, self.chronicle)
         closing.final_looks(self.chronicle, self.promises, self.databases, log_start)
         self._check_history()
+
+    def _finish(self, work: Callable[[ProcessLoop], Coroutine[Any, Any, None]]) -> None:
+        self._readers += 1
+        reader = ProcessLoop(self.scheduler, f"reader.{self._readers}", self._raised)
+        task = reader.create_task(work(reader))
+        self._until(task.done, "the broker does not answer its reader")
+        task.result()
+
+    def _until(self, done: Callable[[], bool], otherwise: str) -> None:
+        deadline_ms = self.scheduler.now_us // 1_000 + 60_000
+        while not done():
+            if self.scheduler.now_us // 1_000 > deadline_ms:
+                raise Violation(f"Progress: {otherwise}")
+            self.pass_time(self.scheduler.now_us // 1_000 + _STEP_MS // 5)
 
     def _check_history(self) -> None:
         """What users get to check theirs with reads it too; but not where answers stopped meaning anything on the way."""

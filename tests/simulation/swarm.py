@@ -53,6 +53,8 @@ class Swarm:
     check_answer_ms: int
     checks_in_flight_max: int
     undecided_max: int
+    #: What is remembered of verdicts and sent messages; longer than any call of a client.
+    sent_again_ms: int
     call_timeout_ms: int
     attempt_timeout_ms: int
     sync_us: int
@@ -107,6 +109,7 @@ def draw(seed: int) -> Swarm:
         check_answer_ms=dice.choice((500, 2_000, 5_000)),
         checks_in_flight_max=dice.choice((2, 16, 256)),
         undecided_max=dice.choice((4, 1_000, 1_000)),
+        sent_again_ms=dice.choice((20_000, 120_000)),
         call_timeout_ms=dice.choice((1_500, 4_000, 10_000)),
         attempt_timeout_ms=dice.choice((300, 1_000, 3_000)),
         sync_us=dice.choice((300, 3_000, 20_000)),

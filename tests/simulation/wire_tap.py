@@ -39,6 +39,9 @@ class WireTap:
         self._heard: dict[int, FrameSplitter] = {}
         self._asked: dict[int, dict[int, tuple[str, str, str]]] = {}
         self.sent: list[tuple[int, str, bytes]] = []
+        #: Transaction -> what an END of it must name: group, UNIQ_KEY, half index, log offset of its first half.
+        self.places: dict[str, tuple[str, str, int, int]] = {}
+        self._firsts: dict[str, tuple[str, str, str]] = {}
 
     # --- what clients ask --------------------------------------------------------------------------------------------
 
@@ -81,6 +84,9 @@ class WireTap:
         now_us = chronicle.now_us
         if pairs.get("TRAN_MSG") == "true":
             operation = self._operation(end, request, "half", ext.topic)
+            if pairs.get("HMQ_TX_INDEX", "0") == "0":
+                group = pairs.get("PGROUP", ext.group)
+                self._firsts[operation] = pairs.get("HMQ_TX_ID", unique), group, unique
             chronicle.note(
                 HalfAsked(
                     t_us=now_us, by=end.process.name, op=operation, group=pairs.get("PGROUP", ext.group),
@@ -172,6 +178,11 @@ class WireTap:
                 )
             )  # fmt: skip
         elif message.code == 0:
+            first = self._firsts.pop(operation, None)
+            if first is not None:
+                tx, group, unique = first
+                place = parse_offset_message_id(ext["msgId"])[1]
+                self.places[tx] = group, unique, int(ext["queueOffset"]), place
             offsets = [parse_offset_message_id(one)[1] for one in ext["msgId"].split(",")]
             for number, offset in enumerate(offsets):
                 note(
