@@ -10,7 +10,7 @@ from tests.compat.stock_history import recorded
 
 @pytest.mark.java
 @pytest.mark.slow
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(400)
 def test_committed_messages_of_a_killed_rocketmq_stand_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -21,12 +21,11 @@ def test_committed_messages_of_a_killed_rocketmq_stand_twice(
             f"\nRocketMQ 5.4.0, two kills: {report.counts[DUPLICATE]:,} messages stand twice, {report.events:,} events"
         )
     assert {kind for kind, count in report.counts.items() if count} == {DUPLICATE}
-    assert report.counts[DUPLICATE] == len(report.of_kind(DUPLICATE)) or report.counts[DUPLICATE] > 1000
     assert all(one.message in one.transaction for one in report.violations)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_the_same_run_on_halfmq_is_clean(tmp_path: Path) -> None:
     report = recorded("halfmq", tmp_path, kills=3, seconds=2, seed=1, say=lambda text: None)
     assert report.clean, report.violations[0].text()

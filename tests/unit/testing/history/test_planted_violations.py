@@ -17,7 +17,21 @@ from tests.support.histories import Mark, Options, Tiled, made, tiled
 from tests.support.planted import KINDS, clean, planted, steps_across, steps_inside
 
 from halfmq.testing.history import HistoryCheck, check_events
+from halfmq.testing.history.messages import Messages
+from halfmq.testing.history.order import Order
 from halfmq.testing.history.reader import EventsSource, files_of
+from halfmq.testing.history.report import (
+    BY_NOBODY,
+    CHANGED,
+    DUPLICATE,
+    LOST,
+    NOT_DURABLE,
+    PHANTOM,
+    REORDERED,
+    STUCK,
+    TORN,
+)
+from halfmq.testing.history.transactions import Transactions
 
 EVENTS = 1_000_000
 TILE = Options(transactions=2_500, kills=2, topics=1, several=0.2)
@@ -61,8 +75,33 @@ def test_each_kind_is_found_in_a_small_history_wherever_it_is_planted() -> None:
             assert all(one.events for one in report.violations), (kind, where)
 
 
+@pytest.mark.parametrize(
+    ("judge", "method", "missed"),
+    [
+        (Transactions, "_changed", {CHANGED}),
+        (Transactions, "_by_nobody", {BY_NOBODY}),
+        (Transactions, "_phantom", {PHANTOM}),
+        (Transactions, "_missing", {LOST, TORN}),
+        (Transactions, "_forgotten", {NOT_DURABLE}),
+        (Transactions, "_stuck", {STUCK}),
+        (Messages, "_one_place", {DUPLICATE}),
+        (Order, "_behind", {REORDERED}),
+    ],
+)
+def test_each_judgement_is_what_finds_its_kind(
+    judge: type, method: str, missed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one of them taken out, its kind is not found any more, and every other one is."""
+    history = made(5, Options(transactions=100))
+    steps = steps_inside(history.marks, history.restarts, 0.5)
+    monkeypatch.setattr(judge, method, lambda *_, **__: False)
+    for kind, make in KINDS.items():
+        report = check_events([*history.events, *planted(make, steps, history.end_us)])
+        assert (report.counts[kind] == 0) == (kind in missed), kind
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_each_kind_alone_is_found_in_a_million_events(million: Tiled, capsys: pytest.CaptureFixture[str]) -> None:
     """At the start, in the middle, at the end, and across a restart; and a clean one planted there gives no alarm."""
     places = places_for_plants(million)
