@@ -161,7 +161,8 @@ def stats(
             "POLICY",
         )
         _table(head, map(_figures, rows))
-        typer.echo(f"verdicts are those of the last {span(rows[0].counted_ms)}", err=True)
+        if rows[0].counted_ms:
+            typer.echo(f"verdicts are those of the last {span(rows[0].counted_ms)}", err=True)
     undecided = sum(row.undecided for row in rows)
     typer.echo(f"{undecided} undecided in {len(rows)} groups", err=True)
 

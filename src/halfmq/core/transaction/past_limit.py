@@ -38,6 +38,12 @@ def is_at_limit(policy: Policy | None, known: Undecided) -> bool:
     return 0 < limit <= known.checks and policy.left.get(known.tx_id) == known.checks
 
 
+def is_asked(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
+    """Whether somebody may still answer about it. What is overdue stays in ``in_flight`` until the group asks again."""
+    asked = group.in_flight.get(tx_id)
+    return asked is not None and asked[0] > now_ms
+
+
 def why_past(policy: Policy, known: Undecided, now_ms: int) -> AsideBecause | None:
     """The limit that it is past; None if it is not, or nobody looks after it any more anyway."""
     if known.next_check_at_ms >= SET_ASIDE_MS or now_ms < known.immune_until_ms:
@@ -87,7 +93,7 @@ def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
         known = group.undecided.get(scan.popleft())
         if known is None:
             continue
-        if why_past(policy, known, now_ms) is None or known.tx_id in group.in_flight:
+        if why_past(policy, known, now_ms) is None or is_asked(group, known.tx_id, now_ms):
             _note_when(policy, known, now_ms)
         else:
             policy.past[known.tx_id] = None

@@ -24,7 +24,7 @@ from halfmq.core.commands import SetProducer
 from halfmq.core.decision import NOTHING, Decision, Done, Effect, PolicyActed, Refused, Why
 from halfmq.core.state import Policy, ProducerGroup, State, Undecided, next_offset
 from halfmq.core.transaction.machine import roll_back
-from halfmq.core.transaction.past_limit import look_around, why_past
+from halfmq.core.transaction.past_limit import is_asked, look_around, why_past
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.model.records import AsideBecause, DecidedBy, Record, RolledBack, SetAside, set_aside_size
@@ -73,7 +73,7 @@ def _look_again(
     known = group.undecided.get(tx_id)
     if known is None:
         return None, None
-    if tx_id in group.in_flight:
+    if is_asked(group, tx_id, now_ms):
         return None, None  # an operator asked meanwhile, so its next check is scheduled
     because = why_past(policy, known, now_ms)
     if because is None:

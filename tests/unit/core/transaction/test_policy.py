@@ -9,6 +9,7 @@ from halfmq import limits
 from halfmq.core.apply import apply
 from halfmq.core.base import base_payload
 from halfmq.core.commands import AskNow, CarryForward, CheckNotSent, SetProducer, TrimLog, Wanted
+from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Asked, Done, PolicyActed, SendCheck, Settled, Why
 from halfmq.core.digest import durable_digest
 from halfmq.core.session import CheckLeft, ConnectionClosed
@@ -208,19 +209,19 @@ def test_no_policy_acts_inside_the_immunity() -> None:
     assert len(log.of(SetAside)) + len(log.of(RolledBack)) == 1
 
 
-@pytest.mark.parametrize("connected", [True, False])
-def test_age_sets_aside_and_never_rolls_back(connected: bool) -> None:
+@pytest.mark.parametrize(("connected", "answers"), [(True, True), (True, False), (False, False)])
+def test_age_sets_aside_and_never_rolls_back(connected: bool, answers: bool) -> None:
     log = with_policy(skip_age_ms=60_000, connected=connected)
     log.do(half("T1"))
     log.later(30_000)
     log.do(half("T2"))
-    run(log, 29_000)
+    run(log, 29_000, answer=answers)
     assert not log.of(SetAside)
-    run(log, 5_000)
+    run(log, 8_000, answer=answers)
     assert [(record.tx_id, record.because, record.decided_by) for record in log.of(SetAside)] == [("T1", 2, 5)]
     assert "because of its age" in " ".join(story(log.state, "PG", "T1", log.now_ms))
     assert oldest_undecided(log.state, "", 10, log.now_ms)[1][0].set_aside == "age"
-    run(log, 30_000)
+    run(log, 30_000, answer=answers)
     assert [record.tx_id for record in log.of(SetAside)] == ["T1", "T2"]
     assert not log.of(RolledBack)
 
@@ -279,6 +280,51 @@ def test_what_waits_for_the_policy_is_not_lost_when_the_policy_goes() -> None:
     log.do(SetProducer(ProducerSettings("PG", undecided_max=7)))
     check(log.state)
     assert list(group.ready) == ["T1"]
+
+
+def test_another_policy_does_not_forget_that_the_last_check_was_heard() -> None:
+    log = with_policy(2, ASIDE)
+    log.do(half("T1"))
+    assert asked(run(log, 8_300)) == [1, 2]
+    log.do(SetProducer(ProducerSettings("PG", 2, ROLLBACK)))
+    assert asked(run(log, 60_000)) == []
+    assert len(log.of(RolledBack)) == 1
+
+
+def test_a_reconnection_after_the_last_check_is_no_reason_for_one_more() -> None:
+    log = with_policy(2, ROLLBACK)
+    log.do(half("T1"))
+    assert asked(run(log, 8_200)) == [1, 2]
+    log.session(ConnectionClosed(1))
+    log.session(producer(2, log.now_ms))
+    assert asked(run(log, 60_000)) == []
+    assert len(log.of(RolledBack)) == 1
+
+
+def test_no_timer_runs_for_what_was_set_aside() -> None:
+    log = with_policy(1, ASIDE)
+    log.do(half("T1"))
+    run(log, 30_000)
+    log.tick()
+    assert len(log.of(SetAside)) == 1
+    assert next_deadline_ms(log.state) is None
+
+
+def test_what_an_operator_asks_about_is_not_set_aside_before_the_answer_is_overdue() -> None:
+    log = with_policy(skip_age_ms=60_000)
+    log.do(half("T1"))
+    group = log.state.producer_groups["PG"]
+    run(log, 50_000)
+    log.later(20_000)
+    assert isinstance(log.do(AskNow("PG", "T1")), Asked)
+    assert group.policy is not None
+    group.policy.past["T1"] = None  # as a tick that had no room left it
+    log.later(1_000)
+    log.tick()
+    assert not log.of(SetAside)
+    check(log.state)
+    run(log, 80_000, answer=False)
+    assert len(log.of(SetAside)) == 1
 
 
 def test_a_group_has_limits_of_its_own() -> None:
