@@ -125,9 +125,11 @@ class Run:
         self._look_at_state()
 
     def _broker_turned(self) -> None:
+        assert self.host.broker is not None
+        state = self.host.broker._pump.state
+        self.promises.log_start = state.log_start
         if self.swarm.watchful:
-            assert self.host.broker is not None
-            end = self.host.broker._pump.state.log_end
+            end = state.log_end
             if end != self._looked_at:
                 self._looked_at = end
                 try:

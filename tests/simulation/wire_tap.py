@@ -6,6 +6,7 @@ believes of itself.
 
 from typing import Any
 
+from halfmq.client.connection import _decode as decode_answer
 from halfmq.limits import DELAY_LEVELS_MS
 from halfmq.model import properties
 from halfmq.model.ids import parse_offset_message_id
@@ -21,6 +22,16 @@ from halfmq.wire.remoting.operators import HMQ_RESOLVE
 from tests.simulation.chronicle import Chronicle
 
 _VERDICTS = {8: "COMMITTED", 12: "ROLLED_BACK", "COMMIT": "COMMITTED", "ROLLBACK": "ROLLED_BACK"}
+
+
+#: Requests that are looked at: sends, batches, ENDs, and verdicts by hand.
+_TAPPED = frozenset((310, 10, 320, 37, HMQ_RESOLVE))
+
+
+def _code_of(frame: bytes) -> int:
+    """Of a request with a JSON header, which all clients here write with ``code`` first."""
+    start = frame.index(b":", 4) + 1
+    return int(frame[start : frame.index(b",", start)])
 
 
 def _delay_ms(pairs: dict[str, str]) -> int:
@@ -53,18 +64,19 @@ class WireTap:
             at += 4 + length
 
     def _request(self, end: End, frame: bytes) -> None:
+        code = _code_of(frame)
+        if code not in _TAPPED:
+            return
         request = decode(frame)
-        match request.code:
+        match code:
             case 310 | 10:
                 self._send(end, request, frame)
             case 320:
                 self._batch(end, request)
             case 37:
                 self._end(end, request, frame)
-            case 29_004:
-                self._resolve(end, request)
             case _:
-                pass
+                self._resolve(end, request)
 
     def _operation(self, end: End, request: Any, what: str, topic: str) -> str:
         operation = f"{end.number}:{request.opaque}"
@@ -157,7 +169,7 @@ class WireTap:
             splitter = self._heard[end.number] = FrameSplitter()
         asked = self._asked.get(end.number)
         for frame in splitter.feed(data):
-            message = decode(frame)
+            message = decode_answer(frame)
             if message.is_response:
                 what = None if asked is None else asked.pop(message.opaque, None)
                 if what is not None:
@@ -212,6 +224,3 @@ class WireTap:
                 tx=pairs.get("HMQ_TX_ID") or pairs.get("UNIQ_KEY", ""), times=int(pairs.get("TRANSACTION_CHECK_TIMES", "0")),
             )
         )  # fmt: skip
-
-
-__all__ = ["HMQ_RESOLVE", "WireTap"]

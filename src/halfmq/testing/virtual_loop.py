@@ -35,6 +35,9 @@ _CLOSED_AGAIN_MAX: Final = 20
 _TASKS_KEPT: Final = 256
 
 
+_push = heapq.heappush
+
+
 class VirtualHandle:
     """A callback that waits: what ``call_soon`` and ``call_at`` return. Cheaper than asyncio's own."""
 
@@ -92,10 +95,14 @@ class Scheduler:
     def push(self, when_us: int, process: "ProcessLoop | None", handle: VirtualHandle | None) -> None:
         """``handle`` None: a turn of ``process``."""
         self._count = count = self._count + 1
-        heapq.heappush(self._waiting, (max(when_us, self.now_us), count, process, handle))
+        now_us = self.now_us
+        if when_us < now_us:
+            when_us = now_us
+        _push(self._waiting, (when_us, count, process, handle))
 
     def push_turn(self, process: "ProcessLoop") -> None:
-        self.push(self.now_us + int(self._dice() * self._turn_us_max), process, None)
+        self._count = count = self._count + 1
+        _push(self._waiting, (self.now_us + int(self._dice() * self._turn_us_max), count, process, None))
 
     def discard(self) -> None:
         """The end: every process is dead, and what its tasks hold is given back now, without a word."""
