@@ -400,7 +400,9 @@ def test_damaged_body_is_reported_and_neither_handed_out_nor_passed(caplog: pyte
     run(test())
 
 
-def test_bodies_that_unpack_to_more_than_one_pull_may_hold_come_in_several_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_that_unpack_to_more_than_one_pull_may_hold_come_in_several_pulls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Goal: a small answer cannot fill the consumer's memory, and nothing of it is skipped."""
     monkeypatch.setattr(limits, "UNPACKED_BYTES_MAX", 25_000)
 
