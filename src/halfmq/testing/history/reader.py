@@ -8,6 +8,7 @@ A process that is killed leaves half a line at the end of its file; when it come
 file unusable, since nobody knows what it would have said.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -65,6 +66,8 @@ class FileSource:
         self.torn = 0
         #: (first line, byte offset) of each block read.
         self._index: list[tuple[int, int]] = []
+        #: First line and lines of the block that was looked into last: violations stand close to each other.
+        self._kept: tuple[int, list[bytes]] = (0, [])
         self._begun = False
         #: The line before was none: where, and why.
         self._torn_at: tuple[int, str] | None = None
@@ -147,12 +150,13 @@ class FileSource:
 
     def line(self, number: int) -> str:
         """The text of a line that was read before."""
-        first, at = max(entry for entry in self._index if entry[0] <= number)
-        with self.path.open("rb") as file:
-            file.seek(at)
-            for _ in range(number - first):
-                file.readline()
-            return file.readline().decode(errors="replace").rstrip("\n")
+        first, at = self._index[bisect_right(self._index, (number, 1 << 62)) - 1]
+        if self._kept[0] != first:
+            with self.path.open("rb") as file:
+                file.seek(at)
+                ends = [entry for _, entry in self._index[bisect_right(self._index, (first, at)) :]]
+                self._kept = (first, file.read(ends[0] - at if ends else -1).split(b"\n"))
+        return self._kept[1][number - first].decode(errors="replace")
 
 
 class EventsSource:
