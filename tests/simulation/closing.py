@@ -33,7 +33,7 @@ from tests.simulation.database import Database
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.raw_line import RawLine
 from tests.simulation.wire_tap import WireTap
-from tests.support.raw_client import pull_ext
+from tests.support.raw_client import pull_ext, send_ext
 
 WHOLE = "whole"
 _DECIDED_BY = {
@@ -48,6 +48,8 @@ _DECIDED_BY = {
 async def ask_again(process: ProcessLoop, network: Any, tap: WireTap, promises: Promises, most: int) -> None:
     """ENDs of settled transactions once more, with the verdict that stands and with the opposite."""
     line = await RawLine.open(process, network, "reader")
+    # What is remembered of verdicts is forgotten with the next batch of the log.
+    await line.ask(310, send_ext("Alpha", "reader", 0, {"UNIQ_KEY": f"READER{process.name}"}), b"x", timeout_s=30.0)
     known = [tx for tx in promises.txs.values() if tx.verdict is not None and tx.tx in tap.places and not tx.forgotten]
     for tx in known[:: max(1, len(known) // most)]:
         group, unique, half_index, offset = tap.places[tx.tx]
