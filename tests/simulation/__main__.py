@@ -93,6 +93,7 @@ def many(arguments: argparse.Namespace) -> int:
             if not name.startswith("cover "):
                 print(f"{count:>10}  {name}")
         print(coverage.table(total.counts))
+        print(f"cells that are possible and empty: {', '.join(coverage.empty_cells(total.counts)) or 'none'}")
         print(total.figures())
     return 1 if total.red else 0
 

@@ -17,6 +17,11 @@ ENDING: Final = (
     "rot_at_rest",
 )  # fmt: skip
 _REFUSED: Final = "refused"
+#: Recovery cases that a start of this world can come to, and why the others cannot be seen here: B to G refuse
+#: (``refused``), and P and Q need a checkpoint older than the log's start, which a trim waits for.
+CASES: Final = ("A", "H", "I", "J", "K", "L", "M", "N", "O", _REFUSED)
+#: (fault, state) that cannot be.
+IMPOSSIBLE: Final = frozenset({("rot", "none"), ("rot_at_rest", "none")})
 
 
 def states_of(state: Any, durable: int) -> list[str]:
@@ -84,6 +89,25 @@ def table(counts: Mapping[str, int]) -> str:
     lines += ["", "state by recovery case", _row("", letters)]
     lines += [_row(state, [_sum(cells, None, state, letter) for letter in letters]) for state in STATES]
     return "\n".join(lines)
+
+
+def empty_cells(counts: Mapping[str, int]) -> list[str]:
+    """Cells that nothing has reached although something could."""
+    cells = [name.removeprefix("cover ").split(" | ") for name in counts if name.startswith("cover ")]
+    met = {(fault, state) for fault, state, _ in cells}
+    recovered = {letter for _, _, letter in cells}
+    after = {(state, letter) for fault, state, letter in cells if fault in ENDING}
+    faults = sorted({fault for fault, _ in met})
+    empty = [f"{fault} while {state}" for fault in faults for state in STATES if (fault, state) not in met]
+    empty = [cell for cell in empty if tuple(cell.split(" while ")) not in IMPOSSIBLE]
+    empty += [f"recovery {letter}" for letter in CASES[1:] if letter not in recovered]
+    empty += [
+        f"{state}, then {letter}"
+        for state in STATES[1:]
+        for letter in ("H", "L", "M", "N")
+        if (state, letter) not in after
+    ]
+    return empty
 
 
 def _sum(cells: Counter[tuple[str, str, str]], fault: str | None, state: str | None, letter: str | None) -> int:
