@@ -15,6 +15,7 @@ from halfmq.model import properties
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
+from halfmq.store.published import Published, read_published
 from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.world import DATA, HandClock, Life, Peer
 from tests.support.raw_client import Answer, property_string
@@ -84,6 +85,17 @@ class Book:
     #: Grows with each change.
     version: int = 0
 
+    def forget_answers(self) -> None:
+        """What was answered promises nothing: durability ``memory``, and the power failed. What was asked for may be there."""
+        for said in [*self.plains.values(), *(said for tx in self.txs.values() for said in tx.messages)]:
+            said.acked = None
+        for tx in self.txs.values():
+            tx.verdict, tx.checks = None, 0
+        self.topics = dict.fromkeys(self.topics, False)
+        self.deleted_topics = dict.fromkeys(self.deleted_topics, False)
+        self.pulled = {}
+        self.version += 1
+
     def queues(self) -> set[tuple[str, int]]:
         said = [*self.plains.values(), *(said for tx in self.txs.values() for said in tx.messages)]
         return {(one.topic, one.queue) for one in said}
@@ -143,6 +155,24 @@ class House:
         store = self.life.broker._store
         assert store is not None
         return store.recovery.case.letter
+
+    @property
+    def recovered_end(self) -> int:
+        """Where the log ended when this life began."""
+        store = self.life.broker._store
+        assert store is not None
+        return store.recovery.end
+
+    @property
+    def redo_from(self) -> int:
+        store = self.life.broker._store
+        assert store is not None
+        return store.redo_from
+
+    def published(self) -> int:
+        """The position below which readers beside the broker, as Spark, read at this moment."""
+        page = read_published(self.disk, DATA / "shard-0" / "published")
+        return page.position if isinstance(page, Published) and not page.rebuilding else 0
 
     @property
     def settings(self) -> BrokerSettings:

@@ -122,6 +122,22 @@ def _with_two_undecided(house: House) -> None:
     _prepared(house, "u", 1, ROLLBACK)
 
 
+def _with_whole_batches_behind_a_gap(house: House) -> None:
+    """Of batches that were written and not synced, the power failed with the first one lost and the others kept."""
+    _with_undecided(3, COMMIT)(house)
+    end = house.life.state.log_end
+    for number in range(4):
+        house.plain(f"unanswered{number}", size=30)
+        house.life.loop.run_ready()
+        if number == 0:
+            first_end = house.life.state.log_end
+    house.disk.crash(keep=1.0)
+    file = house.disk.open(SHARD / "log" / f"{0:020d}.seg")
+    file.write(end, [bytes(first_end - end)])
+    file.sync()
+    house.disk.kill()
+
+
 def _with_derived_files_ahead_of_the_log(house: House) -> None:
     """Durability ``memory``: a power loss took the end of the log, and left what derived files had of it.
 
@@ -168,13 +184,13 @@ def _nearly_full_with_undecided(house: House) -> None:
 
 
 def _past_retention(house: House) -> None:
-    """Two segments and more; in the first an undecided transaction, one with several, and a message that waits."""
+    """Three segments and more, of which two go; in the first an undecided transaction, one with several, and a message that waits."""
     some_of_everything(house)
     _prepared(house, "old", 3)
     house.plain("much later", delay_level=5)
     house.settle()
-    _roll(house, "roll")
-    _roll(house, "again")
+    for name in ("roll", "again", "and-again"):
+        _roll(house, name)
 
 
 def _delayed_in_an_older_segment(house: House) -> None:
@@ -278,6 +294,43 @@ def _several_batches_in_one_sync(house: House) -> None:
     house.visible()
 
 
+def _fails_and_starts_again(
+    path_ends: str, kind: str, *, drop_cache: bool = False, **how: Any
+) -> Callable[[House], None]:
+    """The disk tells an error, the broker stops; what is on the disk nobody knows. Then it starts again."""
+
+    def act(house: House) -> None:
+        house.disk.failed_sync_keeps_share = 0.0
+        house.plain("p0")
+        house.settle()
+        house.disk.fail(kind, path_ends=path_ends, **how)
+        house.plain("p1", size=5_000)  # more sectors than the next start writes anew by chance
+        house.end("t")
+        house.settle()
+        assert house.life.broker.failed.done(), "nothing failed"
+        assert house.book.txs["t"].verdict is None, "it was answered"
+        house.disk.kill(drop_cache=drop_cache)
+        house.start()
+
+    return act
+
+
+def _checkpoint_that_fails(path_ends: str, kind: str) -> Callable[[House], None]:
+    """A file that a checkpoint syncs cannot be synced: the one before stands, and the broker stops."""
+
+    def act(house: House) -> None:
+        house.disk.failed_sync_keeps_share = 0.0
+        house.plain("p0")
+        house.settle()
+        house.disk.fail(kind, path_ends=path_ends)
+        _take_checkpoint(house)
+        assert house.life.broker.failed.done(), "nothing failed"
+        house.disk.kill()
+        house.start()
+
+    return act
+
+
 def _checkpoint_while_messages_come(house: House) -> None:
     """The state is taken, more is written, then the snapshot is."""
     maintenance = house.life.broker._maintenance
@@ -298,6 +351,11 @@ def _go_on_in_the_next_segment(house: House) -> None:
         house.plain(f"next{number}", size=2_000)
         house.settle()
     assert house.life.state.log_end // SEGMENT_BYTES == here + 1, "the log did not roll"
+
+
+def _start_and_roll(house: House) -> None:
+    house.start()
+    _roll(house, "roll")
 
 
 def _roll_and_checkpoint(house: House) -> None:
@@ -428,7 +486,14 @@ SCRIPTS = (
     Script("delayed release", _delayed, _release, {}),
     Script("delayed release from an older segment", _delayed_in_an_older_segment, _release, {}),
     Script("commit, durability memory", _with_undecided(3, COMMIT), _end, _MEMORY),
+    Script("first start and roll, durability memory", nothing, _start_and_roll, _MEMORY),
     Script("roll and checkpoint, durability memory", _nearly_full_segment, _roll_and_checkpoint, _MEMORY),
+    Script("log sync fails, the cache stays", _with_undecided(3, COMMIT), _fails_and_starts_again(".seg", "sync"), {}),
+    Script("log sync fails, the cache is dropped", _with_undecided(3, COMMIT), _fails_and_starts_again(".seg", "sync", drop_cache=True), {}),
+    Script("log write fails", _with_undecided(3, COMMIT), _fails_and_starts_again(".seg", "write", short=True), {}),
+    Script("queue write fails", _with_undecided(3, COMMIT), _fails_and_starts_again(".q", "write", short=True), {}),
+    Script("sync of a queue fails in a checkpoint", _with_two_checkpoints, _checkpoint_that_fails(".q", "sync"), {}),
+    Script("sync of a snapshot fails", _with_two_checkpoints, _checkpoint_that_fails(".new", "sync"), {}),
     Script("drain", some_of_everything, _drain, {"drain_ms": 20}),
     Script("restart, log only", _killed(_without_checkpoint), start, {}),
     Script("restart, torn tail, log only", _with_a_torn_tail(_without_checkpoint), start, {}),
@@ -438,6 +503,7 @@ SCRIPTS = (
     Script("restart, torn tail, snapshots gone", _without(_with_a_torn_tail(_with_two_checkpoints), "shard-0/snapshots"), start, {}),
     Script("restart, queues gone", _without(_killed(_with_two_checkpoints), "shard-0/queues"), start, {}),
     Script("restart, derived files ahead of the log", _with_derived_files_ahead_of_the_log, start, _MEMORY),
+    Script("restart, whole batches behind a gap", _with_whole_batches_behind_a_gap, start, {}),
     Script("restart, torn tail, two segments", _with_a_torn_tail(_with_halves_in_an_older_segment), start, {}),
 )  # fmt: skip
 

@@ -31,6 +31,8 @@ class Point(NamedTuple):
     book: Book
     now_ms: int
     site: Site | None
+    #: What readers beside the broker may have read.
+    published: int
 
     @property
     def name(self) -> str:
@@ -85,7 +87,10 @@ class _Recorder:
             house.collect()
         if self._copied[0] != house.book.version:
             self._copied = (house.book.version, book_copy(house.book))
-        self.points.append(Point(self._script, operation, when, fork, self._copied[1], house.clock.now_ms, self._site))
+        published = house.published()
+        self.points.append(
+            Point(self._script, operation, when, fork, self._copied[1], house.clock.now_ms, self._site, published)
+        )
 
 
 def points_of(

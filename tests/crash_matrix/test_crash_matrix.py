@@ -1,12 +1,13 @@
 """Every script of the matrix, what it reaches, and the proof that it can fail. More dice: ``python -m tests.crash_matrix``."""
 
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from tests.crash_matrix.call_sites import call_sites
-from tests.crash_matrix.matrix import KILL, LOSSES, NOTHING_KEPT, by_dice, go_through, letter_of
-from tests.crash_matrix.operations import SCRIPTS, Script
+from tests.crash_matrix.matrix import KILL, LOSSES, NOTHING_KEPT, by_dice, go_through, letter_of, lost, reopened
+from tests.crash_matrix.operations import SCRIPTS, SHARD, Script
 from tests.crash_matrix.points import REST, Point, points_of
 
 #: Places that change the disk and that no script comes to, with the reason.
@@ -36,8 +37,7 @@ def test_every_crash_keeps_the_promises(script: Script) -> None:
     operations = tally.operations[script.name]
     assert operations >= 4
     # Before and after each operation, with each loss.
-    losses = len(LOSSES) if script.survives_power_loss else 1
-    assert sum(tally.rows.values()) >= 2 * operations * losses
+    assert sum(tally.rows.values()) >= 2 * operations * len(LOSSES)
     assert sum(tally.runs.values()) >= operations // 2
 
 
@@ -73,6 +73,17 @@ def test_every_kind_of_disk_operation_is_among_them() -> None:
 def test_recoveries_take_every_case_that_a_crash_can_leave() -> None:
     letters = {letter_of(point, loss) for point in enumerated()[::2] for loss in (KILL, NOTHING_KEPT, by_dice(1))}
     assert letters == CASES_OF_CRASHES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["first checkpoint and snapshot", "next checkpoint and snapshot"])
+def test_a_checkpoint_that_is_done_is_used_whatever_is_lost(name: str) -> None:
+    done = points_of(BY_NAME[name])[-1]
+    newest = max(int(Path(file).stem) for file in done.disk.list(SHARD / "snapshots"))
+    for loss in (*LOSSES, *(by_dice(seed) for seed in range(2, 30))):
+        house = reopened(done, lost(done, loss))
+        house.start()
+        assert (house.letter, house.redo_from) == ("H", newest), loss
 
 
 @pytest.mark.slow

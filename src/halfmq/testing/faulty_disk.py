@@ -262,12 +262,15 @@ class FaultyDisk:
         self._used = sum(len(inode.claimed) for inode in self._inodes()) * BLOCK_BYTES
         self._new_life()
 
-    def kill(self) -> None:
-        """The process dies, the machine does not: open files and locks are gone, what was written stays unsynced."""
+    def kill(self, *, drop_cache: bool | None = None) -> None:
+        """The process dies, the machine does not: open files and locks are gone, what was written stays unsynced.
+
+        ``drop_cache``: whether what a failed sync lost shows from now on; None: the dice choose for each file.
+        """
         self.faults["kill"] += 1
         for inode in self._inodes():
             inode.forget_maps()
-            if inode.lost and self.dice.random() < 0.5:
+            if inode.lost and (self.dice.random() < 0.5 if drop_cache is None else drop_cache):
                 inode.drop_cache()
                 self.faults["cache dropped"] += 1
         self._new_life()

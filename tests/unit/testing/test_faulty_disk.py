@@ -195,6 +195,11 @@ def test_a_killed_process_may_find_that_the_cache_dropped_what_a_failed_sync_los
         disk.kill()
         seen.add((disk.content(HOME / "a"), disk.faults["cache dropped"]))
     assert seen == {(b"new", 0), (b"old", 1)}
+    for drop, left in ((True, b"old"), (False, b"new")):
+        disk = disk_with_home()
+        failed_sync(0.0)(disk)
+        disk.kill(drop_cache=drop)
+        assert disk.content(HOME / "a") == left
 
 
 def test_a_full_disk_says_so_and_a_removed_file_gives_room() -> None:
