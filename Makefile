@@ -58,7 +58,7 @@ test-fast: $(READY)
 
 test: lint types layers
 	$(BIN)/python -m pytest -n 2 --dist loadscope
-	$(BIN)/python -m tests.simulation --new --seconds $(SIMULATION_SECONDS) --processes 2
+	$(BIN)/python -m tests.simulation --new --brief --seconds $(SIMULATION_SECONDS) --processes 2
 
 bench: $(READY)
 	@mkdir -p build/bench

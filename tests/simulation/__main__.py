@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--story", action="store_true")
     parser.add_argument("--until-red", action="store_true", help="stop at the first violation")
+    parser.add_argument("--brief", action="store_true", help="only the figures")
     parser.add_argument("--json", action="store_true", help="the last line is JSON")
     parser.add_argument("--record", type=Path, nargs="?", const=record.RECORD, metavar="FILE")
     parser.add_argument("--show-record", action="store_true")
@@ -83,7 +84,7 @@ def many(arguments: argparse.Namespace) -> int:
         first += step
         if not arguments.seconds or time.monotonic() - began > arguments.seconds or (total.red and arguments.until_red):
             break
-    if arguments.seconds and not arguments.json:
+    if arguments.brief:
         print(total.figures())
     elif arguments.json:
         found = {"seed": total.red[0].seed, "violation": total.red[0].violation} if total.red else {}
