@@ -24,7 +24,7 @@ from tests.compat.toolchain import VERSIONS, client_classpath
 from tests.soak.plan import Plan
 from tests.soak.planted import BUGS
 from tests.soak.processes import CHECKOUT, ProcessFailed
-from tests.soak.record import Broken, Kill, Record, Round, Summary, read_lines
+from tests.soak.record import Broken, Kill, Record, Round, SetAside, Summary, read_lines
 from tests.soak.round import Settings, run_round, save_differences
 from tests.soak.small_disk import CannotMount, SmallDisk
 from tests.support.ports import free_port
@@ -54,7 +54,11 @@ def arguments() -> argparse.Namespace:
         "--keep", action="store_true", help="keep what the rounds leave, also of those without difference"
     )
     parser.add_argument("--bug", choices=BUGS, default="", help="plant a bug into the broker: the soak must go red")
+    parser.add_argument("--set-aside", type=int, metavar="ROUND", help="do not count this round; nothing is run")
+    parser.add_argument("--because", default="", help="why: the fault of the soak that made it red")
     asked = parser.parse_args()
+    if asked.set_aside is not None and not asked.because:
+        parser.error("--set-aside needs --because")
     asked.record = (asked.record or asked.directory / RECORD).absolute()
     asked.record.parent.mkdir(parents=True, exist_ok=True)
     return asked
@@ -62,6 +66,10 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     asked = arguments()
+    if asked.set_aside is not None:
+        Record(asked.record).write(SetAside(round=asked.set_aside, because=asked.because))
+        show(Console(), Summary(read_lines(asked.record)))
+        return 0
     # Ended from outside it still ends everybody, and unmounts what it mounted.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console()
@@ -193,6 +201,8 @@ def show(console: Console, total: Summary) -> None:
         f"committed, {rolled_back:,} rolled back, {messages:,} messages, {total.differences} differences",
         highlight=False,
     )
+    for one in total.set_aside:
+        console.print(f"round {one.round} is set aside: {one.because}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The record of a soak: one line of JSON for each kill and for each round; a later run goes on where it ends.
 
 The kills of a round count only with its own line, which is written after its check: those of a round that was broken off
-stand in the file and are not counted. A round that broke by itself is a difference.
+stand in the file and are not counted. A round that broke by itself is a difference. Nothing is ever taken out.
 """
 
 from collections import Counter
@@ -75,7 +75,17 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="b
     why: str
 
 
-Line = Kill | Round | Broken
+class SetAside(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="set_aside"):
+    """Somebody found that a round was red through a fault of the soak itself: neither its kills nor its differences count.
+
+    Its lines stay where they are.
+    """
+
+    round: int
+    because: str
+
+
+Line = Kill | Round | Broken | SetAside
 
 
 class Record:
@@ -103,8 +113,10 @@ class Summary:
 
     def __init__(self, lines: Iterator[Line]) -> None:
         everything = list(lines)
-        self.rounds = [line for line in everything if isinstance(line, Round)]
-        self.broken = [line for line in everything if isinstance(line, Broken)]
+        self.set_aside = [line for line in everything if isinstance(line, SetAside)]
+        aside = {one.round for one in self.set_aside}
+        self.rounds = [line for line in everything if isinstance(line, Round) and line.round not in aside]
+        self.broken = [line for line in everything if isinstance(line, Broken) and line.round not in aside]
         finished = {one.round for one in self.rounds}
         self.kills = [line for line in everything if isinstance(line, Kill) and line.round in finished]
         self.next_round = max((line.round for line in everything), default=-1) + 1

@@ -83,16 +83,19 @@ class Watcher:
             writer.write(b"".join(self._pull(number) for number in range(len(self._queues))))
             idle = 0
             events: list[Seen] = []
-            for _ in self._queues:
-                async with asyncio.timeout(10):  # the broker may be paused; a new connection is no harm
-                    length = int.from_bytes(await reader.readexactly(4), "big")
-                    rest = await reader.readexactly(length)
-                body_at = 4 + int.from_bytes(rest[1:4], "big")
-                answer = _decode(rest[4:body_at])
-                idle += not self._look_at(self._queues[answer.opaque], answer, rest[body_at:], events)
-            if events:
-                self._notes.write(*events)
-                self._counter.add()
+            try:
+                for _ in self._queues:
+                    async with asyncio.timeout(10):  # the broker may be paused; a new connection is no harm
+                        length = int.from_bytes(await reader.readexactly(4), "big")
+                        rest = await reader.readexactly(length)
+                    body_at = 4 + int.from_bytes(rest[1:4], "big")
+                    answer = _decode(rest[4:body_at])
+                    idle += not self._look_at(self._queues[answer.opaque], answer, rest[body_at:], events)
+            finally:
+                # Also when the broker dies between two answers: what came is not asked for again.
+                if events:
+                    self._notes.write(*events)
+                    self._counter.add()
             if idle < len(self._queues):
                 self._save()
             elif stopping:
