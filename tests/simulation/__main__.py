@@ -14,9 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-from tests.simulation import breakages, coverage, record
+from tests.simulation import breakages, coverage, logged_bugs, record
 from tests.simulation.chronicle import line
-from tests.simulation.chunks import CHUNK, Sum, quiet, run_many
+from tests.simulation.chunks import CHUNK, Sum, run_many
 from tests.simulation.run import run_seed
 from tests.simulation.swarm import draw
 
@@ -53,13 +53,12 @@ def main() -> None:
 
 
 def one(seed: int, breakage: str, story: bool) -> int:
-    quiet()
+    logged_bugs.listen(logging.INFO if story else logging.ERROR)
     print(f"seed {seed}: {draw(seed)}")
     if story:
         logging.basicConfig(
             level=logging.INFO, stream=sys.stdout, format="           %(name)s %(levelname)s %(message)s"
         )
-        logging.getLogger("halfmq").setLevel(logging.INFO)
     result = run_seed(seed, breakage, (lambda event: print(line(event))) if story else None)
     for text in result.story:
         print(text)

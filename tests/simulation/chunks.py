@@ -2,7 +2,6 @@
 
 import gc
 import hashlib
-import logging
 import multiprocessing
 import statistics
 import time
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
+from tests.simulation import logged_bugs
 from tests.simulation.run import Result, run_seed
 
 #: Histories between two collections of what is left of them.
@@ -32,13 +32,8 @@ class Chunk(NamedTuple):
     digest: str
 
 
-def quiet() -> None:
-    """What the broker and clients say of faults is expected, and costs time."""
-    logging.getLogger("halfmq").setLevel(logging.CRITICAL + 1)
-
-
 def run_chunk(first: int, count: int, breakage: str = "", until_red: bool = False) -> Chunk:
-    quiet()
+    logged_bugs.listen()
     began = time.process_time()
     counts: Counter[str] = Counter()
     events: list[int] = []

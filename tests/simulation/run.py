@@ -19,7 +19,7 @@ from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history import check_events
 from halfmq.testing.history.events import AnyEvent, Fault, Settled
 from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
-from tests.simulation import breakages, closing
+from tests.simulation import breakages, closing, logged_bugs
 from tests.simulation.broker_host import BrokerHost
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.consumers import GroupConsumer, Watcher
@@ -273,8 +273,12 @@ def run_seed(seed: int, breakage: str = "", listener: Callable[[AnyEvent], None]
         run.chronicle.listeners.append(listener)
     violation = ""
     story: list[str] = []
+    logged_bugs.listen(logging.getLogger("halfmq").level or logging.ERROR)
     try:
         run.go()
+        for text, bug in logged_bugs.taken():
+            bug.add_note(text)
+            raise bug
     except Violation as error:
         violation = f"seed {seed}: {error}"
         story = run.chronicle.about(error.tx)
@@ -285,6 +289,7 @@ def run_seed(seed: int, breakage: str = "", listener: Callable[[AnyEvent], None]
         violation = f"seed {seed}: {type(error).__name__}: {error}"
     finally:
         run.end()
+        logged_bugs.taken()
     faults = sum(count for name, count in run.counts.items() if name.startswith("fault "))
     result = Result(seed, run.chronicle.trace_hash(), len(run.chronicle.events), faults, run.counts, violation, story)
     del run

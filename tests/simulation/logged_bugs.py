@@ -1,0 +1,42 @@
+"""Bugs that the program survives and only logs: a handler that raised, a decision that broke, a task that ended.
+
+Errors of the environment and of the application's own code are logged too, and are no bugs: what is counted as one comes
+with an exception of another kind.
+"""
+
+import logging
+from typing import Final
+
+from tests.simulation.machine import Expected
+
+_NO_BUGS: Final = (OSError, *Expected)
+
+
+class _Collector(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.bugs: list[tuple[str, BaseException]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, _NO_BUGS):
+            self.bugs.append((f"{record.name}: {record.getMessage()}", error))
+
+
+_collector = _Collector()
+
+
+def listen(level: int = logging.ERROR) -> None:
+    """Once for a process. What broker and clients say of faults is expected and costs time: only errors are looked at."""
+    logger = logging.getLogger("halfmq")
+    logger.setLevel(level)
+    if _collector not in logger.handlers:
+        logger.addHandler(_collector)
+        logger.propagate = level < logging.ERROR
+
+
+def taken() -> list[tuple[str, BaseException]]:
+    """What was logged since the last call."""
+    found = list(_collector.bugs)
+    _collector.bugs.clear()
+    return found
