@@ -289,7 +289,7 @@ class Faults:
 
     def segment_lost(self) -> None:
         host = self.run.host
-        if host.serves and host.broker is not None and host.broker._maintenance is not None:
+        if host.serves and host.broker is not None and host.broker._maintenance is not None and self._syncs_matter:
             redo_from = host.broker._maintenance._checkpoint_at
             self._states_now()
             host.kill()
