@@ -186,9 +186,8 @@ class CheckFetcher:
         self._group = group
         self._listener = listener
         self._checks = min(checks, limits.FEEDBACK_CHECKS_MAX)
+        #: By broker; that of one that hands out no checks has ended, and is not begun anew.
         self._loops: dict[Address, asyncio.Task[None]] = {}
-        #: Brokers that hand out none.
-        self.without: set[Address] = set()
 
     async def run(self) -> None:
         """Until cancelled. One loop for each broker; new ones are found within seconds."""
@@ -197,7 +196,7 @@ class CheckFetcher:
                 brokers = set(self._plumbing.router.brokers().values())
                 for address in [address for address in self._loops if address not in brokers]:
                     self._loops.pop(address).cancel()
-                for address in brokers - self._loops.keys() - self.without:
+                for address in brokers - self._loops.keys():
                     self._loops[address] = asyncio.get_running_loop().create_task(self._loop(address))
                 await asyncio.sleep(_LOOK_S)
         finally:
@@ -214,7 +213,6 @@ class CheckFetcher:
                 fetched = await fetch(self._plumbing, self._group, address, checks_max=room, wait_s=WAIT_S)
             except UnsupportedCombination as error:
                 log.warning("%s", error)
-                self.without.add(address)
                 return
             except HalfmqError as error:
                 log.debug("%s", error)
