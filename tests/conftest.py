@@ -12,6 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 FIRST = (
     "tests/crash/test_kill_nine.py",
     "tests/soak/test_soak.py",
+    "tests/compat/test_stock_history.py",
     "tests/compat/test_stock_broker.py",
     "tests/compat/test_stock_control.py",
     "tests/compat/test_java_client.py",
@@ -20,6 +21,8 @@ FIRST = (
     "tests/crash/",
     "tests/scenarios/",
     "tests/properties/",
+    "tests/unit/testing/history/test_planted_violations.py",
+    "tests/crash_matrix/",
     "tests/simulation/",
 )
 #: One Spark session for all of these.
@@ -27,6 +30,7 @@ TOGETHER = ("tests/spark/",)
 SPREAD = (
     "tests/compat/test_java_client.py::test_a_thousand_transactions_have_one_outcome_each",
     "tests/compat/test_stock_broker.py",
+    "tests/compat/test_stock_history.py",
     "tests/demo/",
     "tests/simulation/test_power_loss.py",
 )

@@ -19,7 +19,7 @@ from halfmq.wire.remoting.header import Request, decode, encode_request
 from tests.compat.toolchain import stock_classpath
 from tests.support.ports import HOST, free_port
 
-START_SECONDS = 60
+START_SECONDS = 120
 STOP_SECONDS = 20
 #: What mapped files need on Java 9 and later; Java 8 does not know these options.
 _OPENS = (
