@@ -8,6 +8,7 @@ from typing import Any
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
 
+from halfmq.core.decision import SendCheck
 from halfmq.model import properties as props
 from halfmq.model.settings import BrokerSettings
 from halfmq.store.group_flush import HandFlush, Job
@@ -173,6 +174,22 @@ async def test_a_connection_is_in_a_bounded_number_of_groups(tmp_path: Path) -> 
             await client.heartbeat("me", producers=[f"G{number}" for number in range(start, start + 512)])
         assert "1024 groups" in ((await fetch(client)).remark or "")
         assert halves(await fetch(client, 0, group="G7")) == []
+
+
+async def test_what_comes_too_late_for_its_poll_is_neither_pushed_nor_counted(tmp_path: Path) -> None:
+    settings = BrokerSettings(check_immunity_ms=50, check_answer_ms=60_000)
+    async with serving(tmp_path, settings=settings) as running:
+        client = await running.client()
+        await client.half("T", b"one", unique=ONE)
+        (one,) = halves(await fetch(client))
+        group = running.state.producer_groups["P"]
+        (connection,) = group.pollers
+        late = SendCheck(connection, "P", ONE, one.message.queue_offset, one.log_offset, one.log_offset, 1)
+        running.broker._checks.send(late)
+        await asyncio.sleep(0.05)
+        assert client.pushes.empty()
+        assert group.undecided[ONE].checks == 0
+        assert len(halves(await fetch(client))) == 1
 
 
 class Hand:
