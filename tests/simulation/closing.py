@@ -163,15 +163,12 @@ def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None) -
 
 
 def read_log(host: BrokerHost, chronicle: Chronicle) -> None:
-    """All that the log holds, as ``Logged``; and Recovery: snapshot and redo give what the log alone gives."""
+    """All that the log holds, as ``Logged``; and, each second seed, what a start from all files comes to beside it."""
     records: list[Any] = []
     alone = redo(host, copy_of(host.disk, log_only=True), records)
-    both = redo(host, copy_of(host.disk, log_only=False))
-    chronicle.counts["look recovery"] += 1
-    if durable_digest(alone) != durable_digest(both):
-        difference = [name for name, value in durable_digest(both).items() if durable_digest(alone)[name] != value]
-        raise Violation(f"Recovery: snapshot and redo differ from the log alone in {difference}")
-    invariants.check(both)
+    invariants.check(alone)
+    if host.swarm.seed % 2 == 0:
+        _compare_recoveries(host, chronicle, alone)
     names = {topic.topic_id: topic.name for topic in alone.topics_by_id.values()}
     last_time = 0
     for batch, record in records:
@@ -179,6 +176,16 @@ def read_log(host: BrokerHost, chronicle: Chronicle) -> None:
             raise Violation(f"Time: the batch at {batch.offset} is older than the one before")
         last_time = batch.broker_time_ms
         chronicle.note(_logged(record, names, chronicle.now_us))
+
+
+def _compare_recoveries(host: BrokerHost, chronicle: Chronicle, alone: Any) -> None:
+    """With the snapshots, the checkpoint and the derived files that lie there now."""
+    from_log = durable_digest(alone)
+    from_all = durable_digest(redo(host, copy_of(host.disk, log_only=False)))
+    chronicle.counts["look recovery"] += 1
+    if from_log != from_all:
+        difference = [name for name, value in from_all.items() if from_log[name] != value]
+        raise Violation(f"Recovery: snapshot and redo differ from the log alone in {difference}")
 
 
 def _logged(record: Any, names: dict[int, str], now_us: int) -> Logged:

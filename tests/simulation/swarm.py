@@ -80,7 +80,7 @@ def draw(seed: int) -> Swarm:
     workers = dice.choice((1, 2, 3))
     work_ms = dice.choice((2_500, 4_000, 6_000))
     # So many things are begun, about; each is some ten events.
-    begun = dice.choice((50, 70, 90))
+    begun = dice.choice((45, 60, 80))
     think_ms = work_ms * (producers * workers + stock_producers) // begun
     return Swarm(
         seed=seed,
