@@ -1,14 +1,8 @@
 """A half that the disk damaged: what it may cost the other transactions of its group."""
 
-import pytest
 from tests.peer_bugs.stage import LOG, SECOND, Stage
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="nobody can be asked about a damaged half, and that counts as a producer who was not reached: it is asked nothing "
-    "more before its next heartbeat, up to 30 s late",
-)
 def test_damaged_half_does_not_delay_the_checks_of_others() -> None:
     """Goal: promise 7, a check leaves when the immunity is over. Method: two producers, a damaged half that is due, and then
     another transaction, whose check must come 6 s after it was prepared."""

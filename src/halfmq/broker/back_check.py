@@ -45,17 +45,17 @@ class BackCheck:
         self._missed: dict[int, dict[str, str]] = {}
 
     def send(self, check: SendCheck) -> None:
-        if self._leaves(check):
+        half = self._half(check)
+        if self._leaves(check, half):
             if self._pump.state.policies:
                 left = CheckLeft(check.group, check.tx_id, check.checks, self._time.now_ms())
                 apply_session(self._pump.state, left)
             return
-        if check.connection in self._gateway.connections:
+        if half is not None and check.connection in self._gateway.connections:
             self._remember(check)
-        self._pump.submit(CheckNotSent(check.group, check.tx_id), _nothing)
+        self._pump.submit(CheckNotSent(check.group, check.tx_id, half is None), _nothing)
 
-    def _leaves(self, check: SendCheck) -> bool:
-        half = self._half(check)
+    def _leaves(self, check: SendCheck, half: bytes | None) -> bool:
         if self._feedback.expects(check):
             return self._feedback.add(check, None if half is None else with_check_times(half, check.checks))
         group = self._pump.state.producer_groups.get(check.group)

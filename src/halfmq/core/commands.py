@@ -148,10 +148,12 @@ class CommitOffset(NamedTuple):
 
 
 class CheckNotSent(NamedTuple):
-    """The connection was gone when the check should have left: it is not counted."""
+    """The check did not leave: it is not counted."""
 
     group: str
     tx_id: str
+    #: The half cannot be read, so nobody can be asked about it; no fault of the connection that was to be asked.
+    unreadable: bool = False
 
 
 class ResolveTransaction(NamedTuple):

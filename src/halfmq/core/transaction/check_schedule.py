@@ -219,15 +219,18 @@ def due_sooner(state: State, known: Undecided, now_ms: int) -> tuple[Record, ...
 def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> Decision:
     """Nobody was reached: the check does not count, and another member is asked at once, or whoever connects next.
 
-    The connection that failed is not asked again before it registers again.
+    The connection that failed is not asked again before it registers again. Where the half cannot be read, no connection
+    failed: the next try comes when it was due in any case.
     """
     group = state.producer_groups.get(command.group)
     known = group.undecided.get(command.tx_id) if group is not None else None
     if group is None or known is None or known.next_check_at_ms >= SET_ASIDE_MS:
         return DONE
     _, connection = group.in_flight.pop(command.tx_id, (0, 0))
-    group.members.pop(connection, None)  # one that fetches is not: it may have come anew since
+    if not command.unreadable:
+        group.members.pop(connection, None)  # one that fetches is not: it may have come anew since
     checks = max(0, known.checks - 1)
+    due_ms = known.next_check_at_ms if command.unreadable else now_ms
     record = Checked(
         next_offset(state),
         checked_size(known.group, known.tx_id),
@@ -235,7 +238,7 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
         known.tx_id,
         known.halves[0].half_index,
         checks,
-        max(known.immune_until_ms, now_ms),
+        max(known.immune_until_ms, due_ms),
     )
     return Decision((record,), Done())
 

@@ -219,6 +219,20 @@ def test_a_check_that_reached_nobody_waits_for_a_producer_when_there_is_no_other
     assert [again.checks for again in log.checks_after(0)] == [1]
 
 
+def test_a_half_that_cannot_be_read_is_not_counted_and_no_fault_of_the_producer() -> None:
+    log = with_producer(1)
+    log.do(half("T1"))
+    (asked,) = log.checks_after(6_100)
+    due_ms = log.state.producer_groups["PG"].undecided["T1"].next_check_at_ms
+    log.do(CheckNotSent("PG", "T1", unreadable=True))
+    group = log.state.producer_groups["PG"]
+    assert asked.connection in group.members
+    assert (group.undecided["T1"].checks, group.undecided["T1"].next_check_at_ms) == (0, due_ms)
+    log.do(half("T2"))
+    assert [check.tx_id for check in log.checks_after(6_100)][-1] == "T2"
+    check(log.state)
+
+
 def test_a_check_not_sent_about_a_settled_transaction_is_nothing() -> None:
     log = with_producer()
     reply = log.do(half("T1"))
