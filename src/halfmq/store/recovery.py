@@ -74,7 +74,7 @@ def find_out(files: SegmentFiles, checkpoints: Sequence[CheckpointFound]) -> Rec
         evidence = Evidence(Log.GAP, state, Front.BASE, Tail.CORRUPT)
         return _decided(files, evidence, CorruptInterior(*missing, durable), durable, epoch)
     if state is Checkpoint.USABLE and not scan.batch_ends_at(redo_from):
-        at = files.path(max(0, redo_from - 1) // files.segment_bytes)
+        at = files.path((redo_from - 1) // files.segment_bytes)
         damage = CorruptInterior(redo_from, at, "no whole batch ends where the checkpoint was taken", durable)
         evidence = Evidence(Log.WHOLE, Checkpoint.PAST_END, Front.BASE, Tail.CORRUPT)
         return _decided(files, evidence, damage, durable, epoch)

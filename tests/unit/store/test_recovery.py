@@ -6,11 +6,12 @@ import pytest
 from tests.support import log_records as make
 
 from halfmq.errors import StoreDamaged, StoreFull
+from halfmq.store import segment as segment_module
 from halfmq.store.log_scan import Batch, LogScan
 from halfmq.store.recovery import CheckpointFound, find_out, settle
 from halfmq.store.recovery_cases import Act
 from halfmq.store.segment import SegmentFiles, segment_name
-from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
+from halfmq.testing.faulty_disk import FaultyDisk, Operation, PowerLost
 
 HOME = Path("/store/log")
 
@@ -30,8 +31,28 @@ class Store:
                 self.under.log.sync(self.under.log.end)
         return self
 
+    def fill_up(self) -> "Store":
+        """A batch that ends exactly with the segment."""
+        start = self.under.log.end
+        room = -start % make.SEGMENT
+        fillers = (make.group_set(filler=b"x" * length) for length in range(room - 120, room))
+        full = next(one for one in fillers if make.end_of(make.laid_out(start, [one])) == start + room)
+        self.ends.append(self.under.append(full))
+        self.under.log.sync(self.under.log.end)
+        return self
+
     def files(self) -> SegmentFiles:
         return SegmentFiles(self.disk, HOME, make.SEGMENT)
+
+    def settled(self, *checkpoints: CheckpointFound, rewrite: bool) -> list[Operation]:
+        """Recover once, and tell every operation of it."""
+        done: list[Operation] = []
+        files = self.files()
+        found = find_out(files, checkpoints)
+        self.disk.before = done.append
+        settle(self.disk, files, found, rewrite=rewrite)
+        self.disk.before = None
+        return done
 
     def starts(self, *checkpoints: CheckpointFound) -> tuple[str, int, int]:
         """(letter, redo from, end)."""
@@ -61,6 +82,10 @@ class Store:
         return [one.header.end for one in found if isinstance(one, Batch)]
 
 
+#: What each refusal ends with.
+REMEDY = "(nothing was changed; restore the named file from a backup, or start with a new directory)"
+
+
 def usable(position: int, epoch: int = 1) -> CheckpointFound:
     return CheckpointFound(position, epoch, True)
 
@@ -73,36 +98,74 @@ def test_a_first_start() -> None:
     disk = FaultyDisk()
     disk.make_directories(HOME)
     found = find_out(SegmentFiles(disk, HOME, make.SEGMENT), [])
-    assert (found.case.letter, found.case.act, found.end, found.epoch) == ("A", Act.START_EMPTY, 0, 0)
+    assert (found.case.letter, found.case.act) == ("A", Act.START_EMPTY)
+    assert (found.log_start, found.redo_from, found.end, found.durable_position, found.epoch) == (0, 0, 0, 0, 0)
+    assert (found.rolls, found.says) == ({}, "case A: first start")
 
 
 def test_b_the_log_is_gone_and_a_checkpoint_is_left() -> None:
     disk = FaultyDisk()
     disk.make_directories(HOME)
-    with pytest.raises(StoreDamaged, match=r"case B.*durable up to 4096"):
-        find_out(SegmentFiles(disk, HOME, make.SEGMENT), [usable(4096)])
+    for left, what in (
+        (usable(4096), "a checkpoint with its snapshot says the log was durable up to 4096"),
+        (unreadable(4096), "a checkpoint whose snapshot is missing or damaged says the log was durable up to 4096"),
+        (usable(0), "a checkpoint with its snapshot says the log was durable up to 0"),
+    ):
+        with pytest.raises(StoreDamaged) as caught:
+            find_out(SegmentFiles(disk, HOME, make.SEGMENT), [left])
+        case = "case B: the segment files are gone, a checkpoint is left"
+        assert str(caught.value) == f"the log in {HOME} is damaged ({case}): {what} {REMEDY}"
 
 
 def test_c_a_segment_before_the_snapshot_is_missing() -> None:
     store = Store().write(12, body_bytes=20_000)
     store.disk.remove(store.seg(1))
-    text = store.refused(usable(store.ends[-1]))
-    assert "case C" in text
-    assert str(store.seg(1)) in text
-    assert "the segment is missing" in text
+    what = f"{store.seg(1)} at log offset 65536: the segment is missing; the log was durable up to {store.ends[-1]}"
+    case = "case C: a segment is missing in the middle"
+    assert store.refused(usable(store.ends[-1])) == f"the log in {HOME} is damaged ({case}): {what} {REMEDY}"
 
 
 def test_c_a_segment_before_the_snapshot_is_too_short() -> None:
     store = Store().write(12, body_bytes=20_000)
     store.disk.put(store.seg(1), store.disk.content(store.seg(1))[:4096])
-    assert "has 4096 bytes instead of 65536" in store.refused(usable(store.ends[-1]))
+    why = f"{store.seg(1)} at log offset 65536: the segment has 4096 bytes instead of 65536"
+    assert why in store.refused(usable(store.ends[-1]))
+
+
+def test_c_the_segment_that_a_snapshot_ends_in_counts_to_its_last_byte() -> None:
+    """A snapshot taken where a segment is full needs that segment and not the one behind it."""
+    store = Store().write(1).fill_up()
+    assert store.ends[-1] == make.SEGMENT
+    assert store.starts(usable(make.SEGMENT)) == ("H", make.SEGMENT, make.SEGMENT)
+    store.write(2, body_bytes=20_000).fill_up()
+    assert store.ends[-1] == 2 * make.SEGMENT
+    store.write(1)
+    store.disk.remove(store.seg(1))
+    assert f"{store.seg(1)} at log offset 65536" in store.refused(usable(2 * make.SEGMENT))
+
+
+def test_few_segments_are_open_while_those_before_a_snapshot_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_module, "OPEN_SEGMENTS_MAX", 4)
+    store = Store().write(16, body_bytes=40_000)
+    files = store.files()
+    assert find_out(files, [usable(store.ends[-1])]).case.letter == "H"
+    assert len(files.numbers()) >= 16
+    assert len(files.opened) <= 6
 
 
 def test_d_the_checkpoint_is_newer_than_the_log() -> None:
     store = Store().write(4)
-    text = store.refused(usable(store.ends[-1] + 800))
-    assert "case D" in text
-    assert f"at log offset {store.ends[-1] + 800}" in text
+    at = store.ends[-1] + 800
+    what = f"{store.seg(0)} at log offset {at}: no whole batch ends where the checkpoint was taken"
+    case = "case D: the checkpoint is newer than the log"
+    expected = f"the log in {HOME} is damaged ({case}): {what}; the log was durable up to {at} {REMEDY}"
+    assert store.refused(usable(at)) == expected
+
+
+def test_d_the_file_of_a_checkpoint_at_the_end_of_a_segment_is_that_segment() -> None:
+    store = Store().write(8, body_bytes=20_000)
+    assert f"{store.seg(0)} at log offset {make.SEGMENT}" in store.refused(usable(make.SEGMENT))
+    assert f"{store.seg(1)} at log offset {make.SEGMENT + 8}" in store.refused(usable(make.SEGMENT + 8))
 
 
 def test_d_the_log_behind_the_checkpoint_is_damaged() -> None:
@@ -112,13 +175,24 @@ def test_d_the_log_behind_the_checkpoint_is_damaged() -> None:
 
 
 def test_e_a_trimmed_log_whose_first_segment_has_no_base() -> None:
+    case = "case E: the oldest segment does not begin with a base, and no snapshot can stand in"
     store = Store().write(12, body_bytes=20_000)
     store.under.log.trim(make.SEGMENT)
     store.disk.put(store.seg(1), bytes(make.SEGMENT))
-    text = store.refused()
-    assert "case E" in text
-    assert str(make.SEGMENT) in text
+    what = f"{store.seg(1)} at log offset {make.SEGMENT}: no batch begins here"
+    durable = f"the log was durable up to {store.ends[-2]}"
+    assert store.refused() == f"the log in {HOME} is damaged ({case}): {what}; {durable} {REMEDY}"
     assert store.starts(usable(store.ends[-1]))[0] == "H", "a snapshot can stand in"
+
+
+@pytest.mark.parametrize("content", [bytes(make.SEGMENT), b"\x01" + bytes(make.SEGMENT - 1)])
+def test_e_is_named_too_where_nothing_says_what_was_durable(content: bytes) -> None:
+    case = "case E: the oldest segment does not begin with a base, and no snapshot can stand in"
+    store = Store().write(4, sync=False, body_bytes=20_000)
+    store.disk.remove(store.seg(0))
+    store.disk.put(store.seg(1), content)
+    what = f"the log's first segment should begin at {make.SEGMENT}"
+    assert store.refused() == f"the log in {HOME} is damaged ({case}): {what} {REMEDY}"
 
 
 def test_f_damage_behind_the_snapshot_below_a_durable_position() -> None:
@@ -174,7 +248,32 @@ def test_i_whole_batches_behind_the_damage_are_cut_with_it() -> None:
     store.flip(store.ends[4] + 70)
     found = find_out(store.files(), [usable(store.ends[1])])
     assert (found.case.letter, found.end) == ("I", store.ends[4])
-    assert "4 whole batches behind it were never answered" in found.says
+    damage = f"at {store.ends[4]}: a record ends behind its batch"
+    what = f"cutting at {store.ends[4]} ({damage}), 4 whole batches behind it were never answered"
+    assert found.says == f"case I: torn tail, snapshot; {what}"
+
+
+def test_a_clean_start_says_its_case_only() -> None:
+    store = Store().write(4)
+    assert find_out(store.files(), []).says == "case L: clean end, no checkpoint"
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("snapshot", [None, 0, 2, 3])
+def test_the_redo_is_told_where_the_log_leaves_each_segment(torn: bool, snapshot: int | None) -> None:
+    """Also where the tail is torn, and where the snapshot was taken just before the log went on in the next segment."""
+    store = Store().write(10, body_bytes=20_000).write(1, sync=False)
+    if torn:
+        store.flip(store.ends[10] - 40)
+    rolls = {end: -(-end // make.SEGMENT) * make.SEGMENT for end in (store.ends[2], store.ends[5], store.ends[8])}
+    start = 0 if snapshot is None else store.ends[snapshot]
+    found = find_out(store.files(), [] if snapshot is None else [usable(start)])
+    assert found.case.cut is torn
+    assert found.redo_from == start
+    assert found.rolls == {end: next_start for end, next_start in rolls.items() if end >= start}
+    again = LogScan(store.files()).again(found.redo_from, found.end, found.rolls)
+    wanted = [end for end in store.ends[: 10 if torn else 11] if end > start]
+    assert [batch.header.end for batch in again] == wanted
 
 
 def test_j_a_crash_before_the_first_batch() -> None:
@@ -234,6 +333,7 @@ def test_cutting_makes_everything_behind_zero_and_durable() -> None:
     end = store.ends[1]
     assert under.log.end == end
     assert not any(store.disk.content(store.seg(0))[end:])
+    assert len(store.disk.content(store.seg(0))) == make.SEGMENT, "no byte more is written"
     assert store.disk.list(HOME) == [store.seg(0).name, store.seg(1).name], "one blank segment is prepared"
     assert not any(store.disk.content(store.seg(1)))
     image = store.disk.image()
@@ -323,3 +423,59 @@ def test_a_prepared_segment_that_is_too_short_is_made_again() -> None:
     for _ in range(5):
         under.append(make.plain(b"x" * 20_000))
     assert under.log.end > make.SEGMENT
+
+
+def kinds(done: list[Operation]) -> list[tuple[str, Path]]:
+    return [(one.kind, one.path) for one in done]
+
+
+def test_a_clean_start_touches_no_segment() -> None:
+    """Neither what is whole nor the blank one prepared behind it: a restart must not cost writes."""
+    store = Store().write(2)
+    store.under.log.prepare_next()
+    assert kinds(store.settled(rewrite=False)) == [("sync_directory", HOME)]
+    assert kinds(store.settled(usable(store.ends[0]), rewrite=False)) == [("sync_directory", HOME)]
+    assert store.disk.list(HOME) == [store.seg(0).name, store.seg(1).name]
+
+
+def test_a_prepared_segment_with_anything_in_it_is_removed() -> None:
+    """Even a single byte, at its beginning or end."""
+    for place in (0, make.SEGMENT - 1):
+        store = Store().write(2)
+        store.under.log.prepare_next()
+        content = bytearray(make.SEGMENT)
+        content[place] = 1
+        store.disk.put(store.seg(1), bytes(content))
+        assert ("remove", store.seg(1)) in kinds(store.settled(rewrite=False))
+
+
+def test_an_allocation_that_comes_back_is_synced() -> None:
+    store = Store().write(2)
+    store.disk.put(store.seg(0), store.disk.content(store.seg(0))[: store.ends[1]])
+    first, second, *_ = kinds(store.settled(rewrite=False))
+    assert (first, second) == (("allocate", store.seg(0)), ("sync", store.seg(0)))
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_exactly_what_was_not_known_durable_is_written_again(torn: bool) -> None:
+    """From the last durable position, in the first segment, to the end, in the third; byte for byte, and not more."""
+    store = Store().write(2, body_bytes=20_000).write(1).write(6, sync=False, body_bytes=20_000)
+    end = store.ends[8]
+    if torn:
+        end = store.ends[7]
+        store.flip(store.ends[8] - 40)
+    assert end > 2 * make.SEGMENT
+    before = store.disk.image()
+    writes = [one for one in store.settled(rewrite=True) if one.kind == "write"]
+    again: set[int] = set()
+    for one in writes[1 if torn else 0 :]:
+        start = int(one.path.stem) + one.at
+        again.update(range(start, start + one.length))
+    durable = store.ends[2]  # what the last batches say
+    kept = {place for place in range(durable, end) if before[store.seg(place // make.SEGMENT)][place % make.SEGMENT]}
+    assert kept <= again
+    assert min(again) == durable
+    assert max(again) == end - 1
+    after = store.disk.image()
+    for number in range(2):
+        assert after[store.seg(number)] == before[store.seg(number)]
