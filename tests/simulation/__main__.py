@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.simulation import breakages, coverage, logged_bugs, record
 from tests.simulation.chronicle import line
-from tests.simulation.chunks import CHUNK, Sum, run_many
+from tests.simulation.chunks import Sum, run_many
 from tests.simulation.run import run_seed
 from tests.simulation.swarm import draw
 
@@ -70,19 +70,15 @@ def one(seed: int, breakage: str, story: bool) -> int:
 
 def many(arguments: argparse.Namespace) -> int:
     total = Sum()
-    began = time.monotonic()
-    step = CHUNK * arguments.processes if arguments.seconds else arguments.seeds
     first = new_seed() if arguments.new else arguments.first
     if arguments.new:
         print(f"from seed {first}", flush=True)
-    while True:
-        for chunk in run_many(first, step, arguments.processes, arguments.breakage, arguments.until_red):
-            total.add(chunk)
-            for result in chunk.red:
-                print(result.violation, flush=True)
-        first += step
-        if not arguments.seconds or time.monotonic() - began > arguments.seconds or (total.red and arguments.until_red):
-            break
+    for chunk in run_many(
+        first, arguments.seeds, arguments.processes, arguments.breakage, arguments.until_red, arguments.seconds
+    ):
+        total.add(chunk)
+        for result in chunk.red:
+            print(result.violation, flush=True)
     if arguments.brief:
         print(total.figures())
     elif arguments.json:

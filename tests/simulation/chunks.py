@@ -2,12 +2,13 @@
 
 import gc
 import hashlib
+import itertools
 import multiprocessing
 import statistics
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from typing import NamedTuple
 
 from tests.simulation import logged_bugs
@@ -17,6 +18,8 @@ from tests.simulation.run import Result, run_seed
 _GARBAGE_EVERY = 10
 #: Seeds that a process takes at once.
 CHUNK = 20
+#: Where time is short.
+_CHUNK_IN_TIME = 4
 
 
 class Chunk(NamedTuple):
@@ -56,27 +59,40 @@ def run_chunk(first: int, count: int, breakage: str = "", until_red: bool = Fals
     return Chunk(first, events, faults, counts, red, time.process_time() - began, digest.hexdigest())
 
 
-def run_many(first: int, count: int, processes: int, breakage: str = "", until_red: bool = False) -> Iterator[Chunk]:
-    """Chunks in order. ``until_red``: the one with the first violation is the last."""
-    starts = [(start, min(CHUNK, first + count - start)) for start in range(first, first + count, CHUNK)]
-    if processes == 1:
-        for start, length in starts:
-            chunk = run_chunk(start, length, breakage, until_red)
-            yield chunk
-            if chunk.red and until_red:
-                return
-        return
+def run_many(
+    first: int, count: int, processes: int, breakage: str = "", until_red: bool = False, seconds: float = 0.0
+) -> Iterator[Chunk]:
+    """Chunks in order: ``count`` seeds, or as many as fit into ``seconds``. ``until_red``: a violation ends it."""
+    ends_at = time.monotonic() + seconds
+    if seconds:
+        asked: Iterator[tuple[int, int]] = ((start, _CHUNK_IN_TIME) for start in itertools.count(first, _CHUNK_IN_TIME))
+        asked = itertools.takewhile(lambda _: time.monotonic() < ends_at, asked)
+    else:
+        asked = ((start, min(CHUNK, first + count - start)) for start in range(first, first + count, CHUNK))
+    chunks = (
+        _on_several(asked, processes, breakage, until_red)
+        if processes > 1
+        else (run_chunk(start, length, breakage, until_red) for start, length in asked)
+    )
+    for chunk in chunks:
+        yield chunk
+        if chunk.red and until_red:
+            return
+
+
+def _on_several(asked: Iterator[tuple[int, int]], processes: int, breakage: str, until_red: bool) -> Iterator[Chunk]:
     # Not forked: whatever this process has loaded or begun stays here.
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        futures = [pool.submit(run_chunk, start, length, breakage, until_red) for start, length in starts]
+        running: deque[Future[Chunk]] = deque()
         try:
-            for future in futures:
-                chunk = future.result()
-                yield chunk
-                if chunk.red and until_red:
+            while True:
+                for start, length in itertools.islice(asked, processes + 1 - len(running)):
+                    running.append(pool.submit(run_chunk, start, length, breakage, until_red))
+                if not running:
                     return
+                yield running.popleft().result()
         finally:
-            for future in futures:
+            for future in running:
                 future.cancel()
 
 
