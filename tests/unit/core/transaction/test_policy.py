@@ -47,7 +47,8 @@ def run(log: CoreLog, ms: int, *, answer: bool = True, leaves: bool = True) -> l
     until_ms = log.now_ms + ms
     effects: list[Any] = []
     while log.now_ms < until_ms:
-        found = log.run_to(min(until_ms, log.now_ms + 50))
+        deadline = next_deadline_ms(log.state)  # nothing happens before it
+        found = log.run_to(min(until_ms, max(log.now_ms + 50, until_ms if deadline is None else deadline)))
         for effect in found:
             if isinstance(effect, SendCheck):
                 if leaves:
