@@ -14,12 +14,13 @@ DEMO_ARGS ?=
 SIMULATION_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint format types layers bench lock clean
+.PHONY: help setup demo test test-fast lint format types layers bench mutants lock clean
 
 help:
 	@echo "make demo [BASKETS=20000|all] [DB=sqlite|postgres]   the main job, on real data, with crashes, reconciled to the cent"
 	@echo "make test                                            format, types, layers, all tests (needs a JDK and Maven for the Java clients)"
 	@echo "make test-fast                                       what to run while writing: under a minute"
+	@echo "make mutants [MUTANTS=pattern]                        change the code in small ways and see which tests notice; hours"
 	@echo "make bench                                           transaction benchmark beside the bare sketch, JSON in build/bench"
 
 $(READY): requirements.lock pyproject.toml
@@ -64,10 +65,15 @@ bench: $(READY)
 	@mkdir -p build/bench
 	$(BIN)/halfmq bench tx --output build/bench/tx.json
 
+# Generated mutants of core/transaction and of recovery; hours. Fewer: make mutants MUTANTS='halfmq.store.log_scan.*'
+MUTANTS ?=
+mutants: $(READY)
+	@$(BIN)/python -m tests.mutation.generated $(MUTANTS)
+
 # Newest versions that pyproject.toml allows, with hashes and without addresses. Needs uv.
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	  --all-extras --group test pyproject.toml build-requirements.in -o requirements.lock
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants

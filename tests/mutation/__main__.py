@@ -1,7 +1,7 @@
 """Plant bugs, one at a time, and see who catches each: ``python -m tests.mutation [NAME ...] [--seeds N] [--first F]``.
 
 The checkout is not touched: each bug goes into a copy of the package, which the tests then import. Exit code 0 only when
-every plant was caught. ``--output FILE`` keeps the table as JSON.
+every plant was caught. ``--output FILE`` keeps the table as JSON. Bugs that a tool thinks of: ``generated.py``.
 """
 
 import argparse
