@@ -182,7 +182,7 @@ class Life:
             if isinstance(effect, SendCheck):
                 self.seen["check"] += 1
                 if self.dice.random() < 0.2:
-                    self.log.do(CheckNotSent(effect.group, effect.tx_id))
+                    self.log.do(CheckNotSent(effect.group, effect.tx_id, effect.connection))
                 elif self.dice.random() < 0.9:
                     self.log.session(CheckLeft(effect.group, effect.tx_id, effect.checks, self.log.now_ms))
             elif isinstance(effect, PolicyActed) and effect.rolled_back:

@@ -16,14 +16,8 @@ from tests.soak.notes import now_us
 _DECIDED_BY = {"producer": "application"}
 
 
-def logged(
-    data: Path, by: str, counts: Counter[str], checks: dict[int, int], note: Callable[[str], None]
-) -> Iterator[Logged]:
-    """Every record, in log order. ``note`` hears how the log ends if it is not a clean end.
-
-    ``checks``: by half index, how often its transaction was asked about as the last record says. The number goes down
-    where an attempt reached nobody.
-    """
+def logged(data: Path, by: str, counts: Counter[str], note: Callable[[str], None]) -> Iterator[Logged]:
+    """Every record, in log order. ``note`` hears how the log ends if it is not a clean end."""
     disk = RealDisk()
     _, topics = read_topics(disk, next(data.rglob("topics.json")))
     names = {topic.topic_id: topic.name for topic in topics}
@@ -32,8 +26,6 @@ def logged(
         counts[record["kind"]] += 1
         if record["kind"] in ("committed", "rolled_back"):
             counts[f"verdict by {_DECIDED_BY.get(record['decided_by'], record['decided_by'])}"] += 1
-        if "checks" in record:
-            checks[record["half_index"]] = record["checks"]
         yield _event(record, by, names)
 
 

@@ -18,6 +18,7 @@ from halfmq.model.records import (
     TRIM_SIZE,
     Base,
     CarriedHalf,
+    Checked,
     Committed,
     DelayedRecord,
     HalfRecord,
@@ -31,6 +32,7 @@ from halfmq.model.records import (
     Trim,
     base_size,
     carried_half_size,
+    checked_size,
     committed_size,
     delayed_record_size,
     message_record_size,
@@ -169,6 +171,10 @@ class StoreWriter:
     def roll_back(self, tx_id: str, halves: Sequence[HalfRecord]) -> None:
         size = rolled_back_size(GROUP, tx_id, len(halves))
         self._put(size, lambda at: RolledBack(at, size, GROUP, tx_id, 1, tuple(half.half_index for half in halves)))
+
+    def checked(self, tx_id: str, half: HalfRecord, checks: int) -> None:
+        size = checked_size(half.group, tx_id)
+        self._put(size, lambda at: Checked(at, size, half.group, tx_id, half.half_index, checks, self.now_ms + 5_000))
 
     def delayed(self, topic: str, queue: int, body: bytes, properties: bytes = b"") -> None:
         """A delayed message and its release."""

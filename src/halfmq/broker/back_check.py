@@ -53,7 +53,7 @@ class BackCheck:
             return
         if half is not None and check.connection in self._gateway.connections:
             self._remember(check)
-        self._pump.submit(CheckNotSent(check.group, check.tx_id, half is None), _nothing)
+        self._pump.submit(CheckNotSent(check.group, check.tx_id, check.connection, half is None), _nothing)
 
     def _leaves(self, check: SendCheck, half: bytes | None) -> bool:
         if self._feedback.expects(check):

@@ -148,10 +148,11 @@ class CommitOffset(NamedTuple):
 
 
 class CheckNotSent(NamedTuple):
-    """The check did not leave: it is not counted."""
+    """The check did not leave: it is not counted. ``connection``: which one was to be asked."""
 
     group: str
     tx_id: str
+    connection: int
     #: The half cannot be read, so nobody can be asked about it; no fault of the connection that was to be asked.
     unreadable: bool = False
 

@@ -9,7 +9,7 @@
     topics        the file is readable and names what the log names
 
 It works beside a running broker: what is compared lies below the published position, of which a broker changes only
-what time must change (rows settle, checks count up, old segments go). The log behind that position is looked at too;
+what time must change (rows settle, checks are counted, old segments go). The log behind that position is looked at too;
 a torn end there is a note, since a broker may be writing it, or the next start will cut it.
 
 Damage to the log is for a backup. Damage to anything else is not: it can be made again from the log, if that is whole;
@@ -217,7 +217,8 @@ class _Walk:
         if below is not None and self._position < below:
             what = f"the log ends at {self._position}, position {below} is published"
             self._notes.damage("log", what, SHORTER)
-        derived.finish(self._position, below)
+        position = self._position
+        derived.finish(position, below, lambda: not isinstance(next(iter(scan.from_batch(position, 0))), Batch))
 
     def _end(self, last: EndOfLog | TornTail | CorruptInterior, below: int | None) -> None:
         match last:
@@ -334,7 +335,8 @@ class _DerivedCheck:
         self._wrong: dict[int, _Wrong] = {}
         self._deleted: set[int] = set()
         self._named: dict[int, str] = {}
-        self._undecided: set[int] = set()
+        #: Half index -> how often its transaction was asked about, as the last record that names the half says.
+        self._undecided: dict[int, int] = {}
         self._settled: dict[int, int] = {}
         self._key_data: dict[int, bytes] = {}
         self._key_at: Counter[int] = Counter()
@@ -351,8 +353,11 @@ class _DerivedCheck:
             if check is not None:
                 check(self, record, now_ms)
 
-    def finish(self, position: int, below: int | None) -> None:
-        """What the log does not call for must not be there; what it calls for was checked on the way."""
+    def finish(self, position: int, below: int | None, log_ends: Callable[[], bool]) -> None:
+        """What the log does not call for must not be there; what it calls for was checked on the way.
+
+        ``log_ends``: whether nothing came behind ``position`` meanwhile, so that rows say no more than was read.
+        """
         for (topic_id, queue_id), end in self._ends.items():
             has = self._queues.bounds(topic_id, queue_id)[1]
             if below is not None and has != end:
@@ -363,10 +368,15 @@ class _DerivedCheck:
                     self._notes.damage("queues", what, REMAKE)
                 if wrong.more:
                     self._notes.more_damage("queues", wrong.more, wrong.last, REMAKE)
-        for half_index in sorted(self._undecided):
+        for half_index, checks in sorted(self._undecided.items()):
             row = self._table.row(half_index)
-            if row is not None and row.state != ROW_UNDECIDED and row.verdict_position < position:
+            if row is None:
+                continue
+            if row.state != ROW_UNDECIDED and row.verdict_position < position:
                 what = f"half {half_index} is undecided in the log, its row has a verdict at {row.verdict_position}"
+                self._notes.damage("transactions", what, REMAKE)
+            elif row.state == ROW_UNDECIDED and row.checks != checks and log_ends():
+                what = f"half {half_index} was checked {checks} times, its row says {row.checks}"
                 self._notes.damage("transactions", what, REMAKE)
         self._topics()
         self._files.close()
@@ -413,7 +423,7 @@ class _DerivedCheck:
     # --- transactions
 
     def _half(self, record: HalfRecord, now_ms: int) -> None:
-        self._undecided.add(record.half_index)
+        self._undecided[record.half_index] = 0
         message = record.message
         row = self._row(
             record.half_index,
@@ -432,7 +442,7 @@ class _DerivedCheck:
         self._keys(message, record.offset)
 
     def _carried_half(self, record: CarriedHalf, now_ms: int) -> None:
-        self._undecided.add(record.half_index)
+        self._undecided[record.half_index] = record.checks
         row = self._row(
             record.half_index,
             original_offset=record.first_offset,
@@ -481,13 +491,10 @@ class _DerivedCheck:
 
     def _checked(self, record: Checked | SetAside, now_ms: int) -> None:
         if record.half_index in self._undecided:
-            row = self._table.row(record.half_index)
-            if row is not None and row.checks < record.checks:
-                what = f"half {record.half_index} was checked {record.checks} times, its row says {row.checks}"
-                self._notes.damage("transactions", what, REMAKE)
+            self._undecided[record.half_index] = record.checks
 
     def _verdict(self, half_index: int, position: int) -> None:
-        self._undecided.discard(half_index)
+        self._undecided.pop(half_index, None)
         before = self._settled.setdefault(half_index, position)
         if before != position:
             what = f"half {half_index} is settled twice, at {before} and at {position}"

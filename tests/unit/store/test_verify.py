@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.sample_store import VISIBLE, add_checkpoint, sample_store
+from tests.support.sample_store import VISIBLE, add_checkpoint, properties, sample_store
 from tests.support.store_writer import StoreWriter
 
 from halfmq.errors import StoreDamaged, UsageError
@@ -80,6 +80,26 @@ def test_damage_is_named_with_its_part_and_a_remedy(tmp_path: Path, name: str) -
     remedies = {finding.remedy for finding in report.findings}
     assert (RESTORE in remedies) == (part == "log")
     assert (REMAKE in remedies) == (part in ("queues", "transactions", "keys"))
+
+
+@pytest.mark.parametrize(("counts", "found"), [((1, 2), 0), ((1, 2, 1), 0), ((1, 2, 1, 0), 0), ((1,), 1), ((3,), 1)])
+def test_a_row_counts_checks_as_the_last_record_does_also_when_an_attempt_was_taken_back(
+    tmp_path: Path, counts: tuple[int, ...], found: int
+) -> None:
+    """The last two: the row says more and less than the log, by a flipped bit."""
+    writer = sample_store(tmp_path)
+    (half,) = writer.prepare("counted", [("orders", 0, b"body", properties(500, tx_id="counted"))])
+    for checks in counts:
+        writer.checked("counted", half, checks)
+    writer.publish()
+    if found:
+        row = first(tmp_path / "shard-0", "transactions/*.tx")
+        with row.open("r+b") as file:
+            file.seek(128 * half.half_index + 64 + 8 + 3)
+            file.write(b"\x02")
+    report = verify_store(RealDisk(), tmp_path)
+    assert [finding.part for finding in report.findings] == ["transactions"] * found
+    assert all(f"half {half.half_index} was checked" in finding.what for finding in report.findings)
 
 
 def test_nothing_is_to_be_made_again_from_a_damaged_log(tmp_path: Path) -> None:

@@ -220,17 +220,19 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
     """Nobody was reached: the check does not count, and another member is asked at once, or whoever connects next.
 
     The connection that failed is not asked again before it registers again. Where the half cannot be read, no connection
-    failed: the next try comes when it was due in any case.
+    failed, and where another one was asked meanwhile, that one has the check: the next comes when it was due in any case.
     """
     group = state.producer_groups.get(command.group)
     known = group.undecided.get(command.tx_id) if group is not None else None
     if group is None or known is None or known.next_check_at_ms >= SET_ASIDE_MS:
         return DONE
-    _, connection = group.in_flight.pop(command.tx_id, (0, 0))
+    asked_meanwhile = group.in_flight.get(command.tx_id, (0, command.connection))[1] != command.connection
+    if not asked_meanwhile:
+        group.in_flight.pop(command.tx_id, None)
     if not command.unreadable:
-        group.members.pop(connection, None)  # one that fetches is not: it may have come anew since
+        group.members.pop(command.connection, None)  # one that fetches is not: it may have come anew since
     checks = max(0, known.checks - 1)
-    due_ms = known.next_check_at_ms if command.unreadable else now_ms
+    due_ms = known.next_check_at_ms if command.unreadable or asked_meanwhile else now_ms
     record = Checked(
         next_offset(state),
         checked_size(known.group, known.tx_id),

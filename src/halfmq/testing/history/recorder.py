@@ -9,6 +9,7 @@ many events at once may ``note`` them and call ``flush`` once, before any of the
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,8 @@ class Recorder:
         self._clock = clock
         self._encode = msgspec.json.Encoder().encode
         self._noted: list[bytes] = []
+        #: Who returns from ``flush`` finds what it noted written, also where another thread took it along.
+        self._writing = threading.Lock()
         self._file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
@@ -56,17 +59,23 @@ class Recorder:
 
     def note(self, kind: type[AnyEvent], /, **fields: Any) -> None:
         """One event, now; written with the next ``record``, ``add`` or ``flush``."""
-        self._noted.append(self._encode(kind(t_us=self._clock(), by=self.by, **fields)) + b"\n")
+        self._keep(kind(t_us=self._clock(), by=self.by, **fields))
 
     def add(self, event: AnyEvent) -> None:
         """An event that has its time and its writer."""
-        self._noted.append(self._encode(event) + b"\n")
+        self._keep(event)
         self.flush()
 
+    def _keep(self, event: AnyEvent) -> None:
+        line = self._encode(event) + b"\n"
+        with self._writing:
+            self._noted.append(line)
+
     def flush(self) -> None:
-        noted, self._noted = self._noted, []
-        if noted:
-            self._write(b"".join(noted))
+        with self._writing:
+            noted, self._noted = self._noted, []
+            if noted:
+                self._write(b"".join(noted))
 
     def close(self) -> None:
         self.flush()

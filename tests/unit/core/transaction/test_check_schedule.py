@@ -200,7 +200,7 @@ def test_a_check_that_reached_nobody_is_not_counted_and_another_member_is_asked(
     log.do(half("T1"))
     (first,) = log.checks_after(6_100)
     log.session(ConnectionClosed(first.connection))
-    log.do(CheckNotSent("PG", "T1"))
+    log.do(CheckNotSent("PG", "T1", first.connection))
     (second,) = log.checks_after(100)
     assert second.connection != first.connection
     assert (first.checks, second.checks) == (1, 1)
@@ -211,7 +211,7 @@ def test_a_check_that_reached_nobody_waits_for_a_producer_when_there_is_no_other
     log = with_producer(1)
     log.do(half("T1"))
     (asked,) = log.checks_after(6_100)
-    log.do(CheckNotSent("PG", "T1"))
+    log.do(CheckNotSent("PG", "T1", asked.connection))
     assert log.state.producer_groups["PG"].undecided["T1"].checks == 0
     assert log.checks_after(100_000) == []
     assert next_deadline_ms(log.state) is None
@@ -219,12 +219,29 @@ def test_a_check_that_reached_nobody_waits_for_a_producer_when_there_is_no_other
     assert [again.checks for again in log.checks_after(0)] == [1]
 
 
+def test_who_was_asked_meanwhile_is_not_blamed_for_the_one_before() -> None:
+    """1 is asked, and gone before the frame leaves; 2 is asked and gets it; then the news about 1 arrives."""
+    log = with_producer(1, 2)
+    log.do(half("T1"))
+    (first,) = log.checks_after(6_100)
+    log.session(ConnectionClosed(first.connection))
+    (second,) = log.checks_after(0)
+    assert second.connection != first.connection
+    log.do(CheckNotSent("PG", "T1", first.connection))
+    group = log.state.producer_groups["PG"]
+    assert second.connection in group.members
+    assert group.in_flight["T1"][1] == second.connection
+    assert group.undecided["T1"].checks == 1, "the one that left"
+    assert log.checks_after(100) == []
+    check(log.state)
+
+
 def test_a_half_that_cannot_be_read_is_not_counted_and_no_fault_of_the_producer() -> None:
     log = with_producer(1)
     log.do(half("T1"))
     (asked,) = log.checks_after(6_100)
     due_ms = log.state.producer_groups["PG"].undecided["T1"].next_check_at_ms
-    log.do(CheckNotSent("PG", "T1", unreadable=True))
+    log.do(CheckNotSent("PG", "T1", asked.connection, unreadable=True))
     group = log.state.producer_groups["PG"]
     assert asked.connection in group.members
     assert (group.undecided["T1"].checks, group.undecided["T1"].next_check_at_ms) == (0, due_ms)
@@ -238,8 +255,8 @@ def test_a_check_not_sent_about_a_settled_transaction_is_nothing() -> None:
     reply = log.do(half("T1"))
     log.checks_after(6_100)
     log.do(end("T1", reply))
-    assert log.do(CheckNotSent("PG", "T1")) == Done()
-    assert log.do(CheckNotSent("Nobody", "T1")) == Done()
+    assert log.do(CheckNotSent("PG", "T1", 1)) == Done()
+    assert log.do(CheckNotSent("Nobody", "T1", 1)) == Done()
 
 
 def test_a_lost_connection_ends_the_wait_for_its_answers() -> None:

@@ -101,7 +101,7 @@ def test_what_could_not_be_handed_over_is_not_counted() -> None:
     log.later(60_000)
     poll(log, 1)
     assert asked(log.tick()) == [(1, "T0", 1)]
-    log.do(CheckNotSent("PG", "T0"))
+    log.do(CheckNotSent("PG", "T0", 1))
     poll(log, 2)
     assert asked(log.tick()) == [(2, "T0", 1)]
 

@@ -162,7 +162,7 @@ def test_checks_that_reach_nobody_do_not_count() -> None:
     for connection in range(2, 12):
         (effect,) = [one for one in log.run_to(log.now_ms + 6_100) if isinstance(one, SendCheck)][:1]
         log.session(ConnectionClosed(effect.connection))
-        log.do(CheckNotSent("PG", "T1"))
+        log.do(CheckNotSent("PG", "T1", effect.connection))
         log.session(producer(connection, log.now_ms))
     assert not log.of(RolledBack)
 

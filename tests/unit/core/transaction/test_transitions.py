@@ -158,7 +158,7 @@ def _not_sent(world: World) -> Any:
     world.due()
     world.log.session(ConnectionClosed(5))
     world.mark()
-    assert world.log.do(CheckNotSent("PG", TX)) == Done()
+    assert world.log.do(CheckNotSent("PG", TX, 5)) == Done()
 
 
 def _limit(past: PastLimit) -> Callable[[World], Any]:
