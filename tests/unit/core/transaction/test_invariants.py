@@ -5,9 +5,12 @@ from collections.abc import Callable
 import pytest
 from tests.support.core_log import CoreLog, end, half, message
 
-from halfmq.core.state import State
+from halfmq import limits
+from halfmq.core.state import State, Undecided
 from halfmq.core.transaction.invariants import check
 from halfmq.errors import InvariantViolated
+from halfmq.model.records import SET_ASIDE_MS
+from halfmq.model.settings import ProducerSettings
 
 
 def filled() -> CoreLog:
@@ -44,7 +47,86 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "half index": lambda state: setattr(state, "next_half_index", 0),
     "settled and in flight": lambda state: state.producer_groups["PG"].in_flight.update(T1=(1, 1)),
     "takes no turn": lambda state: state.producer_groups["PG"].ready.append("T2"),
+    "settings of group Gone, which is forgotten": lambda state: state.producer_settings.update(
+        Gone=ProducerSettings("Gone")
+    ),
+    "log start 8192000 behind its end": lambda state: setattr(state, "log_start", 8_192_000),
+    "^ends of orders$": lambda state: state.topics_by_name["orders"].mins.__setitem__(3, 1),
+    "^ends of orders": lambda state: state.topics_by_name["orders"].mins.__setitem__(0, -1),
+    "^queues of orders$": lambda state: setattr(
+        state.topics_by_name["orders"], "wakes", state.topics_by_name["orders"].wakes[1:]
+    ),
+    "^queues of orders": lambda state: setattr(
+        state.topics_by_name["orders"], "half_suffixes", state.topics_by_name["orders"].half_suffixes[1:]
+    ),
+    "^PG: scheduled twice": lambda state: state.producer_groups["PG"].due.update({64: {"T2": None}}),
+    "^PG: a settled transaction is scheduled$": lambda state: next(
+        iter(state.producer_groups["PG"].due.values())
+    ).update(T1=None),
+    "^PG/T2: stands under another name$": lambda state: change(state, group="Other"),
+    "^PG/T2: stands under another name": lambda state: change(state, tx_id="T3"),
+    r"PG/T2: indexes \[\]": lambda state: change(state, halves=(), count=0),
+    r"PG/T2: indexes \[0, 0\]": lambda state: change(state, halves=t2(state).halves * 2),
+    r"PG/T2: indexes \[1, 0\]": lambda state: change(
+        state, halves=(t2(state).halves[0]._replace(index=1), t2(state).halves[0])
+    ),
+    f"PG/T2: {limits.TRANSACTION_MESSAGES_MAX + 1} messages": lambda state: change(
+        state,
+        count=0,
+        halves=tuple(t2(state).halves[0]._replace(index=at) for at in range(limits.TRANSACTION_MESSAGES_MAX + 1)),
+    ),
+    "PG/T2: index 1 of 1$": lambda state: change(state, halves=(t2(state).halves[0]._replace(index=1),)),
+    "PG/T2: nobody will ask$": lambda state: state.check_heap.clear(),
+    "PG/T2: nobody will ask": lambda state: change(state, next_check_at_ms=t2(state).next_check_at_ms + 64),
+    "PG/T2: set aside for no reason": lambda state: change(state, next_check_at_ms=SET_ASIDE_MS + 99),
+    "PG/T2: its bytes at 8192000 are not in the log": lambda state: change(
+        state, halves=(t2(state).halves[0]._replace(offset=8_192_000),)
+    ),
+    "PG/T2: its bytes at [0-9]+ are not in the log": lambda state: change(
+        state, halves=(t2(state).halves[0]._replace(offset=state.log_end),)
+    ),
+    "PG/T2: its bytes at 64 are not in the log": lambda state: change(
+        state, halves=(t2(state).halves[0]._replace(offset=64),)
+    ),
+    "^PG/T2: half index 2$": lambda state: change(
+        state, halves=(t2(state).halves[0]._replace(half_index=state.next_half_index),)
+    ),
+    "^PG: somebody waits who never came$": lambda state: state.producer_groups["PG"].parked.update({9: 1}),
+    "^PG: its policy is not looked after$": lambda state: state.policies.update(PG=None),
+    "^two verdicts at one position, or out of order$": lambda state: twice(state),
+    "more is remembered than allowed": lambda state: object.__setattr__(state.settings, "sent_again_ids_max", 0),
+    "a verdict from before the log; a sent message from before the log": lambda state: setattr(
+        state, "log_start", state.log_end
+    ),
+    "^topic orders has an id that is still to be given": lambda state: setattr(
+        state, "next_topic_id", next(iter(state.topics_by_id))
+    ),
+    "^delayed 7 stands under another offset": lambda state: state.delayed.update(
+        {7: state.delayed.pop(next(iter(state.delayed)))}
+    ),
+    r"delayed \d+: its bytes at 8192000 are not in the log": lambda state: move_delayed(state, 8_192_000),
+    r"delayed (\d+): its bytes at \d+ are not in the log": lambda state: move_delayed(state, state.log_end),
 }
+
+
+def t2(state: State) -> Undecided:
+    return state.producer_groups["PG"].undecided["T2"]
+
+
+def change(state: State, **fields: object) -> None:
+    state.producer_groups["PG"].undecided["T2"] = t2(state)._replace(**fields)  # type: ignore[arg-type]
+
+
+def twice(state: State) -> None:
+    """Another verdict at the same position; as many by id as in order."""
+    (verdict,) = state.verdicts
+    state.verdicts.append(verdict)
+    state.producer_groups["PG"].settled["T0"] = verdict
+
+
+def move_delayed(state: State, offset: int) -> None:
+    ((first, delayed),) = state.delayed.items()
+    state.delayed[first] = delayed._replace(offset=offset)
 
 
 def test_a_state_that_lives_passes_and_much_was_looked_at() -> None:
@@ -57,3 +139,26 @@ def test_damage_is_noticed_and_named(text: str) -> None:
     DAMAGE[text](state)
     with pytest.raises(InvariantViolated, match=text):
         check(state)
+
+
+def test_all_that_is_wrong_is_named_up_to_twenty() -> None:
+    log = filled()
+    log.state.producer_groups["PG"].bytes = 1
+    log.state.topics_by_name["orders"].pending = 9
+    with pytest.raises(InvariantViolated) as caught:
+        check(log.state)
+    assert [text.partition(" counts")[0] for text in str(caught.value).split("; ")] == ["topic orders", "PG:"]
+    for number in range(30):
+        log.state.producer_settings[f"G{number}"] = ProducerSettings(f"G{number}")
+    with pytest.raises(InvariantViolated) as caught:
+        check(log.state)
+    assert len(str(caught.value).split("; ")) == 20
+
+
+def test_each_fact_is_counted() -> None:
+    log = CoreLog()
+    nothing = check(log.state)
+    log.do(message("M1"))
+    one_topic = check(log.state)
+    log.do(half("T1"))
+    assert 0 < nothing < one_topic < check(log.state)

@@ -1,9 +1,11 @@
 """What is undecided, the oldest first; where an id is known."""
 
+import msgspec
 from tests.support.core_log import CoreLog, end, half, part, producer
 
-from halfmq.core.commands import Wanted
-from halfmq.core.transaction.listing import groups_of, oldest_undecided, standing
+from halfmq.core.commands import SetProducer, Wanted
+from halfmq.core.transaction.listing import group_stats, groups_of, oldest_undecided, standing, undecided_among
+from halfmq.model.settings import PastLimit, ProducerSettings
 
 
 def test_the_oldest_come_first_over_all_groups_and_are_counted() -> None:
@@ -57,3 +59,90 @@ def test_where_an_id_is_known_and_how_it_stands() -> None:
     ]  # fmt: skip
     assert standing(log.state, "one", "T2") == "UNKNOWN"
     assert groups_of(log.state, "T2") == ()
+
+
+def test_which_of_some_ids_are_undecided_in_any_group() -> None:
+    log = CoreLog()
+    log.do(half("T1", group="one"))
+    log.do(half("T2", group="two"))
+    log.do(end("T3", log.do(half("T3", group="one")), group="one"))
+    assert undecided_among(log.state, ["T9", "T2", "T3", "T1"]) == ["T2", "T1"]
+    assert undecided_among(log.state, []) == []
+
+
+def test_each_figure_of_a_transaction_and_what_is_missing() -> None:
+    log = CoreLog()
+    log.session(producer(1, log.now_ms))
+    log.do(part("T1", 0, topic="orders"))
+    log.do(part("T1", 1, topic="stock"))
+    log.do(part("T1", 2, topic="orders"))
+    group = log.state.producer_groups["PG"]
+    group.pollers[7] = "poller"
+    log.later(250)
+    _, (listed,) = oldest_undecided(log.state, "PG", 10, log.now_ms)
+    size = sum(one.message_bytes for one in group.undecided["T1"].halves)
+    assert msgspec.structs.astuple(listed) == ("PG", "T1", 250, 3, 0, size, ("orders", "stock"), 0, 5_750, 2, "")
+    topic_id = group.undecided["T1"].halves[1].topic_id
+    del log.state.topics_by_id[topic_id]
+    log.now_ms -= 300
+    _, (listed,) = oldest_undecided(log.state, "PG", 10, log.now_ms)
+    assert (listed.topics, listed.age_ms) == (("orders", f"topic id {topic_id}"), 0), "a clock that went back"
+    log.later(60_000)
+    assert oldest_undecided(log.state, "PG", 10, log.now_ms)[1][0].next_check_in_ms == 0
+
+
+def test_what_was_set_aside_says_why_and_has_no_next_check() -> None:
+    log = CoreLog()
+    log.do(SetProducer(ProducerSettings("PG", 0, PastLimit.WAIT, 60_000)))
+    log.do(half("T1"))
+    log.run_to(log.now_ms + 70_000)
+    _, (listed,) = oldest_undecided(log.state, "PG", 10, log.now_ms)
+    assert (listed.set_aside, listed.next_check_in_ms) == ("age", 0)
+    (stats,) = group_stats(log.state, "PG", log.now_ms)
+    assert (stats.undecided, stats.set_aside) == (1, 1)
+
+
+def test_as_many_are_listed_as_were_asked_for_over_all_groups() -> None:
+    log = CoreLog()
+    for number in range(6):
+        log.do(half(f"T{number}", group=f"G{number % 2}"))
+    assert [(one.group, one.tx_id) for one in oldest_undecided(log.state, "", 4, log.now_ms)[1]] == [
+        ("G0", "T0"), ("G0", "T2"), ("G0", "T4"), ("G1", "T1"),
+    ]  # fmt: skip
+
+
+def test_each_figure_of_a_group() -> None:
+    log = CoreLog()
+    log.do(half("T0", group="few"))
+    log.session(producer(1, log.now_ms))
+    for number in range(4):
+        log.do(half(f"T{number}"))
+        log.later(1_000)
+    group = log.state.producer_groups["PG"]
+    found = {tx_id: known.halves[0] for tx_id, known in group.undecided.items()}
+    log.do(end("T0", None, half_index=found["T0"].half_index, log_offset=found["T0"].first_offset))
+    log.later(500)
+    log.do(end("T1", None, Wanted.ROLLBACK, half_index=found["T1"].half_index, log_offset=found["T1"].first_offset))
+    log.later(250)
+    group.pollers[7] = "poller"
+    group.in_flight["T2"] = (log.now_ms + 5_000, 1)
+    first, second = group_stats(log.state, "", log.now_ms)
+    assert (first.group, second.group) == ("PG", "few"), "the ones with most undecided first"
+    assert (first.undecided, first.oldest_ms, first.message_bytes) == (2, 2_750, group.bytes)
+    assert (first.undecided_max, first.message_bytes_max) == (group.undecided_max, group.undecided_bytes_max)
+    assert (first.set_aside, first.in_flight, first.producers) == (0, 1, 2)
+    assert (first.committed, first.rolled_back, first.counted_ms) == (1, 1, 750)
+    assert (first.check_limit, first.past_limit, first.skip_age_ms, first.set_by) == (0, "wait", 0, "")
+    assert (second.committed, second.rolled_back, second.oldest_ms) == (0, 0, 4_750)
+    assert [one.group for one in group_stats(log.state, "few", log.now_ms)] == ["few"]
+    log.do(SetProducer(ProducerSettings("few", 3, PastLimit.ROLLBACK, 60_000, set_by="ada")))
+    (few,) = group_stats(log.state, "few", log.now_ms)
+    assert (few.check_limit, few.past_limit, few.skip_age_ms, few.set_by) == (3, "rollback", 60_000, "ada")
+
+
+def test_figures_of_nothing() -> None:
+    log = CoreLog()
+    assert group_stats(log.state, "", log.now_ms) == ()
+    log.do(end("T1", log.do(half("T1"))))
+    (stats,) = group_stats(log.state, "", log.now_ms)
+    assert (stats.undecided, stats.oldest_ms, stats.committed, stats.counted_ms) == (0, 0, 1, 0)

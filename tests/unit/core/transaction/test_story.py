@@ -2,9 +2,11 @@
 
 from tests.support.core_log import CoreLog, end, half, part, producer
 
-from halfmq.core.commands import Wanted
+from halfmq.core.commands import CarryForward, ResolveTransaction, SetProducer, TrimLog, Wanted
+from halfmq.core.decision import Done
 from halfmq.core.session import ConnectionClosed
 from halfmq.core.transaction.story import span, story
+from halfmq.model.settings import PastLimit, ProducerSettings
 
 
 def told(log: CoreLog, tx_id: str = "T1", group: str = "PG") -> str:
@@ -96,3 +98,137 @@ def test_spans_are_for_people() -> None:
     assert [span(ms) for ms in (-5, 999, 1_000, 119_000, 120_000, 7_200_000, 200_000_000)] == [
         "0 ms", "999 ms", "1 s", "119 s", "2 min", "2 h", "2 days",
     ]  # fmt: skip
+
+
+def test_the_whole_story_from_one_message_to_its_commit() -> None:
+    log = CoreLog()
+    reply = log.do(half("T1", topic="orders", body=b"12345"))
+    log.later(2_000)
+    (known,) = log.state.producer_groups["PG"].undecided.values()
+    assert story(log.state, "PG", "T1", log.now_ms) == (
+        "Transaction T1 was prepared by producer group PG 2 s ago.",
+        f"It has 1 of 1 messages for orders, {known.halves[0].message_bytes} bytes; its first half is number 0, prepared "
+        f"at log offset {reply.log_offset}.",
+        "Nobody was asked about it yet.",
+        "It is undecided and immune: nobody is asked for another 4 s.",
+    )
+    position = log.do(end("T1", reply)).position
+    log.later(3_000)
+    assert story(log.state, "PG", "T1", log.now_ms) == (
+        f"Transaction T1 of producer group PG is COMMITTED since 3 s ago, at log position {position}, decided by its "
+        "producer; its message became visible at that position.",
+    )
+
+
+def test_the_whole_story_of_several_messages_that_were_carried_and_rolled_back() -> None:
+    log = CoreLog()
+    first = log.do(part("T1", 0, topic="orders"))
+    log.do(part("T1", 1, topic="stock"))
+    log.do(part("T1", 2, topic="orders"))
+    log.roll()
+    trim_to(log, 65_536)
+    known = log.state.producer_groups["PG"].undecided["T1"]
+    size = sum(one.message_bytes for one in known.halves)
+    assert story(log.state, "PG", "T1", log.now_ms)[:4] == (
+        "Transaction T1 was prepared by producer group PG 0 ms ago.",
+        f"It has 3, and how many is not said yet, messages for orders, stock, {size} bytes; its first half is number 0, "
+        f"prepared at log offset {first.log_offset}.",
+        f"Its first half was carried forward to log offset {known.halves[0].offset}.",
+        "It cannot be committed before the missing messages are here; it can be rolled back.",
+    )
+    reply = log.do(ResolveTransaction("PG", "T1", Wanted.ROLLBACK, "ann"))
+    assert story(log.state, "PG", "T1", log.now_ms) == (
+        f"Transaction T1 of producer group PG is ROLLED_BACK since 0 ms ago, at log position {reply.position}, decided by "
+        "an operator; its 3 messages: never visible.",
+    )
+
+
+def test_several_messages_became_visible_together() -> None:
+    log = CoreLog()
+    first = log.do(part("T1", 0))
+    log.do(part("T1", 1, count=2))
+    log.do(end("T1", first, from_check=True))
+    assert told(log).endswith(
+        "decided by its producer, when it was asked; its 2 messages became visible at that position."
+    )
+
+
+def trim_to(log: CoreLog, start: int) -> None:
+    while log.do(CarryForward(start, 10)) == Done(again=True):
+        pass
+    assert log.do(TrimLog(start)) == Done()
+
+
+def test_a_topic_that_is_gone_is_told_by_its_id() -> None:
+    log = CoreLog()
+    log.do(half("T1"))
+    (topic_id,) = log.state.topics_by_id
+    log.state.topics_by_id.clear()
+    assert f"messages for topic id {topic_id}, " in told(log)
+
+
+def test_the_policy_of_the_group_is_told() -> None:
+    log = CoreLog()
+    log.do(half("T1"))
+    log.do(SetProducer(ProducerSettings("PG", 15, PastLimit.ROLLBACK)))
+    assert "The policy of its group says that it is rolled back when 15 times did not help." in told(log)
+    log.do(SetProducer(ProducerSettings("PG", 1, PastLimit.SET_ASIDE, 7_200_000)))
+    assert (
+        "The policy of its group says that it is set aside when once did not help. "
+        "The policy of its group sets it aside when it is 2 h old."
+    ) in told(log)
+    log.do(SetProducer(ProducerSettings("PG")))
+    assert "policy" not in told(log)
+
+
+def test_why_it_was_set_aside_is_told_and_the_policy_no_more() -> None:
+    log = CoreLog()
+    log.do(SetProducer(ProducerSettings("PG", 0, PastLimit.WAIT, 7_200_000)))
+    log.do(half("T1"))
+    log.run_to(log.now_ms + 7_300_000)
+    assert told(log).endswith(
+        "Nobody was asked about it yet. The policy of group PG set it aside because of its age: nobody is asked any more by "
+        "itself. It is still undecided; its producer or an operator can settle it, and `halfmq tx check` asks again."
+    )
+
+
+def test_how_long_it_waits_for_whom_is_told() -> None:
+    log = CoreLog()
+    log.session(producer(3, log.now_ms))
+    reply = log.do(half("T1"))
+    log.checks_after(6_100)
+    log.later(1_000)
+    assert told(log).endswith("It waits for the answer of client-3, for another 4 s; then it is asked again.")
+    log.state.producer_groups["PG"].members.clear()
+    assert "It waits for the answer of connection 3, " in told(log)
+    log.session(producer(3, log.now_ms))
+    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    log.later(2_000)
+    assert "The last answer came 2 s ago and was UNKNOWN. It will be asked about again in " in told(log)
+    waits_ms = log.state.producer_groups["PG"].undecided["T1"].next_check_at_ms - log.now_ms
+    assert told(log).endswith(f"again in {span(waits_ms)}.")
+    log.later(waits_ms)
+    assert told(log).endswith("It is due to be asked about now.")
+
+
+def test_what_is_told_of_others_and_of_nobody() -> None:
+    log = CoreLog()
+    unknown = (
+        "is not undecided, and not among the recent verdicts. It was settled longer ago, when the transaction table may "
+        "still know it, or it was never prepared here."
+    )
+    assert told(log) == f"Transaction T1 of producer group PG {unknown}"
+    assert told(log, group="") == f"Transaction T1 {unknown}"
+    log.do(half("T1", group="A"))
+    log.do(end("T1", log.do(half("T1", group="B")), group="B"))
+    assert told(log) == "Transaction T1 is not of producer group PG but of A and B."
+
+
+def test_a_group_that_fetches_its_checks_is_told_who_gets_it() -> None:
+    log = CoreLog()
+    log.do(half("T1"))
+    log.later(7_000)
+    log.state.producer_groups["PG"].pollers[5] = "poller-5"
+    assert told(log).endswith("It is due, and goes to the next client that fetches the checks of group PG.")
+    log.state.producer_groups["PG"].in_flight["T1"] = (log.now_ms + 2_000, 5)
+    assert "It waits for the answer of poller-5, for another 2 s" in told(log)
