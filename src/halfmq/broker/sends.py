@@ -4,6 +4,7 @@ The hot path of the broker. A send or a verdict becomes one tuple for the pump; 
 pump lets it go. Nothing is decided here: whether a send is a half message, a repetition or too much, core says.
 """
 
+import logging
 from typing import Any, Final
 
 from halfmq.broker.connection import Connection
@@ -16,6 +17,7 @@ from halfmq.core.decision import Noted, Refused, Reply, Sent, SentBatch, Settled
 from halfmq.core.state import ProducerGroup
 from halfmq.model.ids import is_transaction_id
 from halfmq.model.records import DecidedBy
+from halfmq.model.stored_message import body_crc_of
 from halfmq.wire.remoting.codes import (
     DECIDED_BY_MARKER,
     EXT_DURABILITY,
@@ -29,6 +31,8 @@ from halfmq.wire.remoting.codes import (
 )
 from halfmq.wire.remoting.header import Request, encode_empty_response, encode_send_response
 from halfmq.wire.remoting.message_codec import split_batch
+
+log = logging.getLogger("halfmq.sends")
 
 _new: Final = tuple.__new__
 _WANTED: Final = {0: Wanted.UNKNOWN, 8: Wanted.COMMIT, 12: Wanted.ROLLBACK}
@@ -215,6 +219,15 @@ class Sends:
 
     def send_back(self, connection: Connection, request: Request[Any]) -> None:
         fields = request.ext
+        message = self._stored.visible(fields.offset)
+        if message is not None and body_crc_of(message.body) != message.body_crc:
+            # Written again it would be damage in a new record, which no start could take.
+            text = (
+                f"the body of the message at log offset {fields.offset} is damaged: its CRC differs from the stored one"
+            )
+            log.error("not handed back to group %s: %s (halfmq store verify)", fields.group, text)
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
+            return
         command = SendBack(
             connection.number,
             fields.group,
@@ -222,7 +235,7 @@ class Sends:
             fields.delay_level,
             fields.max_reconsume_times if request.version >= V3_4_9 else -1,
             fields.origin_msg_id,
-            self._stored.visible(fields.offset),
+            message,
         )
         self._pump.submit(command, self._sent_back, (connection, request))
 

@@ -168,3 +168,20 @@ async def test_answer_comes_in_the_serialisation_of_the_request(tmp_path: Path) 
         assert int.from_bytes(answer[4:6], "big") == 0
         assert answer[9:13] == (7).to_bytes(4, "big")
         writer.close()
+
+
+async def test_a_message_whose_body_rotted_is_not_written_again(tmp_path: Path) -> None:
+    """Its copy would be damage in a new record, which no start could take. The simulation found it."""
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        offset = place(await client.send("T", b"to rot", unique=ID))
+        (segment,) = (tmp_path / "shard-0" / "log").glob("*0.seg")
+        with segment.open("r+b") as file:
+            at = file.read(1 << 16).index(b"to rot")
+            file.seek(at)
+            file.write(b"T")
+        end = running.state.log_end
+        answer = await back(client, offset)
+        assert answer.code == 1
+        assert "damaged" in (answer.remark or "")
+        assert running.state.log_end == end
