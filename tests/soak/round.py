@@ -4,7 +4,6 @@ Each round has a directory, a store and databases of its own, so that its eviden
 """
 
 import random
-import re
 import shutil
 import subprocess
 import sys
