@@ -5,11 +5,11 @@ from itertools import pairwise
 import pytest
 from tests.support.core_log import START_MS, CoreLog, end, half, part, producer
 
-from halfmq.core.commands import CheckNotSent, Tick, Wanted
+from halfmq.core.commands import AskNow, CheckNotSent, Tick, Wanted
 from halfmq.core.decide import next_deadline_ms
-from halfmq.core.decision import Done, SendCheck, Settled
+from halfmq.core.decision import Asked, Done, Refused, SendCheck, Settled, Why
 from halfmq.core.session import ConnectionClosed
-from halfmq.core.transaction.check_schedule import backoff_ms
+from halfmq.core.transaction.check_schedule import backoff_ms, next_check_ms
 from halfmq.core.transaction.invariants import check
 from halfmq.model.records import Checked
 from halfmq.model.settings import BrokerSettings
@@ -334,3 +334,128 @@ def test_a_verdict_ends_checks_and_frees_the_budget(wanted: Wanted) -> None:
     other = 1 - int(asked.tx_id[1])
     assert isinstance(log.do(end(asked.tx_id, replies[1 - other], wanted, from_check=True)), Settled)
     assert [effect.tx_id for effect in log.checks_after(0)] == [f"T{other}"]
+
+
+# --- exactly -----------------------------------------------------------------------------------------------------
+
+
+def test_the_interval_doubles_up_to_the_longest_and_jitter_is_at_most_a_quarter() -> None:
+    settings = BrokerSettings(check_interval_ms=1_000, check_interval_max_ms=5_000)
+    for number, interval in enumerate([1_000, 2_000, 4_000, 5_000, 5_000], 1):
+        spans = [backoff_ms(settings, f"T{tx}", number) for tx in range(4_000)]
+        assert min(spans) == interval
+        assert max(spans) == interval + interval // 4
+    assert backoff_ms(settings, "T1", 1) != backoff_ms(settings, "T1", 1_000) - 4_000
+
+
+def test_only_the_check_that_reached_nobody_is_taken_back() -> None:
+    log = with_producer(1, 2)
+    reply = log.do(half("T1"))
+    log.checks_after(6_100)
+    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    (second,) = log.checks_after(7_000)
+    assert second.checks == 2
+    assert log.do(CheckNotSent("PG", "T1", second.connection)) == Done()
+    known = log.state.producer_groups["PG"].undecided["T1"]
+    assert (known.checks, known.next_check_at_ms) == (1, log.now_ms)
+    assert second.connection not in log.state.producer_groups["PG"].members
+    record = log.of(Checked)[-1]
+    assert (record.group, record.tx_id, record.half_index, record.checks) == ("PG", "T1", reply.queue_offset, 1)
+
+
+def test_a_check_record_says_number_half_and_when_the_next_is_due() -> None:
+    log = with_producer(check_interval_ms=10_000, check_answer_ms=4_000)
+    reply = log.do(half("T1"))
+    log.checks_after(6_100)
+    (record,) = log.of(Checked)
+    assert (record.half_index, record.checks) == (reply.queue_offset, 1)
+    assert record.next_check_at_ms == log.now_ms + backoff_ms(log.settings, "T1", 1)
+    assert log.state.producer_groups["PG"].in_flight == {"T1": (log.now_ms + 4_000, 1)}
+
+
+def test_the_next_check_is_never_due_before_the_answer_is_overdue() -> None:
+    log = with_producer(check_interval_ms=1_000, check_answer_ms=4_000)
+    log.do(half("T1"))
+    log.checks_after(6_100)
+    assert log.of(Checked)[0].next_check_at_ms == log.now_ms + 4_000
+    assert log.checks_after(3_999) == []
+
+
+def test_asking_now_names_whom_and_counts() -> None:
+    log = with_producer(1)
+    reply = log.do(half("T1"))
+    log.later(6_000)
+    decision = log.decide(AskNow("PG", "T1"))
+    assert decision.reply == Asked("client-1", 1)
+    assert decision.effects == (SendCheck(1, "PG", "T1", reply.queue_offset, reply.log_offset, reply.log_offset, 1),)
+    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    assert log.do(AskNow("PG", "T1")) == Asked("client-1", 2)
+
+
+def test_why_nobody_is_asked_now_is_said() -> None:
+    log = with_producer(1)
+    reply = log.do(half("T1"))
+    ask = AskNow("PG", "T1")
+    log.later(1_000)
+
+    def said() -> str:
+        reply = log.do(ask)
+        assert isinstance(reply, Refused)
+        assert reply.why is Why.NOT_NOW
+        return reply.text
+
+    immune = "transaction 'T1' is immune for another {} ms: its local transaction may still be running"
+    assert said() == immune.format(5_000)
+    log.later(4_999)
+    assert said() == immune.format(1)
+    log.later(1)
+    log.do(ask)
+    log.later(1_000)
+    asked = "transaction 'T1' is asked about already; the answer is overdue in {} ms"
+    assert said() == asked.format(4_000)
+    log.later(3_999)
+    assert said() == asked.format(1)
+    log.later(1)
+    assert log.do(ask) == Asked("client-1", 2), "overdue"
+    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    log.session(ConnectionClosed(1))
+    assert said() == "transaction 'T1' cannot be asked about: no producer of group 'PG' is connected"
+
+
+def test_asking_about_what_is_not_undecided_says_how_it_stands() -> None:
+    log = with_producer(1)
+    ask = AskNow("PG", "T1")
+    missing = Refused(Why.NOT_FOUND, "transaction 'T1' is not undecided, and not among the recent verdicts")
+    assert log.do(ask) == missing
+    assert log.do(ask._replace(group="Nobody")) == missing
+    settled = log.do(end("T1", log.do(half("T1"))))
+    text = "transaction 'T1' is already COMMITTED"
+    assert log.do(ask) == Refused(Why.ALREADY_SETTLED, text, "COMMITTED", settled.position)
+
+
+def test_a_full_budget_waits_for_the_first_answer_to_be_overdue() -> None:
+    log = with_producer(checks_in_flight_max=1, check_answer_ms=5_000, check_interval_ms=60_000)
+    for number in range(2):
+        log.do(half(f"T{number}"))
+    assert len(log.checks_after(6_100)) == 1
+    assert next_check_ms(log.state) == log.now_ms + 5_000
+    log.later(4_999)
+    assert log.tick() == []
+    log.later(1)
+    assert len(checks(log.tick())) == 1
+
+
+def test_groups_are_asked_when_the_first_of_them_has_room_or_something_due() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, checks_in_flight_max=1, check_interval_ms=60_000))
+    log.session(producer(1, log.now_ms, "A"))
+    log.session(producer(2, log.now_ms, "B"))
+    for number in range(3):
+        log.do(half(f"A{number}", group="A"))
+    log.checks_after(6_100)
+    log.later(1_000)
+    log.do(half("B0", group="B"))
+    log.do(half("B1", group="B"))
+    assert next_check_ms(log.state) == log.now_ms + 4_000, "when the answer about the first is overdue"
+    assert [asked.group for asked in log.checks_after(4_000)] == ["A"]
+    assert [asked.group for asked in log.checks_after(2_100)] == ["B"]
+    assert next_check_ms(log.state) == log.now_ms + 2_900, "the one about A is overdue before the one about B"

@@ -4,8 +4,8 @@ import pytest
 from tests.support.core_log import PEER, CoreLog, end, half, message, part, refused, sent
 
 from halfmq import limits
-from halfmq.core.commands import ResolveTransaction, SettledRow, Wanted
-from halfmq.core.decision import NOTHING, Noted, Settled, WakeQueue, Why
+from halfmq.core.commands import ResolveTransaction, SettledRow, TrimLog, Wanted
+from halfmq.core.decision import NOTHING, Noted, Refused, Settled, WakeQueue, Why
 from halfmq.core.session import DiskSpace
 from halfmq.model import properties
 from halfmq.model.ids import hash64, parse_offset_message_id
@@ -446,8 +446,6 @@ def test_an_end_of_what_was_never_prepared_is_not_found() -> None:
 
 
 def test_past_retention_the_answer_is_unknown_and_never_a_second_verdict() -> None:
-    from halfmq.core.commands import TrimLog
-
     log = CoreLog()
     reply = log.do(half("T1"))
     position = log.do(end("T1", reply)).position
@@ -521,3 +519,211 @@ def test_nothing_is_in_the_decision_of_a_refusal() -> None:
     log = CoreLog()
     decision = log.decide(end("T1", log.do(message("M1")), half_index=0))
     assert (decision.records, decision.effects) == (NOTHING, NOTHING)
+
+
+# --- what is said, and where exactly the lines are ---------------------------------------------------------------
+
+
+def text_of(reply: object) -> str:
+    assert isinstance(reply, Refused), reply
+    return reply.text
+
+
+def test_a_body_of_exactly_the_limit_is_taken_whatever_its_id_looks_like() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=1 << 20, body_bytes_max=100))
+    for tx_id in ("plain", "with-dash"):
+        sent(log.do(half(tx_id, body=b"x" * 100)))
+        refused_text = text_of(log.do(half(f"{tx_id}2", body=b"x" * 101)))
+        assert refused_text == "body of 101 bytes; at most 100"
+
+
+def test_an_id_may_have_exactly_as_many_characters_as_allowed() -> None:
+    log = CoreLog()
+    sent(log.do(half("x" * limits.TRANSACTION_ID_CHARS_MAX)))
+    sent(log.do(part("y" * limits.TRANSACTION_ID_CHARS_MAX, 0)))
+    bad = "x" * (limits.TRANSACTION_ID_CHARS_MAX + 1)
+    said = f"is not a transaction id: 1 to {limits.TRANSACTION_ID_CHARS_MAX} of letters, digits and ._:-"
+    assert text_of(log.do(half(bad))) == f"{bad!r} {said}"
+
+
+def test_properties_may_be_exactly_as_long_as_allowed() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=1 << 20))
+    log.do(half("T2", filler="x"))
+    room = limits.PROPERTIES_BYTES_MAX - len(log.of(HalfRecord)[0].message.properties) + 1
+    over = limits.PROPERTIES_BYTES_MAX + 1
+    said = f"properties of {over} bytes as stored; at most {limits.PROPERTIES_BYTES_MAX}"
+    assert text_of(log.do(half("T3", filler="x" * (room + 1)))) == said
+    sent(log.do(half("T3", filler="x" * room)))
+
+
+def test_indexes_and_counts_are_bounded_exactly() -> None:
+    most = limits.TRANSACTION_MESSAGES_MAX
+    log = CoreLog()
+    sent(log.do(part("T1", most - 1)))
+    sent(log.do(part("T2", most - 1, count=most)))
+    sent(log.do(part("T3", 0, count=1)))
+    said = f"transaction 'T4': HMQ_TX_INDEX counts from 0 and HMQ_TX_COUNT says how many, at most {most}"
+    for wrong in (
+        part("T4", most),
+        part("T4", 0, count=most + 1),
+        half("T4-x", HMQ_TX_ID="T4", HMQ_TX_INDEX="-1"),
+        half("T4-x", HMQ_TX_ID="T4", HMQ_TX_INDEX="0000000001"),
+        half("T4-x", HMQ_TX_ID="T4", HMQ_TX_INDEX="0", HMQ_TX_COUNT="-1"),
+        half("T4-x", HMQ_TX_ID="T4"),
+    ):
+        assert text_of(log.do(wrong)) == said
+    sent(log.do(half("T5-x", HMQ_TX_ID="T5", HMQ_TX_INDEX="000000001")))
+    assert text_of(log.do(part("T4", 2, count=2))) == "transaction 'T4': index 2 of 2 messages"
+
+
+def test_what_contradicts_a_transaction_is_refused_with_what_it_has() -> None:
+    log = CoreLog()
+    first = log.do(part("T1", 0))
+    log.do(part("T1", 2))
+    other = half("other", HMQ_TX_ID="T1", HMQ_TX_INDEX="0")
+    assert text_of(log.do(other)) == "transaction 'T1' has another message at index 0: ids are never used again"
+    elsewhere = part("T1", 0, topic="stock")
+    assert text_of(log.do(elsewhere)) == "transaction 'T1' has another message at index 0: ids are never used again"
+    assert log.do(part("T1", 0)) == first
+    said = "transaction 'T1' is said to have {} messages; message {} does not fit"
+    assert text_of(log.do(part("T1", 1, count=2))) == said.format(2, 1), "index 2 is here already"
+    sent(log.do(part("T1", 3, count=4)))
+    assert text_of(log.do(part("T1", 4))) == said.format(4, 4)
+    assert text_of(log.do(part("T1", 1, count=5))) == said.format(4, 1)
+    sent(log.do(part("T1", 1, count=4)))
+
+
+def test_a_first_answer_names_the_place_where_the_half_was_first_stored() -> None:
+    log = CoreLog()
+    first = sent(log.do(part("T1", 0, queue=2)))
+    second = sent(log.do(part("T1", 1, queue=3)))
+    assert log.do(part("T1", 1, queue=1)) == second
+    assert log.do(part("T1", 0, queue=1)) == first
+    assert (first.queue_id, second.queue_id, first.unique_id) == (2, 3, "T1-0")
+
+
+def test_a_settled_transaction_says_its_id_verdict_and_position() -> None:
+    log = CoreLog()
+    reply = log.do(half("T1"))
+    position = log.do(end("T1", reply)).position
+    assert log.do(half("T1")) == Refused(
+        Why.ALREADY_SETTLED,
+        "transaction 'T1' is already COMMITTED; do not run the local transaction",
+        "COMMITTED",
+        position,
+    )
+    assert log.do(end("T1", reply, Wanted.ROLLBACK)) == Refused(
+        Why.VERDICT_CONFLICT,
+        f"transaction 'T1' is COMMITTED since position {position}; the first verdict stands",
+        "COMMITTED",
+        position,
+    )
+
+
+def test_an_incomplete_transaction_says_what_is_here_and_what_was_said() -> None:
+    log = CoreLog()
+    first = log.do(part("T1", 0))
+    said = "transaction 'T1' stays undecided: {} messages are here, {}"
+    assert text_of(log.do(end("T1", first))) == said.format(1, "its last message has not said how many")
+    log.do(part("T1", 2, count=3))
+    assert text_of(log.do(end("T1", first))) == said.format(2, "3 messages")
+
+
+def test_what_an_operator_is_told() -> None:
+    log = CoreLog()
+    resolve = ResolveTransaction("PG", "T1", Wanted.COMMIT, "ann")
+    assert text_of(log.do(resolve._replace(wanted=Wanted.UNKNOWN))) == "an operator decides COMMIT or ROLLBACK"
+    missing = "is not undecided, and not among the recent verdicts"
+    assert text_of(log.do(resolve)) == f"transaction 'T1' of group 'PG' {missing}"
+    assert text_of(log.do(resolve._replace(group=""))) == f"transaction 'T1' {missing}"
+    log.do(half("T2"))
+    assert text_of(log.do(resolve)) == f"transaction 'T1' of group 'PG' {missing}", "the group is known, the id is not"
+    log.do(half("T1"))
+    settled = log.do(resolve)
+    assert settled == Settled("PG", "T1", True, log.of(Committed)[0].offset, False)
+    assert log.of(Committed)[0].decided_by is DecidedBy.OPERATOR
+    assert log.do(resolve) == settled._replace(repeated=True)
+    conflict = log.do(resolve._replace(wanted=Wanted.ROLLBACK))
+    assert (conflict.standing, conflict.position) == ("COMMITTED", settled.position)
+
+
+@pytest.mark.parametrize("wanted", [Wanted.COMMIT, Wanted.ROLLBACK, Wanted.UNKNOWN])
+def test_a_settled_transaction_of_several_messages_answers_only_to_offsets_of_its_own(wanted: Wanted) -> None:
+    log = CoreLog()
+    first, second = log.do(part("T1", 0)), log.do(part("T1", 1, count=2))
+    log.do(end("T1", first))
+    for reply in (first, second):
+        assert not isinstance(log.do(end("T1", reply)), Refused)
+    for wrong in (
+        end("T1", first, wanted, half_index=99),
+        end("T1", first, wanted, log_offset=second.log_offset),
+        end("T1", second, wanted, log_offset=first.log_offset),
+    ):
+        answer = refused(nothing_logged(log, wrong), Why.WRONG_OFFSETS)
+        _, _, _, half_index, log_offset, *_ = wrong
+        assert answer.text == (
+            f"transaction 'T1' has no half {half_index} at log offset {log_offset}: both must be as answered to it"
+        )
+
+
+def test_an_end_for_nothing_says_whether_it_may_have_been_trimmed_away() -> None:
+    log = CoreLog()
+    log.do(end("T0", log.do(half("T0"))))
+    log.roll()
+    log.do(TrimLog(65_536))
+    assert (log.state.log_start, log.state.next_half_index) == (65_536, 1)
+    past = "unknown, past retention"
+    for half_index, log_offset, trimmed in (
+        (0, 0, True), (0, 65_535, True), (0, 65_536, False), (1, 64, False), (-1, 64, False), (0, -1, False),
+    ):  # fmt: skip
+        never = (
+            f"transaction 'T1' of group 'PG' was never prepared here as half {half_index} at log offset {log_offset}"
+        )
+        reply = log.do(end("T1", None, half_index=half_index, log_offset=log_offset))
+        assert refused(reply, Why.NOT_FOUND).text == (past if trimmed else never)
+
+
+def test_a_row_counts_as_long_as_its_verdict_is_in_the_log() -> None:
+    log = CoreLog()
+    reply = log.do(half("T1"))
+    log.do(end("T1", reply))
+    log.roll()
+    log.do(TrimLog(65_536))
+    row = SettledRow(reply.queue_offset, reply.log_offset, True, 65_536, hash64(b"T1"), hash64(b"PG"))
+    assert log.do(end("T1", reply, settled=row)) == Settled("PG", "T1", True, 65_536, True)
+    gone = log.do(end("T1", reply, settled=row._replace(verdict_position=65_535)))
+    assert refused(gone, Why.NOT_FOUND).text == "unknown, past retention"
+    rolled_back = log.do(end("T1", reply, settled=row._replace(committed=False)))
+    assert refused(rolled_back, Why.VERDICT_CONFLICT).standing == "ROLLED_BACK"
+    for name in ("log_offset", "half_index"):
+        wrong = end("T1", reply, settled=row)._replace(**{name: 7})
+        refused(nothing_logged(log, wrong), Why.NOT_FOUND)
+
+
+def test_who_names_another_group_is_told_so() -> None:
+    log = CoreLog()
+    reply = log.do(half("T1"))
+    for _ in range(2):
+        assert text_of(log.do(end("T1", reply, group="X"))) == "transaction 'T1' is not of producer group 'X'"
+        log.do(end("T1", reply))
+
+
+def test_messages_of_one_queue_get_offsets_in_a_row_and_every_queue_is_woken_once() -> None:
+    log = CoreLog()
+    log.do(message("M1", queue=1))
+    first = log.do(part("T1", 0, queue=1))
+    log.do(part("T1", 1, queue=2))
+    log.do(part("T1", 2, queue=1))
+    log.do(part("T1", 3, topic="stock", queue=1))
+    log.do(part("T1", 4, topic="stock", queue=1, count=5))
+    decision = log.decide(end("T1", first))
+    assert [ref.queue_offset for ref in log.of(Committed)[0].refs] == [1, 0, 2, 0, 1]
+    assert len(decision.effects) == len(set(decision.effects)) == 3
+    assert log.state.topics_by_name["orders"].ends == [0, 3, 1, 0]
+
+
+def test_the_remark_is_kept_up_to_200_characters() -> None:
+    log = CoreLog()
+    reply = log.do(half("T1"))
+    log.do(end("T1", reply, Wanted.UNKNOWN, remark="x" * 300))
+    assert log.state.producer_groups["PG"].heard["T1"][1] == "x" * 200
