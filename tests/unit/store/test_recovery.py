@@ -479,3 +479,13 @@ def test_exactly_what_was_not_known_durable_is_written_again(torn: bool) -> None
     after = store.disk.image()
     for number in range(2):
         assert after[store.seg(number)] == before[store.seg(number)]
+
+
+def test_a_cut_at_the_end_of_a_segment_does_not_make_it_longer() -> None:
+    store = Store().write(2, body_bytes=20_000).write(1, sync=False, body_bytes=20_000)
+    store.flip(store.ends[1] + 70)
+    writes = [one for one in store.settled(rewrite=False) if one.kind == "write"]
+    assert {one.path for one in writes} == {store.seg(0)}
+    assert max(one.at + one.length for one in writes) <= make.SEGMENT
+    assert len(store.disk.content(store.seg(0))) == make.SEGMENT
+    assert not any(store.disk.content(store.seg(0))[store.ends[1] :])
