@@ -4,7 +4,15 @@ from tests.support.core_log import CoreLog, half
 
 from halfmq.core.commands import SetProducer, Tick
 from halfmq.core.transaction.invariants import check
-from halfmq.core.transaction.past_limit import LOOKED_AT_MAX, look_around, next_look_ms, note_left, why_past
+from halfmq.core.transaction.past_limit import (
+    LOOKED_AT_MAX,
+    is_asked,
+    is_at_limit,
+    look_around,
+    next_look_ms,
+    note_left,
+    why_past,
+)
 from halfmq.model.records import AsideBecause, SetAside
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 
@@ -89,3 +97,131 @@ def test_checks_that_left_are_remembered_for_those_that_are_undecided() -> None:
     group.in_flight["late"] = (log.now_ms + 2_000, 1)
     note_left(group, "late", 2, log.now_ms, 5_000)
     assert not {"never asked", "late"} & policy.left.keys()
+
+
+def test_the_limit_is_reached_by_exactly_that_many_checks_of_which_the_last_left() -> None:
+    log = aged(limit=3)
+    log.do(half("T1"))
+    group = log.state.producer_groups["PG"]
+    policy = group.policy
+    known = group.undecided["T1"]
+    assert policy is not None
+    assert not is_at_limit(None, known)
+    for checks, left, reached in ((2, 2, False), (3, 2, False), (3, 3, True), (4, 3, False), (4, 4, True)):
+        policy.left = {"T1": left}
+        assert is_at_limit(policy, known._replace(checks=checks)) is reached, (checks, left)
+    policy.left = {}
+    assert not is_at_limit(policy, known._replace(checks=3))
+    policy.left = {"T1": 0}
+    policy.settings = ProducerSettings("PG")
+    assert not is_at_limit(policy, known), "no limit is not a limit of 0"
+
+
+def test_a_check_that_is_overdue_is_asked_no_more() -> None:
+    log = aged()
+    group = log.state.producer_groups["PG"]
+    group.in_flight["T1"] = (log.now_ms + 10, 1)
+    assert is_asked(group, "T1", log.now_ms + 9)
+    assert not is_asked(group, "T1", log.now_ms + 10)
+    assert not is_asked(group, "T2", log.now_ms)
+
+
+def test_past_the_check_limit_is_who_is_due_again_and_past_the_age_who_is_exactly_that_old() -> None:
+    log = aged(limit=1)
+    log.do(half("T1"))
+    group = log.state.producer_groups["PG"]
+    policy = group.policy
+    assert policy is not None
+    policy.left = {"T1": 1}
+    known = group.undecided["T1"]._replace(checks=1, next_check_at_ms=log.now_ms + 9_000)
+    assert why_past(policy, known, log.now_ms + 8_999) is None
+    assert why_past(policy, known, log.now_ms + 9_000) is AsideBecause.CHECKS
+    young = known._replace(checks=0)
+    assert why_past(policy, young, log.now_ms + 59_999) is None
+    assert why_past(policy, young, log.now_ms + 60_000) is AsideBecause.AGE
+
+
+def test_a_check_counts_as_the_last_one_while_half_of_the_time_to_answer_is_left() -> None:
+    log = aged(limit=2)
+    group = log.state.producer_groups["PG"]
+    policy = group.policy
+    assert policy is not None
+    for late_ms, counts in ((0, True), (2_500, True), (2_501, False)):
+        policy.left = {}
+        group.in_flight["T1"] = (log.now_ms + 5_000, 1)
+        note_left(group, "T1", 2, log.now_ms + late_ms, 5_000)
+        assert (policy.left == {"T1": 2}) is counts, late_ms
+    policy.left = {}
+    note_left(group, "T1", 1, log.now_ms, 5_000)
+    assert policy.left == {}, "one more is allowed"
+    note_left(group, "T1", 3, log.now_ms, 5_000)
+    assert policy.left == {"T1": 3}, "as is one that an operator asked for"
+
+
+def test_who_is_undecided_keeps_the_check_that_left_however_many_are_swept_out() -> None:
+    log = aged(limit=2)
+    log.do(half("kept"))
+    group = log.state.producer_groups["PG"]
+    policy = group.policy
+    assert policy is not None
+    for name in ("kept", *(f"T{number}" for number in range(1_025))):
+        group.in_flight[name] = (log.now_ms + 5_000, 1)
+        note_left(group, name, 2, log.now_ms, 5_000)
+    assert len(policy.left) == 1_026, "1,024 and two for each that is undecided"
+    group.in_flight["last"] = (log.now_ms + 5_000, 1)
+    note_left(group, "last", 2, log.now_ms, 5_000)
+    assert policy.left == {"kept": 2}
+
+
+def test_a_round_rests_for_a_part_of_the_age_within_bounds() -> None:
+    for age_ms, rest_ms in ((60_000, 1_000), (64_000, 1_000), (640_000, 10_000), (3_840_000, 60_000), (10**9, 60_000)):
+        log = aged(age_ms)
+        group = log.state.producer_groups["PG"]
+        log.do(half("T1"))
+        log.later(age_ms - 1)
+        policy = group.policy
+        assert policy is not None
+        policy.scan_at_ms = 0
+        look_around(group, policy, log.now_ms)
+        assert not policy.past
+        assert policy.scan_at_ms == log.now_ms + rest_ms, age_ms
+
+
+def test_the_next_round_begins_when_the_next_one_is_old_enough() -> None:
+    log = aged(600_000)
+    group = log.state.producer_groups["PG"]
+    policy = group.policy
+    assert policy is not None
+    began_ms = log.now_ms
+    log.do(half("T1"))
+    log.later(1_000)
+    log.do(half("T2", CHECK_IMMUNITY_TIME_IN_SECONDS="700"))
+    policy.scan_at_ms = log.now_ms
+    look_around(group, policy, log.now_ms)
+    assert policy.scan_at_ms == began_ms + 600_000 == next_look_ms(log.state)
+    log.now_ms = began_ms + 600_000 - 1
+    look_around(group, policy, log.now_ms)
+    assert not policy.past
+    log.now_ms += 1
+    look_around(group, policy, log.now_ms)
+    assert policy.past == {"T1": None}
+    policy.past.clear()
+    del group.undecided["T1"]
+    assert policy.scan_at_ms == began_ms + 1_000 + 700_000, "T2 is immune for longer than that"
+
+
+def test_the_soonest_round_of_all_groups_is_the_next() -> None:
+    log = aged()
+    log.do(SetProducer(ProducerSettings("Q", 0, PastLimit.WAIT, 60_000)))
+    log.do(SetProducer(ProducerSettings("R", 0, PastLimit.WAIT, 60_000)))
+    for name, at_ms in (("PG", 700), ("Q", 500), ("R", 600)):
+        policy = log.state.producer_groups[name].policy
+        assert policy is not None
+        policy.scan_at_ms = at_ms
+    assert next_look_ms(log.state) == 500
+    last = log.state.producer_groups["R"].policy
+    assert last is not None
+    last.past["T1"] = None
+    assert next_look_ms(log.state) == 0
+    log.state.policies.clear()
+    assert next_look_ms(log.state) is None

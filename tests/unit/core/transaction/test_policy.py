@@ -8,7 +8,7 @@ from tests.support.core_log import START_MS, CoreLog, end, half, part, producer,
 from halfmq import limits
 from halfmq.core.apply import apply
 from halfmq.core.base import base_payload
-from halfmq.core.commands import AskNow, CarryForward, CheckNotSent, SetProducer, TrimLog, Wanted
+from halfmq.core.commands import AskNow, CarryForward, CheckNotSent, SetProducer, Tick, TrimLog, Wanted
 from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Asked, Done, PolicyActed, SendCheck, Settled, Why
 from halfmq.core.digest import durable_digest
@@ -16,6 +16,7 @@ from halfmq.core.session import CheckLeft, ConnectionClosed
 from halfmq.core.snapshot import load_rows
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.listing import group_stats, oldest_undecided
+from halfmq.core.transaction.policy import enforce
 from halfmq.core.transaction.story import story
 from halfmq.model.records import (
     SET_ASIDE_MS,
@@ -27,6 +28,7 @@ from halfmq.model.records import (
     ProducerSet,
     RolledBack,
     SetAside,
+    set_aside_size,
 )
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 
@@ -452,3 +454,103 @@ def test_a_record_about_a_transaction_that_redo_does_not_know_is_nothing() -> No
     other._open(other.state.log_end)
     apply(other.state, record._replace(offset=other.state.log_end))
     assert not other.state.producer_groups
+
+
+# --- exactly -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (ProducerSettings("PG", -1, ROLLBACK), "a check limit of -1: 0 (none) to 1000000"),
+        (ProducerSettings("PG", 1_000_001, ROLLBACK), "a check limit of 1000001: 0 (none) to 1000000"),
+        (ProducerSettings("PG", 1_000_000, ROLLBACK), ""),
+        (ProducerSettings("PG", 1, PastLimit.WAIT),
+         "a check limit and what happens then (rollback or set-aside) are given together, or neither"),
+        (ProducerSettings("PG", 0, ASIDE),
+         "a check limit and what happens then (rollback or set-aside) are given together, or neither"),
+        (ProducerSettings("PG", 0, PastLimit.WAIT, 59_999), "a skip age of 59999 ms: 0 (never), or at least 60000 ms"),
+        (ProducerSettings("PG", 0, PastLimit.WAIT, 60_000), ""),
+        (ProducerSettings("PG", 0, PastLimit.WAIT, 1 << 53), ""),
+        (ProducerSettings("PG", 0, PastLimit.WAIT, (1 << 53) + 1),
+         "a skip age of 9007199254740993 ms: 0 (never), or at least 60000 ms"),
+        (ProducerSettings("PG", undecided_max=-2),
+         "-2 undecided transactions: 0 (none may be prepared) or more, or -1 (as the broker's)"),
+        (ProducerSettings("PG", undecided_max=-1, undecided_bytes_max=-1), ""),
+        (ProducerSettings("PG", undecided_max=0, undecided_bytes_max=0), ""),
+        (ProducerSettings("PG", undecided_max=1 << 53, undecided_bytes_max=1 << 53), ""),
+        (ProducerSettings("PG", undecided_bytes_max=(1 << 53) + 1),
+         "9007199254740993 bytes of undecided messages: 0 (none may be prepared) or more, or -1 (as the broker's)"),
+        (ProducerSettings("PG", set_by="x" * limits.GROUP_CHARS_MAX), ""),
+        (ProducerSettings("PG", set_by="x" * (limits.GROUP_CHARS_MAX + 1)),
+         "who sets it has 121 characters, 120 are allowed"),
+    ],
+)  # fmt: skip
+def test_what_may_be_set_ends_exactly_there(settings: ProducerSettings, says: str) -> None:
+    log = CoreLog()
+    reply = log.do(SetProducer(settings))
+    assert (reply == Done()) if not says else (refused(reply, Why.INVALID_PARAMETER).text == says)
+
+
+def test_a_record_of_a_policy_says_all_that_was_known() -> None:
+    log = with_policy(2, ASIDE)
+    log.do(half("T0"))
+    reply = sent(log.do(half("T1")))
+    log.do(end("T0", None, Wanted.ROLLBACK, half_index=0, log_offset=log.of(HalfRecord)[0].offset))
+    effects = run(log, 60_000)
+    (record,) = log.of(SetAside)
+    assert (record.group, record.tx_id, record.half_index, record.checks) == ("PG", "T1", reply.queue_offset, 2)
+    assert (record.decided_by, record.because) == (DecidedBy.POLICY, AsideBecause.CHECKS)
+    acted = [effect for effect in effects if isinstance(effect, PolicyActed)]
+    assert acted == [PolicyActed("PG", "T1", AsideBecause.CHECKS, 2, False)]
+
+
+def test_a_rollback_by_a_policy_is_told_as_one() -> None:
+    log = with_policy(1, ROLLBACK)
+    log.do(half("T1"))
+    effects = run(log, 60_000)
+    acted = [effect for effect in effects if isinstance(effect, PolicyActed)]
+    assert acted == [PolicyActed("PG", "T1", AsideBecause.CHECKS, 1, True)]
+    (record,) = log.of(RolledBack)
+    assert (record.decided_by, record.half_indexes) == (DecidedBy.POLICY, (0,))
+
+
+def test_one_tick_acts_on_a_bounded_number_and_says_that_there_is_more() -> None:
+    log = with_policy(skip_age_ms=60_000, connected=False)
+    for number in range(257):
+        log.do(half(f"T{number}", body=b""))
+    log.later(61_000)
+    first = log.decide(Tick())
+    acted = [record for record in first.records if isinstance(record, SetAside)]
+    assert 0 < len(acted) <= 256
+    assert first.reply == Done(again=True)
+    log.tick()
+    assert len(log.of(SetAside)) == 257
+    assert len({record.tx_id for record in log.of(SetAside)}) == 257
+    check(log.state)
+
+
+def test_records_of_a_policy_stand_one_behind_the_other_within_the_room_that_there_is() -> None:
+    log = with_policy(skip_age_ms=60_000, connected=False)
+    for number in range(3):
+        log.do(half(f"T{number}"))
+    log.later(61_000)
+    offset = log.state.log_end + 64
+    size = set_aside_size("PG", "T0")
+    records, effects, more = enforce(log.state, offset, 2 * size, log.now_ms)
+    assert [record.offset for record in records] == [offset, offset + size]
+    assert ([effect.tx_id for effect in effects], more) == (["T0", "T1"], True)
+    records, effects, more = enforce(log.state, offset, size - 1, log.now_ms)
+    assert (records, effects, more) == ([], [], True)
+    records, effects, more = enforce(log.state, offset, size, log.now_ms)
+    assert ([effect.tx_id for effect in effects], more) == (["T2"], False)
+
+
+def test_each_group_with_a_policy_has_its_turn() -> None:
+    log = with_policy(skip_age_ms=60_000, connected=False)
+    log.do(SetProducer(ProducerSettings("Q", 0, PastLimit.WAIT, 60_000)))
+    log.do(half("T1"))
+    log.do(half("T2", group="Q"))
+    log.run_to(log.now_ms + 70_000)
+    assert {(record.group, record.tx_id) for record in log.of(SetAside)} == {("PG", "T1"), ("Q", "T2")}
+    assert {record.because for record in log.of(SetAside)} == {AsideBecause.AGE}

@@ -8,7 +8,7 @@ from halfmq.core.decision import Done, Settled, Why
 from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import retention
 from halfmq.core.transaction.invariants import check
-from halfmq.model.records import CarriedDelayed, CarriedHalf, Trim
+from halfmq.model.records import TRIM_SIZE, CarriedDelayed, CarriedHalf, Trim, carried_half_size
 
 SEGMENT = 65_536
 
@@ -188,3 +188,90 @@ def test_large_halves_are_carried_over_several_segments() -> None:
     trim(log, start)
     for number, reply in enumerate(replies):
         assert isinstance(log.do(end(f"T{number}", reply)), Settled)
+
+
+def test_what_a_trim_is_refused_for_is_said() -> None:
+    log = CoreLog()
+    log.do(half("T1"))
+    log.roll()
+    for wrong in (SEGMENT + 8, 2 * SEGMENT):
+        text = f"{wrong} is not the start of a segment of this log"
+        assert refused(log.do(TrimLog(wrong)), Why.INVALID_PARAMETER).text == text
+        assert refused(log.do(CarryForward(wrong, 1)), Why.INVALID_PARAMETER).text == text
+    said = refused(log.do(TrimLog(SEGMENT)), Why.INVALID_PARAMETER).text
+    assert said.startswith(
+        f"below {SEGMENT} there is something alive, carry it forward first: Undecided(group='PG', tx_id"
+    )
+    del log.state.bases[SEGMENT]
+    assert refused(log.do(TrimLog(SEGMENT)), Why.INVALID_PARAMETER).text == f"the segment at {SEGMENT} has no base"
+
+
+def test_a_trim_is_one_record_that_says_the_new_start_and_none_when_nothing_moves() -> None:
+    log = CoreLog()
+    log.roll()
+    log.roll()
+    offset = log.state.log_end + 64
+    assert log.do(TrimLog(SEGMENT)) == Done()
+    assert log.of(Trim) == [Trim(offset, TRIM_SIZE, SEGMENT)]
+    for start in (0, SEGMENT):
+        assert log.do(TrimLog(start)) == Done()
+    assert len(log.of(Trim)) == 1
+    assert log.do(TrimLog(2 * SEGMENT)) == Done()
+    assert log.state.log_start == 2 * SEGMENT
+
+
+def test_a_trim_may_go_to_the_segment_that_is_written() -> None:
+    log = CoreLog()
+    log.do(message("M1"))
+    log.roll()
+    assert log.state.log_end < 2 * SEGMENT
+    assert log.do(TrimLog(SEGMENT)) == Done()
+    assert log.state.log_start == SEGMENT
+
+
+def test_only_what_lies_below_the_new_start_is_carried() -> None:
+    log = CoreLog()
+    log.do(half("below"))
+    log.do(message("D1", DELAY="5"))
+    log.roll()
+    log.do(half("above"))
+    log.do(message("D2", DELAY="5"))
+    trim(log, SEGMENT)
+    assert [carried.tx_id for carried in log.of(CarriedHalf)] == ["below"]
+    assert len(log.of(CarriedDelayed)) == 1
+    assert {known.tx_id for known in log.state.producer_groups["PG"].undecided.values()} == {"below", "above"}
+
+
+def test_a_step_carries_as_many_bytes_as_it_may_and_at_least_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = CoreLog()
+    for number in range(4):
+        log.do(half(f"T{number}", body=b"x" * 1_000))
+    size = carried_half_size(log.state.producer_groups["PG"].undecided["T0"].halves[0].message_bytes)
+    log.roll()
+    monkeypatch.setattr(retention, "CARRY_BYTES_MAX", 2 * size)
+    assert retention.carry_bytes_bound(log.state, CarryForward(SEGMENT, 100)) == 2 * size
+    assert log.do(CarryForward(SEGMENT, 100)) == Done(again=True)
+    assert len(log.of(CarriedHalf)) == 2
+    monkeypatch.setattr(retention, "CARRY_BYTES_MAX", 2 * size - 1)
+    assert log.do(CarryForward(SEGMENT, 100)) == Done(again=True)
+    assert len(log.of(CarriedHalf)) == 3
+    monkeypatch.setattr(retention, "CARRY_BYTES_MAX", 1)
+    assert retention.carry_bytes_bound(log.state, CarryForward(SEGMENT, 100)) == size
+    assert log.do(CarryForward(SEGMENT, 100)) == Done(again=False)
+    assert len(log.of(CarriedHalf)) == 4
+    assert retention.carry_bytes_bound(log.state, CarryForward(SEGMENT, 100)) == 0
+
+
+def test_what_was_settled_since_it_was_found_takes_no_room() -> None:
+    log = CoreLog()
+    replies = [log.do(half(f"T{number}")) for number in range(3)]
+    log.do(message("D1", DELAY="5"))
+    log.roll()
+    log.do(CarryForward(SEGMENT, 1))
+    log.do(end("T1", replies[1], Wanted.ROLLBACK))
+    assert log.do(CarryForward(SEGMENT, 1)) == Done(again=True)
+    assert [carried.tx_id for carried in log.of(CarriedHalf)] == ["T0", "T2"], "the step went on to the next"
+    log.run_to(log.now_ms + 60_000)
+    assert log.do(CarryForward(SEGMENT, 1)) == Done(again=False)
+    assert len(log.of(CarriedDelayed)) == 1, "when it was shown, which was meanwhile"
+    check(log.state)
