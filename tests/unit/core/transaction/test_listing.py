@@ -1,9 +1,11 @@
 """What is undecided, the oldest first; where an id is known."""
 
 import msgspec
+import pytest
 from tests.support.core_log import CoreLog, end, half, part, producer
 
 from halfmq.core.commands import SetProducer, Wanted
+from halfmq.core.transaction import listing
 from halfmq.core.transaction.listing import group_stats, groups_of, oldest_undecided, standing, undecided_among
 from halfmq.model.settings import PastLimit, ProducerSettings
 
@@ -146,3 +148,29 @@ def test_figures_of_nothing() -> None:
     log.do(end("T1", log.do(half("T1"))))
     (stats,) = group_stats(log.state, "", log.now_ms)
     assert (stats.undecided, stats.oldest_ms, stats.committed, stats.counted_ms) == (0, 0, 1, 0)
+
+
+def test_verdicts_of_a_group_are_counted_one_by_one() -> None:
+    log = CoreLog()
+    for number, wanted in enumerate([Wanted.COMMIT, Wanted.COMMIT, Wanted.COMMIT, Wanted.ROLLBACK, Wanted.ROLLBACK]):
+        log.do(end(f"T{number}", log.do(half(f"T{number}")), wanted))
+    (stats,) = group_stats(log.state, "PG", log.now_ms)
+    assert (stats.committed, stats.rolled_back) == (3, 2)
+
+
+def test_a_count_looks_at_a_bounded_number_of_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_VERDICTS_LOOKED_AT_MAX", 2)
+    log = CoreLog()
+    for number in range(4):
+        log.do(end(f"T{number}", log.do(half(f"T{number}"))))
+        log.later(100)
+    (stats,) = group_stats(log.state, "PG", log.now_ms)
+    assert (stats.committed, stats.counted_ms) == (2, 200), "the newest ones"
+
+
+def test_a_transaction_prepared_now_is_0_ms_old() -> None:
+    log = CoreLog()
+    log.do(half("T1"))
+    assert group_stats(log.state, "PG", log.now_ms)[0].oldest_ms == 0
+    assert group_stats(log.state, "PG", log.now_ms - 5)[0].oldest_ms == 0, "a clock that went back"
+    assert oldest_undecided(log.state, "PG", 1, log.now_ms)[1][0].age_ms == 0

@@ -232,3 +232,11 @@ def test_a_group_that_fetches_its_checks_is_told_who_gets_it() -> None:
     assert told(log).endswith("It is due, and goes to the next client that fetches the checks of group PG.")
     log.state.producer_groups["PG"].in_flight["T1"] = (log.now_ms + 2_000, 5)
     assert "It waits for the answer of poller-5, for another 2 s" in told(log)
+
+
+def test_a_verdict_by_a_newer_version_names_nobody() -> None:
+    log = CoreLog()
+    position = log.do(end("T1", log.do(half("T1")))).position
+    settled = log.state.producer_groups["PG"].settled
+    settled["T1"] = (*settled["T1"][:7], 99)
+    assert told(log).endswith(f"at log position {position}; its message became visible at that position.")
