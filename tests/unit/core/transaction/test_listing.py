@@ -5,8 +5,10 @@ import pytest
 from tests.support.core_log import CoreLog, end, half, part, producer
 
 from halfmq.core.commands import SetProducer, Wanted
+from halfmq.core.state import ProducerGroup, State, Undecided
 from halfmq.core.transaction import listing
 from halfmq.core.transaction.listing import group_stats, groups_of, oldest_undecided, standing, undecided_among
+from halfmq.model.pending import PendingTransaction
 from halfmq.model.settings import PastLimit, ProducerSettings
 
 
@@ -174,3 +176,20 @@ def test_a_transaction_prepared_now_is_0_ms_old() -> None:
     assert group_stats(log.state, "PG", log.now_ms)[0].oldest_ms == 0
     assert group_stats(log.state, "PG", log.now_ms - 5)[0].oldest_ms == 0, "a clock that went back"
     assert oldest_undecided(log.state, "PG", 1, log.now_ms)[1][0].age_ms == 0
+
+
+def test_no_more_than_asked_for_is_looked_at_in_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+    listed = listing._listed
+
+    def counting(state: State, group: ProducerGroup, known: Undecided, now_ms: int) -> PendingTransaction:
+        looked_at.append(known.tx_id)
+        return listed(state, group, known, now_ms)
+
+    monkeypatch.setattr(listing, "_listed", counting)
+    log = CoreLog()
+    for number in range(20):
+        log.do(half(f"T{number}", group=f"G{number % 2}"))
+    total, found = oldest_undecided(log.state, "", 3, log.now_ms)
+    assert (total, len(found)) == (20, 3)
+    assert looked_at == ["T0", "T2", "T4", "T1", "T3", "T5"]

@@ -171,7 +171,10 @@ def test_the_policy_of_the_group_is_told() -> None:
     log = CoreLog()
     log.do(half("T1"))
     log.do(SetProducer(ProducerSettings("PG", 15, PastLimit.ROLLBACK)))
-    assert "The policy of its group says that it is rolled back when 15 times did not help." in told(log)
+    text = (
+        "Nobody was asked about it yet. The policy of its group says that it is rolled back when 15 times did not help."
+    )
+    assert text in told(log)
     log.do(SetProducer(ProducerSettings("PG", 1, PastLimit.SET_ASIDE, 7_200_000)))
     assert (
         "The policy of its group says that it is set aside when once did not help. "
@@ -240,3 +243,50 @@ def test_a_verdict_by_a_newer_version_names_nobody() -> None:
     settled = log.state.producer_groups["PG"].settled
     settled["T1"] = (*settled["T1"][:7], 99)
     assert told(log).endswith(f"at log position {position}; its message became visible at that position.")
+
+
+def test_a_span_changes_its_unit_at_exactly_two_of_it() -> None:
+    for unit_ms, more, less in (
+        (86_400_000, "2 days", "47 h"), (3_600_000, "2 h", "119 min"), (60_000, "2 min", "119 s"), (500, "1 s", "999 ms"),
+    ):  # fmt: skip
+        assert (span(2 * unit_ms), span(2 * unit_ms - 1)) == (more, less)
+
+
+def test_immunity_and_the_wait_for_an_answer_end_exactly_then() -> None:
+    log = CoreLog()
+    log.session(producer(3, log.now_ms))
+    log.do(half("T1"))
+    log.later(5_999)
+    assert told(log).endswith("immune: nobody is asked for another 1 ms.")
+    log.later(1)
+    assert "immune" not in told(log)
+    log.checks_after(100)
+    log.later(4_999)
+    assert "waits for the answer of client-3, for another 1 ms" in told(log)
+    log.later(1)
+    assert "waits for the answer" not in told(log)
+
+
+def test_that_nobody_is_connected_is_said_to_its_end() -> None:
+    log = CoreLog()
+    log.do(half("T1"))
+    log.later(60_000)
+    assert told(log).endswith(
+        "It waits because no producer of group PG is connected; one that connects is asked at once, and an operator can decide."
+    )
+
+
+def test_a_full_budget_is_full_at_exactly_that_number() -> None:
+    log = CoreLog()
+    log.session(producer(3, log.now_ms))
+    object.__setattr__(log.state.settings, "checks_in_flight_max", 2)
+    for number in range(3):
+        log.do(half(f"T{number}"))
+    asked = {effect.tx_id for effect in log.checks_after(6_100)}
+    assert len(asked) == 2
+    (waiting,) = {"T0", "T1", "T2"} - asked
+    assert told(log, waiting).endswith(
+        "It is due to be asked about, behind 2 checks of its group that wait for answers."
+    )
+    log.state.producer_groups["PG"].in_flight.popitem()
+    assert told(log, waiting).endswith("It is due to be asked about now.")
