@@ -88,13 +88,13 @@ def _mutmut(*arguments: str, keep: bool = False) -> str:
 
 def _table(figures: dict[str, Counter[str]]) -> Table:
     table = Table(title="generated mutants")
-    for heading in ("module", "mutants", "type checker", "tried", "killed", "timed out", "survived", "killed %"):
-        table.add_column(heading, justify="left" if heading == "module" else "right")
+    for heading in ("module", "mutants", "types", "tried", "killed", "timeout", "survived", "%"):
+        table.add_column(heading, justify="left" if heading == "module" else "right", no_wrap=True)
     for module, fates in figures.items():
         tried = fates.total() - fates[TYPES] - fates[UNKNOWN]
         alive = tried - fates[KILLED] - fates[TIMEOUT]
         cells = (fates.total(), fates[TYPES], tried, fates[KILLED], fates[TIMEOUT], alive)
-        table.add_row(module, *map(str, cells), f"{100 * killed_share(fates):.1f}")
+        table.add_row(module.removeprefix("halfmq."), *map(str, cells), f"{100 * killed_share(fates):.1f}")
     return table
 
 

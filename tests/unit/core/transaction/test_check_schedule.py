@@ -9,7 +9,7 @@ from halfmq.core.commands import AskNow, CheckNotSent, Tick, Wanted
 from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Asked, Done, Refused, SendCheck, Settled, Why
 from halfmq.core.session import ConnectionClosed
-from halfmq.core.transaction.check_schedule import backoff_ms, next_check_ms
+from halfmq.core.transaction.check_schedule import backoff_ms, due_sooner, next_check_ms
 from halfmq.core.transaction.invariants import check
 from halfmq.model.records import Checked
 from halfmq.model.settings import BrokerSettings
@@ -459,3 +459,58 @@ def test_groups_are_asked_when_the_first_of_them_has_room_or_something_due() -> 
     assert [asked.group for asked in log.checks_after(4_000)] == ["A"]
     assert [asked.group for asked in log.checks_after(2_100)] == ["B"]
     assert next_check_ms(log.state) == log.now_ms + 2_900, "the one about A is overdue before the one about B"
+
+
+def test_a_group_without_anybody_does_not_hide_one_that_has_somebody() -> None:
+    log = CoreLog()
+    for name in ("A", "B"):
+        log.do(half(f"{name}0", group=name))
+    log.later(6_100)
+    assert log.tick() == []
+    assert list(log.state.asking) == ["A", "B"]
+    assert next_check_ms(log.state) is None
+    log.session(producer(2, log.now_ms, "B"))
+    assert next_check_ms(log.state) == 0
+    assert [asked.group for asked in checks(log.tick())] == ["B"]
+
+
+def test_an_answer_brings_nothing_forward_where_the_interval_is_as_long_as_the_wait() -> None:
+    log = with_producer(check_interval_ms=5_000, check_answer_ms=5_000)
+    reply = log.do(half("T1"))
+    log.checks_after(6_100)
+    log.later(50)
+    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    assert len(log.of(Checked)) == 1
+
+
+def test_an_answer_brings_the_next_check_to_its_interval_but_not_into_the_past() -> None:
+    for answered_after_ms in (50, 3_000):
+        log = with_producer(check_interval_ms=400, check_answer_ms=5_000)
+        reply = log.do(half("T1"))
+        log.checks_after(6_100)
+        asked_ms = log.now_ms
+        log.later(answered_after_ms)
+        log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+        _, record = log.of(Checked)
+        assert record.next_check_at_ms == max(asked_ms + backoff_ms(log.settings, "T1", 1), log.now_ms)
+        assert (record.group, record.tx_id, record.half_index, record.checks) == ("PG", "T1", reply.queue_offset, 1)
+
+
+def test_an_answer_does_not_cut_the_immunity_that_a_further_message_began() -> None:
+    log = with_producer(check_interval_ms=400, check_answer_ms=20_000)
+    first = log.do(part("T1", 0))
+    log.checks_after(6_100)
+    log.do(part("T1", 1))
+    immune_until_ms = log.now_ms + 6_000
+    log.later(1_000)
+    log.do(end("T1", first, Wanted.UNKNOWN, from_check=True))
+    assert log.of(Checked)[-1].next_check_at_ms == immune_until_ms
+    check(log.state)
+
+
+def test_who_was_never_asked_has_no_interval_to_come_forward_to() -> None:
+    log = with_producer(check_interval_ms=400, check_answer_ms=5_000)
+    log.do(half("T1"))
+    known = log.state.producer_groups["PG"].undecided["T1"]
+    assert due_sooner(log.state, known, log.now_ms) == ()
+    assert due_sooner(log.state, known._replace(next_check_at_ms=log.now_ms + 60_000), log.now_ms) == ()
