@@ -52,7 +52,7 @@ def main() -> int:
     for name, status in left:
         print(f"{status}: {name}        python -m mutmut show {name}")
     total = sum(figures.values(), Counter())
-    Console().print(_table({**figures, "all": total}))
+    Console(width=100).print(_table({**figures, "all": total}))
     return 0 if killed_share(total) >= KILLED_MIN else 1
 
 
