@@ -7,9 +7,10 @@ from halfmq import limits
 from halfmq.core.commands import ResolveTransaction, SettledRow, TrimLog, Wanted
 from halfmq.core.decision import NOTHING, Noted, Refused, Settled, WakeQueue, Why
 from halfmq.core.session import DiskSpace
+from halfmq.core.transaction import machine
 from halfmq.model import properties
 from halfmq.model.ids import hash64, parse_offset_message_id
-from halfmq.model.records import CarriedHalf, Committed, DecidedBy, HalfRecord, RolledBack
+from halfmq.model.records import MESSAGE_AT, CarriedHalf, Committed, DecidedBy, HalfRecord, RolledBack
 from halfmq.model.settings import BrokerSettings
 
 
@@ -727,3 +728,58 @@ def test_the_remark_is_kept_up_to_200_characters() -> None:
     reply = log.do(half("T1"))
     log.do(end("T1", reply, Wanted.UNKNOWN, remark="x" * 300))
     assert log.state.producer_groups["PG"].heard["T1"][1] == "x" * 200
+
+
+def test_only_so_many_other_groups_are_asked_whose_a_transaction_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_GROUPS_LOOKED_AT_MAX", 2)
+    log = CoreLog()
+    replies = [log.do(half(f"T{number}", group=f"G{number}")) for number in range(3)]
+    refused(nothing_logged(log, end("T1", replies[1], group="X")), Why.WRONG_GROUP)
+    refused(nothing_logged(log, end("T2", replies[2], group="X")), Why.NOT_FOUND)
+
+
+def test_a_group_of_an_odd_name_is_told_why() -> None:
+    log = CoreLog()
+    assert "producer group" in text_of(log.do(half("T1", group="no spaces")))
+    raw = half("T1")._replace(properties=b"TRAN_MSG\x01true\x02UNIQ_KEY\x01T1\x02PGROUP\x01\xff\xfe\x02")
+    refused(nothing_logged(log, raw), Why.INVALID_PARAMETER)
+
+
+def test_what_the_log_keeps_of_a_half_is_all_that_its_commit_shows() -> None:
+    """Here and carried: where it lies, its first place, its queue, sizes and hashes; one by one and of several."""
+    for carried in (False, True):
+        log = CoreLog()
+        single = log.do(half("S1", queue=2, TAGS="TagA"))
+        first = log.do(part("T1", 0, queue=1, TAGS="TagB"))
+        log.do(part("T1", 1, count=2, queue=3, topic="stock", DELAY="1"))
+        records = {record.half_index: record for record in log.of(HalfRecord)}
+        known = dict(log.state.producer_groups["PG"].undecided)
+        if carried:
+            log.roll()
+        for tx_id, reply in (("S1", single), ("T1", first)):
+            settled = log.do(end(tx_id, reply, from_check=True))
+            committed = log.of(Committed)[-1]
+            assert settled == Settled("PG", tx_id, True, committed.offset, False)
+            assert (committed.group, committed.tx_id, committed.decided_by) == ("PG", tx_id, DecidedBy.CHECK)
+            copies = {copy.half_index: copy for copy in log.of(CarriedHalf)}
+            for one, ref in zip(known[tx_id].halves, committed.refs, strict=True):
+                place = copies[one.half_index].offset if carried else one.offset
+                assert (ref[0], ref[2]) == (place, one.first_offset)
+                assert ref.half_index == one.half_index
+                assert (ref.topic_id, ref.queue_id) == (one.topic_id, one.queue_id)
+                assert ref[1] == one.message_bytes == records[one.half_index].size - MESSAGE_AT
+                assert ref[-2:] == (one.tag_hash, one.key_hash)
+                if carried:
+                    copy = copies[one.half_index]
+                    whole = known[tx_id]
+                    assert (copy.source, copy.first_offset, copy.topic_id) == (
+                        one.offset,
+                        one.first_offset,
+                        one.topic_id,
+                    )
+                    assert (copy.group, copy.tx_id, copy.index, copy.count) == ("PG", tx_id, one.index, whole.count)
+                    assert (copy.prepared_at_ms, copy.immune_until_ms) == (whole.prepared_at_ms, whole.immune_until_ms)
+                    assert (copy.checks, copy.next_check_at_ms) == (whole.checks, whole.next_check_at_ms)
+                    assert (copy.queue_id, copy.tag_hash, copy.key_hash) == (one.queue_id, one.tag_hash, one.key_hash)
+                    assert copy.delay == one.delay
+        assert [ref.due_ms for ref in log.of(Committed)[-1].refs] == [0, log.now_ms + 1_000]
