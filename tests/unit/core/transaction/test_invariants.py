@@ -161,4 +161,23 @@ def test_each_fact_is_counted() -> None:
     log.do(message("M1"))
     one_topic = check(log.state)
     log.do(half("T1"))
-    assert 0 < nothing < one_topic < check(log.state)
+    assert (nothing, one_topic) == (7, 13), "five of its own, and one of what it remembers"
+    assert check(log.state) > one_topic
+
+
+def test_what_stands_exactly_on_a_line_is_right() -> None:
+    state = filled().state
+    group = state.producer_groups["PG"]
+    (half_,) = t2(state).halves
+    state.next_half_index = half_.half_index + 1
+    topic = state.topics_by_name["orders"]
+    topic.mins = list(topic.ends)
+    state.next_topic_id = topic.topic_id + 1
+    object.__setattr__(state.settings, "sent_again_ids_max", max(len(state.verdicts), len(state.sent)))
+    state.bases[state.log_end] = ()
+    group.undecided["T2"] = t2(state)._replace(immune_until_ms=t2(state).next_check_at_ms)
+    check(state)
+    state = CoreLog().state
+    state.log_start = state.log_end
+    state.bases.clear()
+    check(state)
