@@ -8,7 +8,7 @@ from tests.support import log_records as make
 from halfmq.errors import StoreDamaged
 from halfmq.model.records import BATCH_ALIGNMENT
 from halfmq.store import segment as segment_module
-from halfmq.store.batch_codec import encode_batch
+from halfmq.store.batch_codec import decode_batch, encode_batch
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, Scanned, TornTail
 from halfmq.store.segment import SegmentFiles, segment_name
 from halfmq.testing.faulty_disk import FaultyDisk
@@ -532,3 +532,17 @@ def test_a_segment_is_whole_at_exactly_its_size() -> None:
     disk.open(seg(1), create=True).allocate(make.SEGMENT - 1)
     scan = LogScan(SegmentFiles(disk, HOME, make.SEGMENT))
     assert [scan.is_whole(number) for number in range(3)] == [True, False, False]
+
+
+def test_the_records_of_every_batch_are_read_at_the_place_that_the_scan_says() -> None:
+    disk = FaultyDisk()
+    under = written_log(disk)
+    for _ in range(5):
+        under.append(make.plain(b"x" * 20_000))
+    kinds = [
+        [type(record).__name__ for record in decode_batch(one.view, one.place, one.header)]
+        for one in LogScan(under.files).from_batch(0, 0)
+        if isinstance(one, Batch)
+    ]
+    first, other = ["Base", "MessageRecord"], ["MessageRecord"]
+    assert kinds == [first, other, other, first, other]

@@ -489,3 +489,12 @@ def test_a_cut_at_the_end_of_a_segment_does_not_make_it_longer() -> None:
     assert max(one.at + one.length for one in writes) <= make.SEGMENT
     assert len(store.disk.content(store.seg(0))) == make.SEGMENT
     assert not any(store.disk.content(store.seg(0))[store.ends[1] :])
+
+
+def test_a_trimmed_log_is_written_again_from_its_durable_position() -> None:
+    """Segments before it are gone, and nobody asks for them."""
+    store = Store().write(7, body_bytes=20_000).write(2, sync=False)
+    store.under.log.trim(make.SEGMENT)
+    writes = [one for one in store.settled(rewrite=True) if one.kind == "write"]
+    assert {one.path for one in writes} == {store.seg(2)}
+    assert store.whole_batches(make.SEGMENT)[-1] == store.ends[-1]
