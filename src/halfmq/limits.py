@@ -24,6 +24,8 @@ TRANSACTION_MESSAGES_MAX: Final = 1_024
 TRANSACTION_BYTES_MAX: Final = 64 << 20
 #: How long a half message rests before its producer is first asked, ms. Precedent: RocketMQ ``transactionTimeOut``.
 CHECK_IMMUNITY_MS: Final = 6_000
+#: The longest time that any of these settings may be, ms: a year. What is longer is a slip, and due times stay small.
+CHECK_TIMES_MAX_MS: Final = 366 * 86_400_000
 #: Back-off of checks: first interval, factor, longest interval. RocketMQ asks every 30,000 ms without back-off.
 CHECK_INTERVAL_MS: Final = 5_000
 CHECK_BACKOFF_FACTOR: Final = 2

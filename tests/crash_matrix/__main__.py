@@ -35,6 +35,10 @@ def main() -> None:
     )
     parser.add_argument("--break", dest="broken", choices=("", "sync", "reply"), default="")
     arguments = parser.parse_args()
+    if not any(arguments.operation in script.name for script in SCRIPTS):
+        parser.error(
+            f"no script has {arguments.operation!r} in its name: {', '.join(script.name for script in SCRIPTS)}"
+        )
     losses = (KILL, NOTHING_KEPT, ALL_KEPT, *(by_dice(seed) for seed in range(1, arguments.dice + 1)))
     total = Tally()
     started = time.monotonic()

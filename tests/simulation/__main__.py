@@ -24,11 +24,18 @@ from tests.simulation.swarm import draw
 _RECORD_STEP = 2_000
 
 
+def at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.simulation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--seeds", type=at_least_one, default=100)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--new", action="store_true", help="begin at a seed made of commit and time")

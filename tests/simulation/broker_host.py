@@ -170,6 +170,7 @@ class BrokerHost:
             offload=SimulatedOffload(self, process),
             bind=self._network.bind(process),
         )
+        self._errors_at_start = self._disk_errors()
         self.broker.failed.add_done_callback(lambda _: self._stopped_by_itself(process))
         self._chronicle.note(
             Began(t_us=self._scheduler.now_us, by=process.name, system="halfmq", durability=self.swarm.durability)  # type: ignore[arg-type]
@@ -215,10 +216,19 @@ class BrokerHost:
         else:
             self._on_raised(process, error)
 
+    def _disk_errors(self) -> int:
+        """Errors that the disk returned, and bits that it turned: the reasons for which a broker may stop."""
+        return sum(count for name, count in self.disk.faults.items() if name.endswith("EIO") or name == "bit flip")
+
     def _stopped_by_itself(self, process: ProcessLoop) -> None:
         """The disk failed: the process says so and ends."""
         if process is self.process:
             self._chronicle.counts["stopped by itself"] += 1
+            if self._disk_errors() == self._errors_at_start:
+                assert self.broker is not None
+                self._on_raised(
+                    process, AssertionError(f"it stopped, and no disk failed: {self.broker.failed.result()}")
+                )
             self._end_process(close=True)
             self._again()
 

@@ -309,10 +309,10 @@ class Faults:
     def heal(self) -> None:
         self.over = True
         run = self.run
-        self.damage.restore()
         run.host.cut_after(None, power=False)
         run.network.heal()
-        run.host.disk.heal()
+        run.host.disk.heal()  # before anything is restored: what is still armed would hit that
+        self.damage.restore()
         for database in run.databases.values():
             database.back()
             database.slow = 1

@@ -86,6 +86,15 @@ class BrokerConfig:
                 hint=f"1 to {settings.check_interval_max_ms} ms, which is the longest interval",
             )
         for name, value in (
+            ("check immunity", settings.check_immunity_ms),
+            ("longest check interval", settings.check_interval_max_ms),
+            ("time for an answer to a check", settings.check_answer_ms),
+        ):
+            if value > limits.CHECK_TIMES_MAX_MS:
+                raise UsageError(
+                    f"{name} {value} ms not possible", hint=f"at most {limits.CHECK_TIMES_MAX_MS} ms, which is a year"
+                )
+        for name, value in (
             ("time for an answer to a check", settings.check_answer_ms),
             ("number of checks in flight", settings.checks_in_flight_max),
         ):

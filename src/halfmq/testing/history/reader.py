@@ -100,8 +100,17 @@ class FileSource:
         if rest:  # a process was killed in this line, or just before its line end
             yield from self._decode(rest + b"\n", line)
             self._index.append((line, at))
+        elif self._torn_at is not None:
+            raise self._not_an_event()
         if self._torn_at is not None:
             self.torn += 1
+
+    def _not_an_event(self) -> UsageError:
+        assert self._torn_at is not None
+        return UsageError(
+            f"{self.path}:{self._torn_at[0]}: not an event: {self._torn_at[1]}",
+            hint="only a last line without its end, or one before a `began`, may be torn",
+        )
 
     def _decode(self, block: bytes, line: int) -> Iterator[Block]:
         try:
@@ -132,10 +141,7 @@ class FileSource:
         """``event`` (None: a line that is none) may stand at ``line``."""
         if self._torn_at is not None:
             if type(event) is not Began:
-                raise UsageError(
-                    f"{self.path}:{self._torn_at[0]}: not an event: {self._torn_at[1]}",
-                    hint="only the last line of a file, or one before a `began`, may be torn",
-                )
+                raise self._not_an_event()
             self.torn += 1
             self._torn_at = None
         if event is not None and not self._begun:

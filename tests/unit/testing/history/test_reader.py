@@ -35,6 +35,14 @@ def test_the_last_line_of_a_killed_process_is_left_out_wherever_it_was_torn(tmp_
         assert file.torn == (0 if cut in (0, len(last) - 1, len(last)) else 1)
 
 
+def test_a_last_line_that_is_whole_and_no_event_is_not_taken_for_torn(tmp_path: Path) -> None:
+    """A value of the wrong type must not make what it says vanish."""
+    with pytest.raises(UsageError, match=r":3: not an event"):
+        list(source(tmp_path, BEGAN + b"\n" + b'{"e":"fault","t_us":"90","by":"p","what":"kill"}\n').blocks())
+    with pytest.raises(UsageError, match=r":1: not an event"):
+        list(source(tmp_path, b'{"a":1}\n').blocks())
+
+
 def test_a_process_that_came_back_goes_on_behind_its_torn_line(tmp_path: Path) -> None:
     file = source(tmp_path, BEGAN + fault(1) + b'{"e":"fa\n' + BEGAN + fault(2))
     assert [type(event) for event in events(file)] == [Began, Fault, Began, Fault]
@@ -43,7 +51,7 @@ def test_a_process_that_came_back_goes_on_behind_its_torn_line(tmp_path: Path) -
 
 
 def test_a_damaged_line_in_the_middle_makes_the_file_unusable_and_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"h\.jsonl:3: not an event: .*only the last line"):
+    with pytest.raises(UsageError, match=r"h\.jsonl:3: not an event: .*only a last line"):
         events(source(tmp_path, BEGAN + fault(1) + b"{}\n" + fault(2)))
 
 
