@@ -309,6 +309,8 @@ def test_p_and_q_the_snapshot_is_older_than_the_logs_start() -> None:
     store = Store().write(12, body_bytes=20_000).write(1, sync=False)
     store.under.log.trim(2 * make.SEGMENT)
     assert store.starts(usable(store.ends[0])) == ("P", 2 * make.SEGMENT, store.ends[12])
+    found = find_out(store.files(), [usable(store.ends[0])])
+    assert (found.log_start, found.durable_position) == (2 * make.SEGMENT, store.ends[11])
     store.flip(store.ends[11] + 70)
     assert store.starts(usable(store.ends[0])) == ("Q", 2 * make.SEGMENT, store.ends[11])
 
@@ -498,3 +500,10 @@ def test_a_trimmed_log_is_written_again_from_its_durable_position() -> None:
     writes = [one for one in store.settled(rewrite=True) if one.kind == "write"]
     assert {one.path for one in writes} == {store.seg(2)}
     assert store.whole_batches(make.SEGMENT)[-1] == store.ends[-1]
+
+
+def test_what_was_trimmed_away_was_durable() -> None:
+    store = Store().write(6, sync=False, body_bytes=20_000)
+    store.disk.remove(store.seg(0))
+    found = find_out(store.files(), [])
+    assert (found.log_start, found.durable_position, found.end) == (make.SEGMENT, make.SEGMENT, store.ends[5])

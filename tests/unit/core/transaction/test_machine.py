@@ -4,7 +4,7 @@ import pytest
 from tests.support.core_log import PEER, CoreLog, end, half, message, part, refused, sent
 
 from halfmq import limits
-from halfmq.core.commands import ResolveTransaction, SettledRow, TrimLog, Wanted
+from halfmq.core.commands import CarryForward, ResolveTransaction, SettledRow, TrimLog, Wanted
 from halfmq.core.decision import NOTHING, Noted, Refused, Settled, WakeQueue, Why
 from halfmq.core.session import DiskSpace
 from halfmq.core.transaction import machine
@@ -783,3 +783,21 @@ def test_what_the_log_keeps_of_a_half_is_all_that_its_commit_shows() -> None:
                     assert (copy.queue_id, copy.tag_hash, copy.key_hash) == (one.queue_id, one.tag_hash, one.key_hash)
                     assert copy.delay == one.delay
         assert [ref.due_ms for ref in log.of(Committed)[-1].refs] == [0, log.now_ms + 1_000]
+
+
+def test_a_rollback_whose_halves_were_trimmed_away_stands_for_them_whatever_their_place() -> None:
+    """After a redo that found the verdict and no longer the halves, their first places are not known."""
+    log = CoreLog()
+    single = log.do(half("S1"))
+    first, second = log.do(part("T1", 0)), log.do(part("T1", 1, count=2))
+    log.roll()
+    for tx_id, reply in (("S1", single), ("T1", first)):
+        log.do(end(tx_id, reply, Wanted.ROLLBACK))
+    log.do(CarryForward(65_536, 10))
+    log.do(TrimLog(65_536))
+    log.restart()
+    for tx_id, reply in (("S1", single), ("T1", first), ("T1", second)):
+        settled = log.do(end(tx_id, reply, Wanted.ROLLBACK))
+        assert (settled.committed, settled.repeated) == (False, True)
+        refused(log.do(end(tx_id, reply)), Why.VERDICT_CONFLICT)
+    refused(log.do(end("S1", single, Wanted.ROLLBACK, half_index=second.queue_offset)), Why.WRONG_OFFSETS)

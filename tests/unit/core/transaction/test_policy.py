@@ -554,3 +554,30 @@ def test_each_group_with_a_policy_has_its_turn() -> None:
     log.run_to(log.now_ms + 70_000)
     assert {(record.group, record.tx_id) for record in log.of(SetAside)} == {("PG", "T1"), ("Q", "T2")}
     assert {record.because for record in log.of(SetAside)} == {AsideBecause.AGE}
+
+
+def test_what_is_past_no_limit_any_more_is_asked_about_as_others_are() -> None:
+    log = with_policy(3, ROLLBACK, connected=False)
+    log.do(half("T1"))
+    log.later(7_000)
+    group = log.state.producer_groups["PG"]
+    policy = group.policy
+    assert policy is not None
+    group.due.clear()
+    policy.past["T1"] = None
+    assert enforce(log.state, log.state.log_end + 64, 4_096, log.now_ms) == ([], [], False)
+    assert (list(group.ready), list(log.state.asking), dict(policy.past)) == (["T1"], ["PG"], {})
+    log.session(producer(1, log.now_ms))
+    assert asked(log.tick()) == [1]
+
+
+def test_asking_about_what_was_set_aside_counts_from_one_also_while_nobody_fetches() -> None:
+    log = with_policy(2, ASIDE)
+    log.do(half("T1"))
+    run(log, 60_000)
+    assert log.of(SetAside)[0].checks == 2
+    group = log.state.producer_groups["PG"]
+    group.members.clear()
+    group.pollers[7] = "poller-7"
+    assert log.do(AskNow("PG", "T1")) == Asked("", 1)
+    assert (log.of(Checked)[-1].checks, log.of(Checked)[-1].next_check_at_ms) == (0, log.now_ms)

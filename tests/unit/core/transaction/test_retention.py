@@ -275,3 +275,18 @@ def test_what_was_settled_since_it_was_found_takes_no_room() -> None:
     assert log.do(CarryForward(SEGMENT, 1)) == Done(again=False)
     assert len(log.of(CarriedDelayed)) == 1, "when it was shown, which was meanwhile"
     check(log.state)
+
+
+def test_nothing_more_is_looked_at_while_something_found_waits_to_be_carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "LOOKED_AT_MAX", 1)
+    log = CoreLog()
+    for number in range(3):
+        log.do(half(f"T{number}"))
+    log.roll()
+    carrying = retention.Carrying(log.state, SEGMENT)
+    for _ in range(3):
+        carrying.look()
+        assert list(carrying.found) == [("PG", "T0", 0)]
+    carrying.found.clear()
+    carrying.look()
+    assert (list(carrying.found), carrying.done) == ([("PG", "T1", 1)], False)
