@@ -290,3 +290,14 @@ def test_nothing_more_is_looked_at_while_something_found_waits_to_be_carried(mon
     carrying.found.clear()
     carrying.look()
     assert (list(carrying.found), carrying.done) == ([("PG", "T1", 1)], False)
+
+
+def test_a_step_takes_at_most_half_of_what_a_decision_may_log() -> None:
+    log = CoreLog()
+    assert log.state.record_bytes_max == SEGMENT // 2
+    for number in range(4):
+        log.do(half(f"T{number}", body=b"x" * 4_800))
+    log.roll()
+    assert retention.carry_bytes_bound(log.state, CarryForward(SEGMENT, 100)) == SEGMENT // 4
+    assert log.do(CarryForward(SEGMENT, 100)) == Done(again=True)
+    assert len(log.of(CarriedHalf)) == 3
