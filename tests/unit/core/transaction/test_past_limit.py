@@ -225,3 +225,12 @@ def test_the_soonest_round_of_all_groups_is_the_next() -> None:
     assert next_look_ms(log.state) == 0
     log.state.policies.clear()
     assert next_look_ms(log.state) is None
+
+
+def test_without_a_check_limit_nobody_remembers_which_checks_left() -> None:
+    log = aged()
+    group = log.state.producer_groups["PG"]
+    group.in_flight["T1"] = (log.now_ms + 5_000, 1)
+    note_left(group, "T1", 1, log.now_ms, 5_000)
+    assert group.policy is not None
+    assert group.policy.left == {}

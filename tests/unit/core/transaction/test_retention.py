@@ -301,3 +301,19 @@ def test_a_step_takes_at_most_half_of_what_a_decision_may_log() -> None:
     assert retention.carry_bytes_bound(log.state, CarryForward(SEGMENT, 100)) == SEGMENT // 4
     assert log.do(CarryForward(SEGMENT, 100)) == Done(again=True)
     assert len(log.of(CarriedHalf)) == 3
+
+
+def test_a_step_has_room_for_the_first_of_what_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "CARRY_BYTES_MAX", 1)
+    log = CoreLog()
+    reply = log.do(half("T1", body=b"x" * 9_000))
+    log.do(message("D1", DELAY="5", body=b"x" * 7_000))
+    log.roll()
+    (known,) = log.state.producer_groups["PG"].undecided.values()
+    (delayed,) = log.state.delayed.values()
+    command = CarryForward(SEGMENT, 1)
+    assert retention.carry_bytes_bound(log.state, command) == carried_half_size(known.halves[0].message_bytes)
+    log.do(end("T1", reply, Wanted.ROLLBACK))
+    assert retention.carry_bytes_bound(log.state, command) == carried_half_size(delayed.message_bytes), "the next one"
+    log.state.delayed.clear()
+    assert retention.carry_bytes_bound(log.state, command) == carried_half_size(0)
