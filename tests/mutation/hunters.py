@@ -26,8 +26,8 @@ Hunter = Callable[[Path, int, int], Caught | None]
 _LINE_MAX: Final = 110
 
 
-def run(source: Path, arguments: list[str], timeout_s: float) -> tuple[int, str]:
-    """(exit code, output) of ``python -m ...`` that imports halfmq from ``source``; 124 when time was up."""
+def run(source: Path, arguments: list[str], timeout_s: float) -> tuple[int, str, str]:
+    """(exit code, output, errors) of ``python -m ...`` that imports halfmq from ``source``; 124 when time was up."""
     environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
@@ -35,13 +35,13 @@ def run(source: Path, arguments: list[str], timeout_s: float) -> tuple[int, str]
             timeout=timeout_s, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as late:
-        return 124, f"no end after {late.timeout:.0f} s"
-    return done.returncode, done.stdout + done.stderr
+        return 124, "", f"no end after {late.timeout:.0f} s"
+    return done.returncode, done.stdout, done.stderr
 
 
 def by_simulation(source: Path, first: int, seeds: int) -> Caught | None:
     """The whole world, seed by seed, until one is red."""
-    code, text = run(
+    code, text, errors = run(
         source,
         ["tests.simulation", "--first", str(first), "--seeds", str(seeds), "--until-red", "--json"],
         60 + seeds * 3,
@@ -52,16 +52,19 @@ def by_simulation(source: Path, first: int, seeds: int) -> Caught | None:
         last = json.loads(text.strip().splitlines()[-1])
         return Caught("simulation", int(last["seed"]) - first + 1, _cut(str(last["violation"])))
     except (ValueError, KeyError, IndexError):
-        raise RuntimeError(f"the simulation ended with {code}, and without a result:\n{text[-2_000:]}") from None
+        raise RuntimeError(
+            f"the simulation ended with {code}, and without a result:\n{text[-1_000:]}{errors[-2_000:]}"
+        ) from None
 
 
 def by_power_loss(source: Path, first: int, seeds: int) -> Caught | None:
     """The power-loss stories, until one is red."""
-    code, text = run(
+    code, text, errors = run(
         source, ["tests.simulation.power_loss", "--first", str(first), "--seeds", str(seeds)], 60 + seeds * 3
     )
     if code == 0:
         return None
+    text += errors
     found = re.search(r"seed (\d+)[:\s]+(.*)", text)
     if found is None:
         return Caught("power loss", 1, _cut(text.strip().splitlines()[-1]))
@@ -70,7 +73,7 @@ def by_power_loss(source: Path, first: int, seeds: int) -> Caught | None:
 
 def by_tests(source: Path, first: int, seeds: int) -> Caught | None:
     """All fast tests, until one is red."""
-    code, text = run(
+    code, text, errors = run(
         source,
         ["pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-n", "2", "--deselect", "tests/mutation",
          "tests/unit/core", "tests/unit/store", "tests/unit/broker", "tests/unit/client", "tests/peer_bugs", "tests/unit",
@@ -79,6 +82,7 @@ def by_tests(source: Path, first: int, seeds: int) -> Caught | None:
     )  # fmt: skip
     if code == 0:
         return None
+    text += errors
     found = re.search(r"^FAILED (\S+)(.*)$|^ERROR (\S+)(.*)$", text, re.MULTILINE)
     if found is None:
         return Caught("tests", 0, _cut(text.strip().splitlines()[-1] if text.strip() else f"exit code {code}"))
