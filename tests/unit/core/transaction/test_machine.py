@@ -10,7 +10,7 @@ from halfmq.core.session import DiskSpace
 from halfmq.core.transaction import machine
 from halfmq.model import properties
 from halfmq.model.ids import hash64, parse_offset_message_id
-from halfmq.model.records import MESSAGE_AT, CarriedHalf, Committed, DecidedBy, HalfRecord, RolledBack
+from halfmq.model.records import MESSAGE_AT, CarriedHalf, Committed, DecidedBy, HalfRecord, RolledBack, committed_size
 from halfmq.model.settings import BrokerSettings
 
 
@@ -801,3 +801,19 @@ def test_a_rollback_whose_halves_were_trimmed_away_stands_for_them_whatever_thei
         assert (settled.committed, settled.repeated) == (False, True)
         refused(log.do(end(tx_id, reply)), Why.VERDICT_CONFLICT)
     refused(log.do(end("S1", single, Wanted.ROLLBACK, half_index=second.queue_offset)), Why.WRONG_OFFSETS)
+
+
+def test_an_id_of_several_messages_that_is_no_ascii_is_refused_and_raises_nothing() -> None:
+    log = CoreLog()
+    text = "TRAN_MSG\x01true\x02UNIQ_KEY\x01T1\x02PGROUP\x01PG\x02HMQ_TX_ID\x01ü\x02HMQ_TX_INDEX\x010\x02"
+    refused(nothing_logged(log, half("T1")._replace(properties=text.encode())), Why.MESSAGE_ILLEGAL)
+
+
+def test_a_commit_takes_exactly_the_bytes_that_it_says() -> None:
+    log = CoreLog()
+    log.do(end("T1", log.do(half("T1"))))
+    first = log.do(part("T2", 0))
+    log.do(part("T2", 1, count=2))
+    log.do(end("T2", first))
+    sizes = [record.size for record in log.of(Committed)]
+    assert sizes == [committed_size("PG", "T1", 1), committed_size("PG", "T2", 2)]
