@@ -136,7 +136,8 @@ class LogScan:
         number = (position - 1) // self._segment_bytes
         segment = self._files.get(number)
         if segment is None:
-            return False
+            # Trimmed away, where the log was filled exactly to there; the base behind it still says where that was.
+            return isinstance(self._opening_batch(position, position), Batch)
         base = number * self._segment_bytes
         end = position - base
         chunk_end = end

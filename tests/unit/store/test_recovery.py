@@ -232,6 +232,16 @@ def test_h_clean_end_with_a_snapshot() -> None:
     assert store.starts(usable(store.ends[5])) == ("H", store.ends[5], store.ends[5])
 
 
+def test_h_the_snapshot_at_the_very_start_of_a_trimmed_log_serves() -> None:
+    """Taken where a segment was full; then everything before it was trimmed away, and there was a crash."""
+    store = Store().write(1).fill_up().write(2)
+    store.under.log.trim(make.SEGMENT)
+    assert store.starts(usable(make.SEGMENT)) == ("H", make.SEGMENT, store.ends[3])
+    store = Store().write(6, body_bytes=20_000)
+    store.under.log.trim(make.SEGMENT)
+    assert "case D" in store.refused(usable(make.SEGMENT)), "no batch ended there"
+
+
 def test_h_the_older_snapshot_serves_when_the_newer_one_is_unreadable() -> None:
     store = Store().write(6)
     assert store.starts(unreadable(store.ends[4], 1), usable(store.ends[1])) == ("H", store.ends[1], store.ends[5])
