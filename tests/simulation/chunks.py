@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import NamedTuple
 
-from tests.simulation import logged_bugs
 from tests.simulation.run import Result, run_seed
 
 #: Histories between two collections of what is left of them.
@@ -36,7 +35,6 @@ class Chunk(NamedTuple):
 
 
 def run_chunk(first: int, count: int, breakage: str = "", until_red: bool = False) -> Chunk:
-    logged_bugs.listen()
     began = time.process_time()
     counts: Counter[str] = Counter()
     events: list[int] = []

@@ -5,6 +5,8 @@ with an exception of another kind.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from tests.simulation.machine import Expected
@@ -26,13 +28,21 @@ class _Collector(logging.Handler):
 _collector = _Collector()
 
 
-def listen(level: int = logging.ERROR) -> None:
-    """Once for a process. What broker and clients say of faults is expected and costs time: only errors are looked at."""
+@contextmanager
+def listening() -> Iterator[None]:
+    """What broker and clients say of faults is expected and costs time: only errors are looked at, and nothing is printed,
+    unless somebody asked for more. Other tests of the process find the logger as it was."""
     logger = logging.getLogger("halfmq")
-    logger.setLevel(level)
-    if _collector not in logger.handlers:
-        logger.addHandler(_collector)
-        logger.propagate = level < logging.ERROR
+    level, propagated = logger.level, logger.propagate
+    logger.setLevel(level or logging.ERROR)
+    logger.propagate = propagated and logger.level < logging.ERROR
+    logger.addHandler(_collector)
+    try:
+        yield
+    finally:
+        logger.removeHandler(_collector)
+        logger.setLevel(level)
+        logger.propagate = propagated
 
 
 def taken() -> list[tuple[str, BaseException]]:

@@ -281,9 +281,9 @@ def run_seed(seed: int, breakage: str = "", listener: Callable[[AnyEvent], None]
         run.chronicle.listeners.append(listener)
     violation = ""
     story: list[str] = []
-    logged_bugs.listen(logging.getLogger("halfmq").level or logging.ERROR)
     try:
-        run.go()
+        with logged_bugs.listening():
+            run.go()
         for text, bug in logged_bugs.taken():
             bug.add_note(text)
             raise bug

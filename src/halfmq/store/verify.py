@@ -335,8 +335,10 @@ class _DerivedCheck:
         self._wrong: dict[int, _Wrong] = {}
         self._deleted: set[int] = set()
         self._named: dict[int, str] = {}
-        #: Half index -> how often its transaction was asked about, as the last record that names the half says.
-        self._undecided: dict[int, int] = {}
+        self._undecided: set[int] = set()
+        #: (group, id) of an undecided transaction -> (first half, how often it was asked about), as the last record says.
+        #: Rows of its other halves learn of it at a start only.
+        self._checks: dict[tuple[str, str], tuple[int, int]] = {}
         self._settled: dict[int, int] = {}
         self._key_data: dict[int, bytes] = {}
         self._key_at: Counter[int] = Counter()
@@ -368,14 +370,14 @@ class _DerivedCheck:
                     self._notes.damage("queues", what, REMAKE)
                 if wrong.more:
                     self._notes.more_damage("queues", wrong.more, wrong.last, REMAKE)
-        for half_index, checks in sorted(self._undecided.items()):
+        for half_index in sorted(self._undecided):
             row = self._table.row(half_index)
-            if row is None:
-                continue
-            if row.state != ROW_UNDECIDED and row.verdict_position < position:
+            if row is not None and row.state != ROW_UNDECIDED and row.verdict_position < position:
                 what = f"half {half_index} is undecided in the log, its row has a verdict at {row.verdict_position}"
                 self._notes.damage("transactions", what, REMAKE)
-            elif row.state == ROW_UNDECIDED and row.checks != checks and log_ends():
+        for half_index, checks in self._checks.values():
+            row = self._table.row(half_index)
+            if row is not None and row.state == ROW_UNDECIDED and row.checks != checks and log_ends():
                 what = f"half {half_index} was checked {checks} times, its row says {row.checks}"
                 self._notes.damage("transactions", what, REMAKE)
         self._topics()
@@ -423,7 +425,7 @@ class _DerivedCheck:
     # --- transactions
 
     def _half(self, record: HalfRecord, now_ms: int) -> None:
-        self._undecided[record.half_index] = 0
+        self._undecided.add(record.half_index)
         message = record.message
         row = self._row(
             record.half_index,
@@ -442,7 +444,9 @@ class _DerivedCheck:
         self._keys(message, record.offset)
 
     def _carried_half(self, record: CarriedHalf, now_ms: int) -> None:
-        self._undecided[record.half_index] = record.checks
+        self._undecided.add(record.half_index)
+        if record.index == 0:
+            self._checks[record.group, record.tx_id] = record.half_index, record.checks
         row = self._row(
             record.half_index,
             original_offset=record.first_offset,
@@ -457,6 +461,7 @@ class _DerivedCheck:
         self._keys_of_carried(record.offset)
 
     def _committed(self, record: Committed, now_ms: int) -> None:
+        self._checks.pop((record.group, record.tx_id), None)
         for ref in record.refs:
             self._verdict(ref.half_index, record.offset)
             expected: dict[str, int] = {
@@ -472,6 +477,7 @@ class _DerivedCheck:
             self._row(ref.half_index, **expected)
 
     def _rolled_back(self, record: RolledBack, now_ms: int) -> None:
+        self._checks.pop((record.group, record.tx_id), None)
         for half_index in record.half_indexes:
             self._verdict(half_index, record.offset)
             self._row(
@@ -491,10 +497,10 @@ class _DerivedCheck:
 
     def _checked(self, record: Checked | SetAside, now_ms: int) -> None:
         if record.half_index in self._undecided:
-            self._undecided[record.half_index] = record.checks
+            self._checks[record.group, record.tx_id] = record.half_index, record.checks
 
     def _verdict(self, half_index: int, position: int) -> None:
-        self._undecided.pop(half_index, None)
+        self._undecided.discard(half_index)
         before = self._settled.setdefault(half_index, position)
         if before != position:
             what = f"half {half_index} is settled twice, at {before} and at {position}"
