@@ -9,6 +9,7 @@ from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
 
 from halfmq.errors import StorePoisoned
+from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.store import Store
 
@@ -98,6 +99,36 @@ async def test_retention_trims_old_segments_and_keeps_what_is_undecided(tmp_path
         assert (await client.end(half, ID, 8)).ext["HMQ_VERDICT"] == "COMMITTED"
         assert b"one" in (await client.pull("T", 0)).body
         assert b"later" in (await client.pull("T", 1, wait_ms=4_000)).body
+
+
+class ShiftedClock(SystemClock):
+    """Time passes when the test says so, beside the little that passes by itself."""
+
+    passed_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.passed_ms
+
+
+async def test_retention_by_age_keeps_what_is_younger(tmp_path: Path) -> None:
+    """Goal: not a segment too many goes. Method: fill some, let two hours pass, fill some more; an hour is to be kept."""
+    clock = ShiftedClock()
+    async with serving(
+        tmp_path, segment_bytes=SMALL, retention_check_ms=10, checkpoint_interval_ms=20, clock=clock,
+        retention_ms=3_600_000, retention_bytes=0,
+    ) as running:  # fmt: skip
+        client = await filled(running)
+        await asyncio.sleep(0.2)
+        assert running.state.log_start == 0, "nothing is an hour old"
+        old_end = running.state.log_end
+        clock.passed_ms = 2 * 3_600_000
+        for number in range(40):
+            assert (await client.send("Fill", bytes(8_000), unique=f"LATE{number:028d}")).code == 0
+        await trimmed(running)
+        await asyncio.sleep(0.2)
+        assert running.state.log_start == old_end - old_end % SMALL, "the segment that both times share stays"
+        first = int((await client.pull("Fill", count=1)).ext["minOffset"])
+        assert 40 - SMALL // 8_000 <= first <= 40
 
 
 async def test_nothing_is_trimmed_without_retention(tmp_path: Path) -> None:
