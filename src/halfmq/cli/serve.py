@@ -13,7 +13,8 @@ from halfmq.model.placement import SEGMENT_BYTES_DEFAULT
 from halfmq.model.settings import BrokerSettings
 from halfmq.store.store import Durability
 
-app = typer.Typer(add_completion=False)
+# Plain: the boxes cut long names of flags at 80 columns.
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()

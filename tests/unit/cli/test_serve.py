@@ -1,5 +1,6 @@
 """Flags of `halfmq serve` become the broker's configuration."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 
 from halfmq.broker.config import BrokerConfig
 from halfmq.cli.main import app
+from halfmq.cli.serve import serve
 from halfmq.store.store import Durability
 
 
@@ -68,3 +70,10 @@ def test_retention_that_is_no_number_of_hours_is_refused(served: dict[str, Any],
 
 def test_data_is_required() -> None:
     assert CliRunner().invoke(app, ["serve"]).exit_code == 2
+
+
+def test_help_names_every_flag_in_full_on_a_narrow_terminal() -> None:
+    said = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "80"}, terminal_width=80).output
+    flags = [f"--{name.replace('_', '-')}" for name in inspect.signature(serve).parameters]
+    assert [flag for flag in flags if flag not in said] == []
+    assert len(flags) > 15
