@@ -16,7 +16,7 @@ from halfmq.client.connector import Address
 from halfmq.errors import HalfmqError
 from halfmq.testing.history.events import Fault, Started
 from halfmq.wire.remoting import operators
-from tests.soak.log_events import undecided_in
+from tests.soak.undecided import undecided_in
 from tests.soak.notes import Notes, now_us
 from tests.soak.plan import Plan
 from tests.soak.processes import Broker, Child, ProcessFailed

@@ -11,6 +11,7 @@ import time
 from collections import Counter as Tally
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +20,13 @@ from sqlalchemy import Engine, func, select, text
 
 from halfmq.cli.ask import ask
 from halfmq.client.connector import Address
+from halfmq.runtime.disk import RealDisk
 from halfmq.testing.history.checker import check_files
 from halfmq.testing.history.events import Local, Settled
+from halfmq.testing.history.logged import log_events
 from halfmq.wire.remoting.codes import RequestCode
 from tests.soak import tables
 from tests.soak.chaos import Chaos
-from tests.soak.log_events import logged
 from tests.soak.notes import Notes, now_us
 from tests.soak.oracle import Books, Found, Sight, compare, read_books, read_sight
 from tests.soak.order_service import POINTS
@@ -171,7 +173,8 @@ def run_round(
         settle_seconds = quiet_end(plan, company, chaos, notes, engines)
         stop_all(plan, company)
         counts: Tally[str] = Tally()
-        notes.write(*logged(data, notes.by, counts, say))
+        records = log_events(RealDisk(), data, by=notes.by, t_us=now_us(), note=say, counts=counts)
+        notes.write(*islice(records, 1, None))  # the file has its ``began``
         verify_store(data)
         say(f"round {number}: everything settled in {settle_seconds:.1f} s; comparing")
         books, sight = read_books(engines), read_sight(plan.histories)

@@ -4,6 +4,7 @@ Stop the broker first, or take the store of a killed one: what is acknowledged w
 it. The records go to a file of lines, so that a violation can show them like any other event.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -54,11 +55,18 @@ _decode: Final = msgspec.json.Decoder(_Record).decode
 
 
 def log_events(
-    disk: Disk, directory: Path, *, by: str = "log", t_us: int = 0, note: Callable[[str], None] = lambda text: None
+    disk: Disk,
+    directory: Path,
+    *,
+    by: str = "log",
+    t_us: int = 0,
+    note: Callable[[str], None] = lambda text: None,
+    counts: Counter[str] | None = None,
 ) -> Iterator[AnyEvent]:
     """A ``began`` and every record of the store in ``directory``, in their order.
 
-    ``note`` hears of a torn end.
+    ``note`` hears of a torn end. ``counts`` learns how often each kind of record stands there, as ``store dump`` names
+    it, and ``verdict by ...`` who decided.
 
     Raises:
         UsageError: no store is there.
@@ -68,6 +76,10 @@ def log_events(
     yield Began(t_us=t_us, by=by)
     for line in dump_store(disk, directory, note=note):
         record = _decode(line)
+        if counts is not None:
+            counts[record.kind] += 1
+            if record.kind in ("committed", "rolled_back"):
+                counts[f"verdict by {_DECIDED_BY.get(record.decided_by, record.decided_by)}"] += 1
         if record.kind == "topic_set":
             topics[record.topic_id] = record.name
         elif record.message is not None and record.topic_id >= 0:
