@@ -16,12 +16,12 @@ from halfmq.client.connector import Address
 from halfmq.errors import HalfmqError
 from halfmq.testing.history.events import Fault, Started
 from halfmq.wire.remoting import operators
-from tests.soak.undecided import undecided_in
 from tests.soak.notes import Notes, now_us
 from tests.soak.plan import Plan
 from tests.soak.processes import Broker, Child, ProcessFailed
 from tests.soak.record import Kill
 from tests.soak.small_disk import SmallDisk
+from tests.soak.undecided import undecided_in
 
 WEIGHTS = {"broker": 40, "order service": 26, "java": 9, "consumer": 12, "watcher": 5}
 #: Seconds between two kills of the outside, and how long a killed process stays away.

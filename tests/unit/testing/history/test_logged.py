@@ -1,5 +1,6 @@
 """The log of a real store as events: what the checker holds answers against."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,10 @@ def test_what_the_log_says_without_anybody_is_found(tmp_path: Path) -> None:
     report = check_files([path])
     verdicts = sum(1 for event in log_events(RealDisk(), tmp_path / "store") if getattr(event, "kind", "") in ("commit", "rollback"))  # fmt: skip
     assert report.counts["decided by nobody"] == verdicts > 0
+    counts: Counter[str] = Counter()
+    list(log_events(RealDisk(), tmp_path / "store", counts=counts))
+    said = sum(count for name, count in counts.items() if name.startswith("verdict by "))
+    assert counts["committed"] + counts["rolled_back"] == said == verdicts
     assert report.counts["phantom"] > 0
 
 
