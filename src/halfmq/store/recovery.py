@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from halfmq.errors import StoreDamaged
+from halfmq.errors import StoreDamaged, StoreFull
 from halfmq.runtime.disk import Disk
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
 from halfmq.store.recovery_cases import Act, Case, Checkpoint, Evidence, Front, Log, Tail, case_of
@@ -178,7 +178,7 @@ def settle(disk: Disk, files: SegmentFiles, recovery: Recovery, *, rewrite: bool
     here = recovery.end // files.segment_bytes
     for number in reversed(files.numbers()):
         if number > here:
-            if not (scan.is_whole(number) and scan.is_blank(number)):
+            if not (scan.is_whole(number) and scan.is_blank(number) and _claimed(files, number)):
                 files.remove(number)
         elif number == here:
             # Made zero and not removed, also when nothing of it stays: a blank segment behind it may survive a crash,
@@ -193,8 +193,8 @@ def settle(disk: Disk, files: SegmentFiles, recovery: Recovery, *, rewrite: bool
 def _zero_from(files: SegmentFiles, number: int, place: int, *, whole: bool) -> None:
     segment = files.get(number)
     assert segment is not None
-    if not whole:  # its allocation did not survive; the batches in it did
-        segment.allocate(files.segment_bytes)
+    # Its allocation may not have survived; or somebody restored the file, and a copy has holes where the zeros were.
+    segment.allocate(files.segment_bytes)
     changed = not whole
     for start, end in segment.data_ranges(place):
         if any(segment.view[start:end]):
@@ -202,6 +202,17 @@ def _zero_from(files: SegmentFiles, number: int, place: int, *, whole: bool) -> 
             changed = True
     if changed:
         segment.file.sync()
+
+
+def _claimed(files: SegmentFiles, number: int) -> bool:
+    """Whether a segment that will be used next has its space, now if not before."""
+    segment = files.get(number)
+    assert segment is not None
+    try:
+        segment.allocate(files.segment_bytes)
+    except StoreFull:
+        return False
+    return True
 
 
 def _write_again(files: SegmentFiles, start: int, end: int) -> None:

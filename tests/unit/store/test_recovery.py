@@ -427,6 +427,30 @@ def test_no_room_to_get_it_back_is_a_full_disk() -> None:
         settle(store.disk, files, find_out(files, []), rewrite=True)
 
 
+def test_a_restored_segment_with_holes_gets_its_space_before_the_disk_is_full() -> None:
+    """A copy has holes where the zeros were; a batch that meets a full disk there would stop the broker."""
+    store = Store().write(2)
+    store.under.log.prepare_next()
+    for number in (0, 1):
+        store.disk.put(store.seg(number), store.disk.content(store.seg(number)))
+    under = make.LogUnderTest(store.disk, HOME).start()
+    store.disk.fill(0)
+    for _ in range(4):
+        under.append(make.plain(b"x" * 20_000))
+    assert under.log.end > make.SEGMENT
+
+
+def test_a_prepared_segment_with_holes_goes_when_there_is_no_room_for_it() -> None:
+    """It is made again when there is; the one that is written keeps its space for verdicts."""
+    store = Store().write(2)
+    store.under.log.prepare_next()
+    store.disk.put(store.seg(1), store.disk.content(store.seg(1)))
+    store.disk.fill(0)
+    under = make.LogUnderTest(store.disk, HOME).start()
+    assert not store.disk.exists(store.seg(1))
+    under.append(make.plain())
+
+
 def test_a_prepared_segment_that_is_too_short_is_made_again() -> None:
     store = Store().write(1)
     store.under.log.prepare_next()
@@ -442,11 +466,12 @@ def kinds(done: list[Operation]) -> list[tuple[str, Path]]:
 
 
 def test_a_clean_start_touches_no_segment() -> None:
-    """Neither what is whole nor the blank one prepared behind it: a restart must not cost writes."""
+    """Neither what is whole nor the blank one prepared behind it: a restart must not cost writes. It asks for their space."""
     store = Store().write(2)
     store.under.log.prepare_next()
-    assert kinds(store.settled(rewrite=False)) == [("sync_directory", HOME)]
-    assert kinds(store.settled(usable(store.ends[0]), rewrite=False)) == [("sync_directory", HOME)]
+    asked = [("allocate", store.seg(1)), ("allocate", store.seg(0)), ("sync_directory", HOME)]
+    assert kinds(store.settled(rewrite=False)) == asked
+    assert kinds(store.settled(usable(store.ends[0]), rewrite=False)) == asked
     assert store.disk.list(HOME) == [store.seg(0).name, store.seg(1).name]
 
 
