@@ -284,9 +284,11 @@ class State:
         self.check_heap: list[tuple[int, str]] = []
         #: Producer groups with a policy.
         self.policies: dict[str, None] = {}
-        #: (due ms, first offset), a heap; every delayed message is in it.
+        #: (due ms, first offset), a heap; every delayed message is in it, or in ``delayed_aside``.
         self.delayed_heap: list[tuple[int, int]] = []
         # --- session: gone at a restart
+        #: First offsets of delayed messages that are not shown in this run: their bytes could not be copied.
+        self.delayed_aside: set[int] = set()
         self.disk_full = False
         #: Readers see the log below this position.
         self.published = 0

@@ -46,6 +46,7 @@ def put_aside(state: State, first_offset: int) -> None:
     """Do not show this message in this run: its bytes cannot be copied. It stays delayed, and is due at the next start."""
     state.delayed_heap = [entry for entry in state.delayed_heap if entry[1] != first_offset]
     heapify(state.delayed_heap)
+    state.delayed_aside.add(first_offset)
 
 
 def _current(state: State, entry: tuple[int, int]) -> bool:

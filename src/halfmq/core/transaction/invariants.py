@@ -79,7 +79,8 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
         yield "" if (known.group, known.tx_id) == (group.name, tx_id) else f"{what}: stands under another name"
         yield "" if indexes and indexes == sorted(set(indexes)) else f"{what}: indexes {indexes}"
         yield "" if len(indexes) <= limits.TRANSACTION_MESSAGES_MAX else f"{what}: {len(indexes)} messages"
-        yield "" if not known.count or indexes[-1] < known.count else f"{what}: index {indexes[-1]} of {known.count}"
+        last = max(indexes, default=-1)
+        yield "" if not known.count or last < known.count else f"{what}: index {last} of {known.count}"
         yield "" if tx_id not in group.settled else f"{what}: undecided and settled"
         yield "" if known.immune_until_ms <= known.next_check_at_ms else f"{what}: a check inside the immunity"
         bucket = (known.next_check_at_ms + CHECK_BUCKET_MS - 1) & -CHECK_BUCKET_MS
@@ -122,6 +123,7 @@ def _delayed(state: State) -> Iterator[str]:
     heap = set(state.delayed_heap)
     for first_offset, delayed in state.delayed.items():
         yield "" if delayed.first_offset == first_offset else f"delayed {first_offset} stands under another offset"
-        yield "" if (delayed.due_ms, first_offset) in heap else f"delayed {first_offset} is never shown"
+        waits = ((delayed.due_ms, first_offset) in heap) != (first_offset in state.delayed_aside)
+        yield "" if waits else f"delayed {first_offset} is never shown, or is put aside and shown"
         placed = state.log_start <= delayed.offset < state.log_end
         yield "" if placed else f"delayed {first_offset}: its bytes at {delayed.offset} are not in the log"

@@ -6,6 +6,7 @@ import pytest
 from tests.support.core_log import CoreLog, end, half, message
 
 from halfmq import limits
+from halfmq.core.queues.delay import put_aside
 from halfmq.core.state import State, Undecided
 from halfmq.core.transaction.invariants import check
 from halfmq.errors import InvariantViolated
@@ -39,6 +40,7 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "which is gone": lambda state: state.topics_by_id.clear(),
     "is not found by its name": lambda state: state.topics_by_name.clear(),
     "is never shown": lambda state: state.delayed_heap.clear(),
+    "or is put aside and shown": lambda state: state.delayed_aside.update(state.delayed),
     "are not in the log": lambda state: setattr(state, "log_start", 65_536),
     "verdicts by id": lambda state: state.verdicts.clear(),
     "remembers for ever": lambda state: state.sent.clear(),
@@ -66,6 +68,7 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "^PG/T2: stands under another name$": lambda state: change(state, group="Other"),
     "^PG/T2: stands under another name": lambda state: change(state, tx_id="T3"),
     r"PG/T2: indexes \[\]": lambda state: change(state, halves=(), count=0),
+    r"PG/T2: indexes \[\];.*PG: counts": lambda state: change(state, halves=(), count=2),
     r"PG/T2: indexes \[0, 0\]": lambda state: change(state, halves=t2(state).halves * 2),
     r"PG/T2: indexes \[1, 0\]": lambda state: change(
         state, halves=(t2(state).halves[0]._replace(index=1), t2(state).halves[0])
@@ -127,6 +130,14 @@ def twice(state: State) -> None:
 def move_delayed(state: State, offset: int) -> None:
     ((first, delayed),) = state.delayed.items()
     state.delayed[first] = delayed._replace(offset=offset)
+
+
+def test_a_delayed_message_that_was_put_aside_is_not_missed() -> None:
+    state = filled().state
+    (first,) = state.delayed
+    put_aside(state, first)
+    assert not state.delayed_heap
+    check(state)
 
 
 def test_a_state_that_lives_passes_and_much_was_looked_at() -> None:
