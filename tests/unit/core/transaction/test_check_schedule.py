@@ -514,3 +514,33 @@ def test_who_was_never_asked_has_no_interval_to_come_forward_to() -> None:
     known = log.state.producer_groups["PG"].undecided["T1"]
     assert due_sooner(log.state, known, log.now_ms) == ()
     assert due_sooner(log.state, known._replace(next_check_at_ms=log.now_ms + 60_000), log.now_ms) == ()
+
+
+def test_who_connects_at_the_very_end_of_the_immunity_is_asked_at_once() -> None:
+    log = CoreLog()
+    log.do(half("T1"))
+    log.later(5_999)
+    log.session(producer(1, log.now_ms))
+    assert log.tick() == []
+    log.later(1)
+    log.session(producer(2, log.now_ms))
+    assert [asked.tx_id for asked in checks(log.tick())] == ["T1"]
+
+
+def test_a_tick_that_asked_about_all_says_that_there_is_no_more() -> None:
+    log = with_producer()
+    for number in range(3):
+        log.do(half(f"T{number}"))
+    log.later(6_100)
+    decision = log.decide(Tick())
+    assert (len(decision.effects), decision.reply) == (3, Done(again=False))
+
+
+def test_what_was_settled_before_its_turn_does_not_hold_up_the_next_one() -> None:
+    log = CoreLog()
+    replies = [log.do(half(f"T{number}")) for number in range(2)]
+    log.later(6_100)
+    assert log.tick() == [], "both are due, and nobody is there"
+    log.do(end("T0", replies[0]))
+    log.session(producer(1, log.now_ms))
+    assert [one.tx_id for one in log.decide(Tick()).effects if isinstance(one, SendCheck)] == ["T1"]

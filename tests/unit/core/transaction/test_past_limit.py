@@ -234,3 +234,13 @@ def test_without_a_check_limit_nobody_remembers_which_checks_left() -> None:
     note_left(group, "T1", 1, log.now_ms, 5_000)
     assert group.policy is not None
     assert group.policy.left == {}
+
+
+def test_a_check_limit_alone_looks_for_no_age_and_runs_no_timer() -> None:
+    log = aged(0, limit=3)
+    log.do(half("T1"))
+    log.tick()
+    assert next_look_ms(log.state) is None
+    log.later(3_600_000)
+    log.tick()
+    assert next_look_ms(log.state) is None

@@ -14,6 +14,8 @@ from halfmq.core.decision import Asked, Done, PolicyActed, SendCheck, Settled, W
 from halfmq.core.digest import durable_digest
 from halfmq.core.session import CheckLeft, ConnectionClosed
 from halfmq.core.snapshot import load_rows
+from halfmq.core.transaction import past_limit
+from halfmq.core.transaction import policy as policy_module
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.listing import group_stats, oldest_undecided
 from halfmq.core.transaction.policy import enforce
@@ -581,3 +583,36 @@ def test_asking_about_what_was_set_aside_counts_from_one_also_while_nobody_fetch
     group.pollers[7] = "poller-7"
     assert log.do(AskNow("PG", "T1")) == Asked("", 1)
     assert (log.of(Checked)[-1].checks, log.of(Checked)[-1].next_check_at_ms) == (0, log.now_ms)
+
+
+def test_a_round_that_is_not_done_is_said_whatever_the_groups_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past_limit, "LOOKED_AT_MAX", 2)
+    log = with_policy(skip_age_ms=60_000, connected=False)
+    log.do(SetProducer(ProducerSettings("Q", 0, PastLimit.WAIT, 60_000)))
+    for number in range(3):
+        log.do(half(f"T{number}"))
+    for policy in (log.state.producer_groups[name].policy for name in ("PG", "Q")):
+        assert policy is not None
+        policy.scan_at_ms = 0
+    assert enforce(log.state, log.state.log_end + 64, 4_096, log.now_ms) == ([], [], True)
+    assert enforce(log.state, log.state.log_end + 64, 4_096, log.now_ms) == ([], [], False)
+
+
+def test_what_was_settled_meanwhile_does_not_hold_up_what_is_past_its_limit() -> None:
+    log = with_policy(skip_age_ms=60_000, connected=False)
+    log.do(half("T1"))
+    log.later(60_000)
+    policy = log.state.producer_groups["PG"].policy
+    assert policy is not None
+    policy.past = {"settled": None, "T1": None}
+    records, _, more = enforce(log.state, log.state.log_end + 64, 4_096, log.now_ms)
+    assert ([record.tx_id for record in records], more) == (["T1"], False)  # type: ignore[union-attr]
+
+
+def test_one_step_acts_on_exactly_as_many_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_module, "ACTS_PER_TICK_MAX", 2)
+    log = with_policy(skip_age_ms=60_000, connected=False)
+    for number in range(3):
+        log.do(half(f"T{number}"))
+    log.later(61_000)
+    assert [len(enforce(log.state, log.state.log_end + 64, 4_096, log.now_ms)[0]) for _ in range(2)] == [2, 1]
