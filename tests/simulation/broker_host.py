@@ -115,7 +115,7 @@ class BrokerHost:
             checkpoint_interval_ms=swarm.checkpoint_interval_ms,
             retention_bytes=swarm.retention_bytes,
             retention_check_ms=swarm.retention_check_ms,
-            disk_reserve_bytes=0,
+            disk_reserve_bytes=swarm.disk_reserve_bytes,
             settings=BrokerSettings(
                 default_topic_queues=swarm.queues,
                 check_immunity_ms=swarm.check_immunity_ms,

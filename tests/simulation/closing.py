@@ -29,7 +29,9 @@ from halfmq.testing.history.events import Local, Logged, QueueRead, Seen
 from halfmq.testing.virtual_loop import ProcessLoop, SeededEntropy
 from tests.simulation.broker_host import DATA, BrokerHost
 from tests.simulation.chronicle import Chronicle
+from tests.simulation.check_looks import CheckLooks
 from tests.simulation.database import Database
+from tests.simulation.policy_looks import look_at_log
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.raw_line import RawLine
 from tests.simulation.wire_tap import WireTap
@@ -162,7 +164,7 @@ def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None) -
         store.close()
 
 
-def read_log(host: BrokerHost, chronicle: Chronicle) -> None:
+def read_log(host: BrokerHost, chronicle: Chronicle, looks: CheckLooks) -> None:
     """All that the log holds, as ``Logged``; and, each second seed, what a start from all files comes to beside it."""
     records: list[Any] = []
     alone = redo(host, copy_of(host.disk, log_only=True), records)
@@ -170,6 +172,7 @@ def read_log(host: BrokerHost, chronicle: Chronicle) -> None:
     if host.swarm.seed % 2 == 0:
         _compare_recoveries(host, chronicle, alone)
     names = {topic.topic_id: topic.name for topic in alone.topics_by_id.values()}
+    look_at_log(records, host.broker._pump.state.settings, looks.changes, chronicle.counts)  # type: ignore[union-attr]
     last_time = 0
     for batch, record in records:
         if batch.broker_time_ms < last_time:
@@ -260,8 +263,14 @@ def final_looks(chronicle: Chronicle, promises: Promises, databases: dict[str, D
         for event in chronicle.events
         if type(event) is Logged and event.decided_by == "operator" and event.kind in ("commit", "rollback")
     }
+    by_policy = {event.tx for event in chronicle.events if type(event) is Logged and event.decided_by == "policy"}
+    counts["decided by policy"] += len(by_policy)
     for tx in promises.txs.values():
         shown = [offsets.get(half.message, -1) for half in tx.halves.values()]
+        if tx.tx in by_policy or _was_policys(tx, promises, log_start):
+            if max(shown, default=-1) >= 0:
+                raise Violation(f"Validity: {tx.tx} is visible, and a policy rolled it back", tx.tx)
+            continue
         _look_at_transaction(tx, shown, databases.get(tx.group), counts, log_start, by_hand)
     for plain in promises.plains.values():
         if plain.acked is not None and plain.acked[0] >= log_start:
@@ -276,6 +285,12 @@ def _sent_twice_on_one_connection(promises: Promises, message: str) -> bool:
     """What docs/promises.md says remains, "Sent again"."""
     plain = promises.plains.get(message)
     return plain is not None and len(set(plain.asks)) != len(plain.asks)
+
+
+def _was_policys(tx: Any, promises: Promises, log_start: int) -> bool:
+    """It may be that a policy rolled it back, and the record that said so was trimmed."""
+    rolled_back = tx.verdict is not None and tx.verdict[0] == "ROLLED_BACK" and tx.verdict[1] < log_start
+    return rolled_back and tx.group in promises.policy_groups and "ROLLED_BACK" not in tx.asked
 
 
 def _look_at_transaction(

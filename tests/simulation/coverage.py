@@ -7,9 +7,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
+from halfmq.model.records import SET_ASIDE_MS
+
 #: What transactions may be in when a fault comes.
 STATES: Final = (
-    "none", "halves partly stored", "undecided", "not durable", "check in flight", "committed", "rolled back",
+    "none", "halves partly stored", "undecided", "set aside", "not durable", "check in flight", "committed", "rolled back",
+    "past retention",
 )  # fmt: skip
 #: Faults that end the broker, so that a recovery follows.
 ENDING: Final = (
@@ -24,13 +27,16 @@ CASES: Final = ("A", "H", "I", "J", "K", "L", "M", "N", "O", _REFUSED)
 IMPOSSIBLE: Final = frozenset({("rot", "none"), ("rot_at_rest", "none")})
 
 
-def states_of(state: Any, durable: int) -> list[str]:
-    """Which of ``STATES`` some transaction of the broker is in."""
+def states_of(state: Any, durable: int, first_verdict: int) -> list[str]:
+    """Which of ``STATES`` some transaction of the broker is in. ``first_verdict``: log position of the first there ever was."""
     found = []
     groups = state.producer_groups.values()
     undecided = [known for group in groups for known in group.undecided.values()]
     if any(known.count != len(known.halves) for known in undecided):
         found.append("halves partly stored")
+    aside = sum(known.next_check_at_ms >= SET_ASIDE_MS for known in undecided)
+    if aside:
+        found.append("set aside")
     if any(known.count == len(known.halves) for known in undecided):
         found.append("undecided")
     if any(group.in_flight for group in groups):
@@ -43,6 +49,8 @@ def states_of(state: Any, durable: int) -> list[str]:
             found.append("committed")
         if not all(verdict[2] for verdict in verdicts):
             found.append("rolled back")
+    if first_verdict < state.log_start:
+        found.append("past retention")
     return found or ["none"]
 
 

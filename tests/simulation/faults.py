@@ -20,7 +20,7 @@ _SUDDEN = frozenset(
     ("kill", "kill_in_step", "power", "power_in_step", "crash_while_it_starts", "pause", "reset", "client_kill", "sync_error",
      "write_error", "database_crash", "partition", "one_way", "stall", "drain", "full", "rot_at_rest", "derived_lost")
 )  # fmt: skip
-_MOMENTS = ("not durable", "halves partly stored", "check in flight", "undecided")
+_MOMENTS = ("not durable", "halves partly stored", "check in flight", "undecided", "set aside")
 
 
 class Faults:
@@ -35,6 +35,8 @@ class Faults:
         self._armed: tuple[str, str, int] | None = None
         #: What was seen of transactions while a broker served last.
         self._states = ["none"]
+        #: Log position of the first verdict there was, as far as seen.
+        self._first_verdict = 1 << 62
 
     def begin(self) -> None:
         self._next()
@@ -70,7 +72,10 @@ class Faults:
     def _states_now(self) -> list[str]:
         host = self.run.host
         if host.serves and host.broker is not None and host.broker._store is not None:
-            self._states = states_of(host.broker._pump.state, host.broker._store.durable_position)
+            state = host.broker._pump.state
+            if state.verdicts:
+                self._first_verdict = min(self._first_verdict, state.verdicts[0][3])
+            self._states = states_of(state, host.broker._store.durable_position, self._first_verdict)
         return self._states
 
     def later(self, ms: int, what: Callable[[], object]) -> None:
@@ -229,6 +234,8 @@ class Faults:
             by_ms = 1_000  # at a restart broker time takes the step, and what is sent again within the window is not
         self.note("clock_step", whose, f"{by_ms} ms")
         clocks[whose].step(by_ms)
+        if whose == "broker":
+            self.run.check_looks.ahead_ms += max(0, by_ms)
 
     # --- the disk ----------------------------------------------------------------------------------------------------
 

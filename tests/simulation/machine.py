@@ -116,7 +116,7 @@ class Machine:
         if self.process is None and not self.stopped:
             self.start()
 
-    def client(self, process: ProcessLoop, group: str) -> SimulatedClient:
+    def client(self, process: ProcessLoop, group: str, *, fetches_checks: bool = False) -> SimulatedClient:
         swarm = self.around.swarm
         client = SimulatedClient(
             URL,
@@ -124,6 +124,7 @@ class Machine:
             timeout=swarm.call_timeout_ms / 1000,
             attempt_timeout=swarm.attempt_timeout_ms / 1000,
             connect_timeout=2.0,
+            fetches_checks=fetches_checks,
             connector=self.around.network.connector(process, self.name),
             clock=self.clock,
             entropy=SeededEntropy(f"{swarm.seed}/{process.name}"),

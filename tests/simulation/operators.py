@@ -1,15 +1,19 @@
-"""People on call: they look at what is undecided, look into the database, and sometimes settle a transaction by hand."""
+"""People on call look at what is undecided, and into the database, and sometimes settle a transaction by hand; an
+administrator gives producer groups limits and policies, asks about transactions, and takes up what was set aside."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 
 from halfmq.client.outcome import Outcome
 from halfmq.testing.virtual_loop import ProcessLoop
 from halfmq.wire.remoting import operators as wire
+from halfmq.wire.remoting.codes import EXT_VERDICT
+from halfmq.wire.remoting.producer_groups import HMQ_ASK, HMQ_PRODUCER, HMQ_STATS
 from tests.simulation.database import Database, DatabaseError
 from tests.simulation.machine import Machine, Surroundings
-from tests.simulation.promises import Promises
+from tests.simulation.promises import Promises, Violation
 from tests.simulation.raw_line import LineLost, RawLine
 
 _WORDS = {Outcome.COMMIT: "COMMIT", Outcome.ROLLBACK: "ROLLBACK"}
@@ -86,3 +90,127 @@ class Operator(Machine):
             return await database.ask(process, lambda: database.decide(tx_id, may_fence=True))
         except DatabaseError:
             return Outcome.UNKNOWN
+
+
+class Administrator(Machine):
+    """What ``halfmq tx limits``, ``tx check`` and ``tx stats`` do. In the end it asks about all that was set aside."""
+
+    def __init__(self, name: str, around: Surroundings, groups: list[str], promises: Promises) -> None:
+        super().__init__(name, around)
+        self.groups = groups
+        self.promises = promises
+        administration = around.swarm.administration
+        self._limits = [what for what in administration if what != "ask-now"]
+        self._asks = "ask-now" in administration
+        #: In some seeds all policies are taken back before everything heals, in the others they go on.
+        self._takes_back = self.dice.random() < 0.4
+
+    async def main(self, process: ProcessLoop) -> None:
+        pause_s = 0.1
+        while True:
+            await asyncio.sleep(pause_s * (0.5 + self.dice.random()))
+            try:
+                line = await RawLine.open(process, self.around.network, self.name)
+                pause_s = await (self._act(line) if self.around.working else self._take_up(line))
+                line.close()
+            except LineLost:
+                self.around.chronicle.counts["operator gave up"] += 1
+                pause_s = 0.5
+
+    async def _act(self, line: RawLine) -> float:
+        """Something; how long to rest then, s.
+
+        Raises:
+            LineLost: no answer.
+        """
+        draw = self.dice.random()
+        if draw < 0.1:
+            await self._read(line)
+        elif self._limits and (not self._asks or draw < 0.6):
+            await self._set(line, self._change(self.dice.choice(self._limits)))
+        else:
+            await self._ask(line, self.dice.choice((1, 20)))
+        return 0.8
+
+    def _change(self, what: str) -> dict[str, Any]:
+        dice = self.dice
+        if dice.random() < 0.15:
+            return {"check_limit": 0, "past_limit": "wait", "skip_age_ms": 0, "undecided_max": -1}
+        match what:
+            case "skip-age":
+                return {"skip_age_ms": 60_000}
+            case "limits":
+                return dice.choice(
+                    (
+                        {"undecided_max": dice.choice((0, 1, 3, 10))},
+                        {"undecided_bytes_max": dice.choice((2_000, 20_000))},
+                        {"undecided_max": -1, "undecided_bytes_max": -1},
+                    )
+                )
+            case _:
+                return {"check_limit": dice.choice((1, 1, 2, 4)), "past_limit": what}
+
+    async def _set(self, line: RawLine, change: dict[str, Any]) -> None:
+        """
+        Raises:
+            LineLost: no answer; it may have been done.
+        """
+        group = self.dice.choice(self.groups)
+        ext = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: "ada"}
+        answer = await line.ask(HMQ_PRODUCER, ext, msgspec.json.encode(change))
+        if answer.code == 0:
+            self.around.chronicle.counts[f"knob set {change.get('past_limit') or next(iter(change))}"] += 1
+
+    async def _read(self, line: RawLine) -> None:
+        """
+        Raises:
+            LineLost: no answer.
+        """
+        self.around.chronicle.counts["knob stats read"] += 1
+        await line.ask(HMQ_STATS, {})
+        await line.ask(HMQ_PRODUCER, {wire.EXT_GROUP: self.dice.choice(self.groups)})
+
+    async def _take_up(self, line: RawLine) -> float:
+        """Nobody works any more: what a policy set aside is asked about until it is settled.
+
+        Raises:
+            LineLost: no answer.
+        """
+        if self._takes_back:
+            for group in self.groups:
+                change = {"check_limit": 0, "past_limit": "wait", "skip_age_ms": 0}
+                ext = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: "ada"}
+                await line.ask(HMQ_PRODUCER, ext, msgspec.json.encode(change))
+            self._takes_back = False
+        return 1.0 if await self._ask(line, 100, only_set_aside=True) else 4.0
+
+    async def _ask(self, line: RawLine, most: int, *, only_set_aside: bool = False) -> int:
+        """About one of those listed, or about all that were set aside; how many of these there were.
+
+        Raises:
+            LineLost: no answer.
+        """
+        answer = await line.ask(wire.HMQ_TRANSACTIONS, {wire.EXT_MAX: str(most)})
+        rows = msgspec.json.decode(answer.body) if answer.code == 0 else []
+        aside = [row for row in rows if row["set_aside"]]
+        self.around.chronicle.counts["seen set aside"] += len(aside)
+        if not only_set_aside:
+            rows = [self.dice.choice(rows)] if rows else []
+        for row in aside if only_set_aside else rows:
+            await self._ask_now(line, row)
+        return len(aside)
+
+    async def _ask_now(self, line: RawLine, row: dict[str, Any]) -> None:
+        """
+        Raises:
+            LineLost: no answer.
+        """
+        counts = self.around.chronicle.counts
+        tx = self.promises.txs.get(row["tx_id"])
+        known = None if tx is None else tx.verdict
+        answer = await line.ask(HMQ_ASK, {wire.EXT_GROUP: row["group"], wire.EXT_ID: row["tx_id"]})
+        counts[f"knob asked now, answer {answer.code}{' of one set aside' if row['set_aside'] else ''}"] += 1
+        if tx is not None and known is not None and tx.verdict == known and not tx.forgotten:
+            counts["look agreement of who asks now"] += 1
+            if answer.code == 0 or answer.ext.get(EXT_VERDICT, known[0]) != known[0]:
+                raise Violation(f"Agreement: {row['tx_id']} is {known}, and is asked about: {answer}", row["tx_id"])

@@ -8,6 +8,7 @@ from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.transaction_block import Transaction
 from halfmq.errors import ConnectError, UnsupportedCombination
+from halfmq.model.properties import CHECK_IMMUNITY_SECONDS
 from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate
 from tests.simulation.machine import ApplicationError, Expected, Machine, SimulatedClient, Surroundings
@@ -23,7 +24,8 @@ class _Life:
         self.dice = machine.dice
         self.swarm = machine.around.swarm
         self.database = machine.database
-        self.client: SimulatedClient = machine.client(process, machine.group)
+        self.serial = 0
+        self.client: SimulatedClient = machine.client(process, machine.group, fetches_checks=machine.fetches)
         self.log = MarkerLog(
             machine.database, process, machine.clock, machine.dice, machine.around.swarm.check_immunity_ms
         )
@@ -41,22 +43,38 @@ class _Life:
             options["sharding_key"] = f"k{dice.randrange(3)}"
         return dice.choice(self.swarm.topics), dice.randbytes(dice.choice(self.swarm.body_bytes)), options
 
+    def immunity(self) -> dict[str, Any]:
+        """Of one transaction, for all its messages: as the broker's, or of its own; nonsense is as the broker's."""
+        if self.dice.random() < self.swarm.own_immunity:
+            self.machine.around.chronicle.counts["knob immunity of its own"] += 1
+            return {"properties": {CHECK_IMMUNITY_SECONDS: self.dice.choice(("0", "1", "2", "7", "-1", "soon"))}}
+        return {}
+
+    def own_id(self) -> str:
+        if self.dice.random() < self.swarm.own_ids:
+            self.serial += 1
+            self.machine.around.chronicle.counts["knob id of its own"] += 1
+            return f"order:{self.machine.name}.{self.machine.lives}_{self.serial}"
+        return ""
+
     async def by_log(self) -> None:
         session = Session(self.database, self.process)
         async with self.client.transaction(session, log=self.log) as tx:
+            immunity = self.immunity()
             for _ in range(self.dice.choice((1, 1, 2, 3))):
                 topic, body, options = self.message()
-                tx.send(topic, body, **options)
+                tx.send(topic, body, **options, **immunity)
             if self.dice.random() < 0.1:
                 raise ApplicationError("in the block")
 
     async def by_block(self) -> None:
         dice = self.dice
         session = DatabaseSession(self.database, self.process)
-        async with self.client.begin("block") as tx:
+        async with self.client.begin("block", tx_id=self.own_id()) as tx:
+            immunity = self.immunity()
             for _ in range(dice.choice((1, 2, 2, 4))):
                 topic, body, options = self.message()
-                tx.send(topic, body, **options)
+                tx.send(topic, body, **options, **immunity)
             if dice.random() < 0.05:
                 raise ApplicationError("before prepare")
             await tx.prepare()
@@ -76,7 +94,9 @@ class _Life:
 
     async def by_listener(self) -> None:
         topic, body, options = self.message()
-        await self.client.send_in_transaction(topic, body, listener=OrderListener(self), **options)
+        options |= self.immunity()
+        listener = OrderListener(self)
+        await self.client.send_in_transaction(topic, body, listener=listener, tx_id=self.own_id(), **options)
 
     async def plain(self) -> None:
         topic, body, options = self.message()
@@ -168,13 +188,58 @@ class OrderListener(TransactionListener):
 class Producer(Machine):
     """One machine of a service; several may share a group and so its database."""
 
-    def __init__(self, name: str, around: Surroundings, group: str, database: Database) -> None:
+    def __init__(
+        self, name: str, around: Surroundings, group: str, database: Database, *, fetches: bool = False
+    ) -> None:
         super().__init__(name, around)
         self.group = group
         self.database = database
+        #: It fetches its checks instead of being sent them.
+        self.fetches = fetches
 
     async def main(self, process: ProcessLoop) -> None:
         await _Life(self, process).live()
 
     def died(self, process: ProcessLoop) -> None:
         self.database.client_died(process)
+
+
+class Fetcher(Machine):
+    """A program that fetches the checks of a group and answers them by itself; it sends nothing."""
+
+    def __init__(self, name: str, around: Surroundings, group: str, database: Database) -> None:
+        super().__init__(name, around)
+        self.group = group
+        self.database = database
+
+    async def main(self, process: ProcessLoop) -> None:
+        client = self.client(process, self.group, fetches_checks=True)
+        while True:
+            try:
+                if not client.is_open:
+                    await client.connect()
+                await self._round(process, client)
+            except Expected as error:
+                self.around.chronicle.counts[f"fetcher {type(error).__name__}"] += 1
+                await asyncio.sleep(0.3 + self.dice.random())
+
+    async def _round(self, process: ProcessLoop, client: SimulatedClient) -> None:
+        """
+        Raises:
+            HalfmqError, DatabaseError: as they come; what was fetched and not answered is handed out again.
+        """
+        working = self.around.working
+        wait_s = self.dice.choice((0.0, 0.5, 3.0, 20.0)) if working else 20.0
+        fetched = await client.fetch_checks(count=self.dice.choice((1, 4, 32)), wait=wait_s)
+        for check in fetched:
+            draw = self.dice.random() if self.around.working else 1.0
+            if draw < 0.1:
+                self.around.chronicle.counts["fetcher forgets one"] += 1
+                continue
+            tx_id = check.transaction.id
+            outcome = Outcome.UNKNOWN
+            if draw > 0.2:
+                outcome = await self.database.ask(process, lambda: self.database.decide(tx_id, may_fence=True))  # noqa: B023
+            await client.answer_check(check, outcome)
+        if not fetched:
+            await asyncio.sleep(0.1)

@@ -7,7 +7,7 @@ The history checker reads the same events afterwards and knows more; this here s
 from collections import Counter
 from typing import NamedTuple
 
-from halfmq.testing.history.events import Answered, AnyEvent, EndAsked, HalfAsked, PlainAsked, Seen
+from halfmq.testing.history.events import Answered, AnyEvent, Began, EndAsked, HalfAsked, PlainAsked, Seen
 
 
 class Violation(AssertionError):
@@ -75,6 +75,8 @@ class Promises:
         self.forgetful = False
         #: Where the log starts now, as far as known.
         self.log_start = 0
+        #: Producer groups that were given the policy "rollback", ever: theirs may be rolled back by nobody else.
+        self.policy_groups: set[str] = set()
         self._asked: dict[str, HalfAsked | PlainAsked | EndAsked] = {}
 
     def hear(self, event: AnyEvent) -> None:
@@ -89,6 +91,8 @@ class Promises:
             self._plain(event)  # type: ignore[arg-type]
         elif kind is Seen:
             self._saw(event)  # type: ignore[arg-type]
+        elif kind is Began:
+            self.policy_groups.update(event.policy_groups)  # type: ignore[union-attr]
 
     def forget_from(self, end: int) -> None:
         """Durability is ``memory``, and after a power loss the log ends here: of what was answered behind it nothing stands."""
@@ -163,7 +167,8 @@ class Promises:
         elif tx.verdict != heard:
             raise Violation(f"Agreement: {tx.tx} was {tx.verdict}, and is now said to be {heard}", tx.tx)
         self.counts["look validity"] += 1
-        if event.verdict not in tx.asked:
+        by_policy = event.verdict == "ROLLED_BACK" and tx.group in self.policy_groups
+        if event.verdict not in tx.asked and not by_policy:
             raise Violation(f"Validity: {tx.tx} is {event.verdict}, and nobody ever said so", tx.tx)
 
     def _end_refused(self, event: Answered, asked: EndAsked, tx: Tx) -> None:

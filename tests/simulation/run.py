@@ -19,15 +19,16 @@ from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history import check_events
 from halfmq.testing.history.events import AnyEvent, Fault, Settled
 from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
-from tests.simulation import breakages, closing, logged_bugs
+from tests.simulation import absence, breakages, closing, logged_bugs
 from tests.simulation.broker_host import BrokerHost
+from tests.simulation.check_looks import CheckLooks
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.consumers import GroupConsumer, Watcher
 from tests.simulation.database import Database
 from tests.simulation.faults import Faults
 from tests.simulation.machine import Machine, Surroundings
-from tests.simulation.operators import Operator
-from tests.simulation.producers import Producer
+from tests.simulation.operators import Administrator, Operator
+from tests.simulation.producers import Fetcher, Producer
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.stock_producer import StockProducer
 from tests.simulation.swarm import Swarm, draw
@@ -61,7 +62,8 @@ class Run:
         self.promises = Promises(self.counts)
         self.chronicle.listeners.append(self.promises.hear)
         self.network = FaultyNetwork(self.scheduler, seed, swarm.manners)
-        self.network.tap = self.tap = WireTap(self.chronicle)
+        self.check_looks = CheckLooks(swarm.check_immunity_ms, self.counts)
+        self.network.tap = self.tap = WireTap(self.chronicle, self.check_looks)
         self.around = Surroundings(swarm, self.scheduler, self.network, self.chronicle, self._raised)
         self.host = BrokerHost(swarm, self.scheduler, self.network, self.chronicle, self._raised)
         self.host.on_started = self._broker_started
@@ -86,13 +88,19 @@ class Run:
         made: list[Machine] = []
         for number in range(max(swarm.producers, len(groups))):
             group = groups[number % len(groups)]
-            made.append(Producer(f"p{number}", around, group, self.databases[group]))
+            fetches = swarm.fetching == "all" or (swarm.fetching == "some" and number % 2 == 0)
+            made.append(Producer(f"p{number}", around, group, self.databases[group], fetches=fetches))
         for number in range(swarm.stock_producers):
             group = groups[number % len(groups)]
             made.append(StockProducer(f"s{number}", around, group, self.databases[group]))
         made += [GroupConsumer(f"c{number}", around) for number in range(swarm.consumers)]
         made += [Watcher(f"w{number}", around) for number in range(swarm.watchers)]
         made += [Operator(f"o{number}", around, self.databases, self.promises) for number in range(swarm.operators)]
+        made += [
+            Fetcher(f"f{number}", around, groups[0], self.databases[groups[0]]) for number in range(swarm.fetchers)
+        ]
+        if swarm.administration:
+            made.append(Administrator("a0", around, groups, self.promises))
         return made
 
     # --- what comes up -----------------------------------------------------------------------------------------------
@@ -172,6 +180,7 @@ class Run:
         for now_ms in range(_STEP_MS, self.swarm.work_ms + 1, _STEP_MS):
             self.pass_time(now_ms)
             self._look_at_state()
+        absence.pass_it(self)
         self.heal()
         self.settle()
         self.close()
@@ -234,7 +243,7 @@ class Run:
         broker = self.host.broker
         self.host._end_process(close=False)
         self.host.broker = broker
-        closing.read_log(self.host, self.chronicle)
+        closing.read_log(self.host, self.chronicle, self.check_looks)
         closing.final_looks(self.chronicle, self.promises, self.databases, log_start)
         self._check_history()
 

@@ -10,6 +10,7 @@ import json
 
 from halfmq.client.outcome import Outcome
 from halfmq.model import properties
+from halfmq.model.properties import CHECK_IMMUNITY_SECONDS
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.virtual_loop import ProcessLoop
 from halfmq.wire.remoting.codes import SEND_RETRY_CODES
@@ -132,7 +133,11 @@ class StockProducer(Machine):
 
     async def _transaction(self, process: ProcessLoop) -> None:
         unique = self._unique(process)
-        half = await self._send(process, unique, {"TRAN_MSG": "true", "PGROUP": self.group})
+        pairs = {"TRAN_MSG": "true", "PGROUP": self.group}
+        if self.dice.random() < self.around.swarm.own_immunity:
+            self.around.chronicle.counts["knob immunity of its own"] += 1
+            pairs[CHECK_IMMUNITY_SECONDS] = self.dice.choice(("0", "1", "3", "-1"))
+        half = await self._send(process, unique, pairs)
         if half is None:
             return
         outcome = await self._local(process, unique)

@@ -18,6 +18,10 @@ FAULTS: Final = (
     "write_error", "sync_error", "name_error", "full", "rot", "rot_at_rest", "derived_lost", "segment_lost",
 )  # fmt: skip
 TOPICS: Final = ("Alpha", "Beta", "Gamma")
+#: What an administrator may do with a producer group; a seed has none, some or all of it.
+ADMINISTRATION: Final = ("rollback", "set-aside", "skip-age", "limits", "ask-now")
+#: How long nobody of any service is there, where transactions shall grow old: more than the least age that a policy takes, ms.
+_ABSENCE_MS: Final = 66_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,17 @@ class Swarm:
     consumers: int
     watchers: int
     operators: int
+    #: Of ``ADMINISTRATION``.
+    administration: tuple[str, ...]
+    #: Between work and healing all producers are gone for so long; 0: they stay.
+    absence_ms: int
+    #: Which producers with our client fetch their checks instead of being sent them: "none", "some" or "all".
+    fetching: str
+    #: Programs that fetch checks and answer them by themselves.
+    fetchers: int
+    #: Share of the transactions that say themselves how long they are immune, and of those whose id the application makes.
+    own_immunity: float
+    own_ids: float
     #: Invariants are looked at after each turn of the broker that wrote something, not only now and then.
     watchful: bool
     topics: tuple[str, ...]
@@ -53,6 +68,7 @@ class Swarm:
     check_answer_ms: int
     checks_in_flight_max: int
     undecided_max: int
+    disk_reserve_bytes: int
     #: What is remembered of verdicts and sent messages; longer than any call of a client.
     sent_again_ms: int
     call_timeout_ms: int
@@ -67,6 +83,7 @@ class Swarm:
         return (
             f"{self.producers}+{self.stock_producers} producers of {self.producer_groups} groups, {self.consumers} consumers, "
             f"{len(self.topics)} topics of {self.queues} queues, {self.durability}, retention {self.retention_bytes}, "
+            f"administration {', '.join(self.administration) or 'none'}, {self.fetching} fetch their checks, "
             f"{self.work_ms} ms of work, a fault each {self.fault_every_ms} ms of: {', '.join(self.faults)}"
         )
 
@@ -82,6 +99,8 @@ def draw(seed: int) -> Swarm:
     # So many things are begun, about; each is some ten events.
     begun = dice.choice((45, 60, 80))
     think_ms = work_ms * (producers * workers + stock_producers) // begun
+    administered = dice.choice((0.0, 0.0, 0.5, 0.8))
+    administration = tuple(what for what in ADMINISTRATION if dice.random() < administered)
     return Swarm(
         seed=seed,
         faults=faults,
@@ -95,6 +114,12 @@ def draw(seed: int) -> Swarm:
         consumers=dice.choice((0, 0, 1, 2)),
         watchers=dice.choice((0, 1)),
         operators=dice.choice((0, 0, 1)),
+        administration=administration,
+        absence_ms=_ABSENCE_MS if "skip-age" in administration and dice.random() < 0.5 else 0,
+        fetching=dice.choice(("none", "none", "some", "all")),
+        fetchers=dice.choice((0, 0, 0, 1)),
+        own_immunity=dice.choice((0.0, 0.3)),
+        own_ids=dice.choice((0.0, 0.3)),
         watchful=dice.random() < 0.25,
         topics=TOPICS[: dice.choice((1, 2, 2, 3))],
         queues=dice.choice((1, 1, 2, 4)),
@@ -109,6 +134,7 @@ def draw(seed: int) -> Swarm:
         check_answer_ms=dice.choice((500, 2_000, 5_000)),
         checks_in_flight_max=dice.choice((2, 16, 256)),
         undecided_max=dice.choice((4, 1_000, 1_000)),
+        disk_reserve_bytes=dice.choice((0, 0, 30_000, 200_000)),
         sent_again_ms=dice.choice((20_000, 120_000)),
         call_timeout_ms=dice.choice((1_500, 4_000, 10_000)),
         attempt_timeout_ms=dice.choice((300, 1_000, 3_000)),

@@ -13,19 +13,22 @@ from halfmq.model.ids import parse_offset_message_id
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.faulty_network import End
-from halfmq.testing.history.events import Answered, CheckHeard, CheckUnanswered, EndAsked, HalfAsked, PlainAsked
+from halfmq.testing.history.events import Answered, Began, CheckHeard, CheckUnanswered, EndAsked, HalfAsked, PlainAsked
 from halfmq.wire.remoting.codes import EXT_POSITION, EXT_VERDICT
+from halfmq.wire.remoting.feedback import HMQ_FEEDBACK, decode_handed_out
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import decode
 from halfmq.wire.remoting.message_codec import split_batch
 from halfmq.wire.remoting.operators import HMQ_RESOLVE
+from halfmq.wire.remoting.producer_groups import HMQ_PRODUCER, decode_change
+from tests.simulation.check_looks import CheckLooks
 from tests.simulation.chronicle import Chronicle
 
 _VERDICTS = {8: "COMMITTED", 12: "ROLLED_BACK", "COMMIT": "COMMITTED", "ROLLBACK": "ROLLED_BACK"}
 
 
-#: Requests that are looked at: sends, batches, ENDs, and verdicts by hand.
-_TAPPED = frozenset((310, 10, 320, 37, HMQ_RESOLVE))
+#: Requests that are looked at: sends, batches, ENDs, verdicts by hand, policies, and fetching of checks.
+_TAPPED = frozenset((310, 10, 320, 37, HMQ_RESOLVE, HMQ_PRODUCER, HMQ_FEEDBACK))
 
 
 def _code_of(frame: bytes) -> int:
@@ -44,8 +47,9 @@ def _delay_ms(pairs: dict[str, str]) -> int:
 class WireTap:
     """A ``Tap``. ``sent`` keeps recent requests that may be repeated by the network: (time, kind, frame)."""
 
-    def __init__(self, chronicle: Chronicle) -> None:
+    def __init__(self, chronicle: Chronicle, looks: CheckLooks) -> None:
         self._chronicle = chronicle
+        self._looks = looks
         #: By connection: splitter of what is heard, and what was asked: opaque -> (operation, what, topic).
         self._heard: dict[int, FrameSplitter] = {}
         self._asked: dict[int, dict[int, tuple[str, str, str]]] = {}
@@ -75,6 +79,10 @@ class WireTap:
                 self._batch(end, request)
             case 37:
                 self._end(end, request, frame)
+            case 29_007:
+                self._change(end, request)
+            case 29_009:
+                self._operation(end, request, "fetch", "")
             case _:
                 self._resolve(end, request)
 
@@ -95,6 +103,7 @@ class WireTap:
         delay_ms = _delay_ms(pairs)
         now_us = chronicle.now_us
         if pairs.get("TRAN_MSG") == "true":
+            self._looks.half(pairs, now_us)
             operation = self._operation(end, request, "half", ext.topic)
             if pairs.get("HMQ_TX_INDEX", "0") == "0":
                 group = pairs.get("PGROUP", ext.group)
@@ -160,6 +169,15 @@ class WireTap:
             )
         )  # fmt: skip
 
+    def _change(self, end: End, request: Any) -> None:
+        """A group may get a policy: from now on it is legal that this decides."""
+        change = decode_change(request.body)
+        group = request.ext["group"]
+        if not change.is_empty:
+            self._looks.changes.setdefault(group, []).append(change)
+        if change.past_limit == "rollback":
+            self._chronicle.note(Began(t_us=self._chronicle.now_us, by=end.process.name, policy_groups=(group,)))
+
     # --- what they hear ----------------------------------------------------------------------------------------------
 
     def hears(self, end: End, data: bytes) -> None:
@@ -172,10 +190,12 @@ class WireTap:
             message = decode_answer(frame)
             if message.is_response:
                 what = None if asked is None else asked.pop(message.opaque, None)
-                if what is not None:
+                if what is not None and what[1] == "fetch":
+                    self._fetched(end, message)
+                elif what is not None:
                     self._answer(end, message, *what)
             elif message.code == 39:
-                self._check(end, message)
+                self._check(end, decode_message(message.body)[0].properties)
 
     def _answer(self, end: End, message: Any, operation: str, what: str, topic: str) -> None:
         ext = message.ext
@@ -215,12 +235,18 @@ class WireTap:
                 )
             )  # fmt: skip
 
-    def _check(self, end: End, message: Any) -> None:
-        half = decode_message(message.body)[0]
-        pairs = properties.to_dict(half.properties)
-        self._chronicle.note(
-            CheckHeard(
-                t_us=self._chronicle.now_us, by=end.process.name, group=pairs.get("PGROUP", ""),
-                tx=pairs.get("HMQ_TX_ID") or pairs.get("UNIQ_KEY", ""), times=int(pairs.get("TRANSACTION_CHECK_TIMES", "0")),
-            )
+    def _fetched(self, end: End, message: Any) -> None:
+        if message.code == 0:
+            self._chronicle.counts["knob poll for checks answered"] += 1
+            for half in decode_handed_out(bytes(message.body)):
+                self._chronicle.counts["knob check fetched"] += 1
+                self._check(end, half.message.properties)
+
+    def _check(self, end: End, text: bytes) -> None:
+        pairs = properties.to_dict(text)
+        event = CheckHeard(
+            t_us=self._chronicle.now_us, by=end.process.name, group=pairs.get("PGROUP", ""),
+            tx=pairs.get("HMQ_TX_ID") or pairs.get("UNIQ_KEY", ""), times=int(pairs.get("TRANSACTION_CHECK_TIMES", "0")),
         )  # fmt: skip
+        self._chronicle.note(event)
+        self._looks.check(event)
