@@ -20,6 +20,7 @@ from halfmq.broker.connection import Connection
 from halfmq.broker.feedback import Feedback
 from halfmq.broker.groups import GroupsOnUse
 from halfmq.broker.listener import Bind, Door, bind
+from halfmq.broker.long_settled import LongSettled
 from halfmq.broker.lookups import Lookups
 from halfmq.broker.maintenance import Maintenance
 from halfmq.broker.name_service import NameService
@@ -187,7 +188,8 @@ class Broker:
         )
         Lookups(gateway, pump, store, stored)
         NameService(gateway, pump, settings, address)
-        Operators(gateway, pump, time, durability=self.config.durability.value)
+        long_settled = LongSettled(state, store, self._offload)
+        Operators(gateway, pump, time, long_settled, durability=self.config.durability.value)
         ProducerGroups(gateway, pump, time)
         self._clients = Clients(gateway, pump, groups, time, broker_name=settings.broker_name)
         gateway.on_closed = self._connection_closed

@@ -6,18 +6,20 @@ Whoever reaches the port may ask, as with every other command: there are no pass
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from halfmq.broker.connection import Connection
 from halfmq.broker.durable_answer import DurableAnswers
+from halfmq.broker.long_settled import Busy, Found, LongSettled, Look, Missed
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import AskNow, ResolveTransaction, Wanted
-from halfmq.core.decision import Asked, Reply, Settled
-from halfmq.core.transaction.listing import groups_of, oldest_undecided, standing, undecided_among
+from halfmq.core.decision import Asked, Refused, Reply, Settled, Why
+from halfmq.core.transaction.listing import UNKNOWN, groups_of, oldest_undecided, standing, undecided_among
+from halfmq.core.transaction.states import standing_state
 from halfmq.core.transaction.story import story
 from halfmq.wire.remoting.codes import (
     EXT_DURABILITY,
@@ -57,10 +59,13 @@ _WANTED: Final = {"COMMIT": Wanted.COMMIT, "ROLLBACK": Wanted.ROLLBACK}
 
 
 class Operators:
-    def __init__(self, gateway: Gateway, pump: Pump, time: BrokerTime, *, durability: str) -> None:
+    def __init__(
+        self, gateway: Gateway, pump: Pump, time: BrokerTime, long_settled: LongSettled, *, durability: str
+    ) -> None:
         self._gateway = gateway
         self._pump = pump
         self._time = time
+        self._long_settled = long_settled
         self._durability = durability
         self._durably = DurableAnswers(gateway, pump)
         gateway.handlers |= {
@@ -86,10 +91,26 @@ class Operators:
         group = self._group(connection, request, tx_id)
         if group is None:
             return
-        state = self._pump.state
-        sentences = story(state, group, tx_id, self._time.now_ms())
-        ext = {EXT_GROUP: group, EXT_STATE: standing(state, group, tx_id)}
-        self._tell(connection, request, ext, encode_story(sentences))
+        if standing(self._pump.state, group, tx_id) == UNKNOWN:
+            self._long_settled.look(
+                group, tx_id, lambda look: self._tell_story(connection, request, group, tx_id, look)
+            )
+        else:
+            self._tell_story(connection, request, group, tx_id, None)
+
+    def _tell_story(
+        self, connection: Connection, request: Request[Any], group: str, tx_id: str, look: Look | None
+    ) -> None:
+        state, now_ms = self._pump.state, self._time.now_ms()
+        stands = standing(state, group, tx_id)
+        if isinstance(look, Found) and stands == UNKNOWN:
+            group, stands = look.group, standing_state(look.row.committed).value
+            sentences = story(state, group, tx_id, now_ms, row=look.row)
+        else:
+            looked = f"{look.text[0].upper()}{look.text[1:]}." if isinstance(look, Missed | Busy) else ""
+            sentences = story(state, group, tx_id, now_ms, looked=looked)
+        self._tell(connection, request, {EXT_GROUP: group, EXT_STATE: stands}, encode_story(sentences))
+        self._gateway.flush()
 
     def resolve(self, connection: Connection, request: Request[Any]) -> None:
         ext = request.ext
@@ -106,12 +127,16 @@ class Operators:
             group = self._group(connection, request, tx_id)
             if group is not None:
                 command = ResolveTransaction(group, tx_id, wanted, operator)
-                self._pump.submit(command, self._resolved, (connection, request, command, reason))
+                self._decide(command, lambda group, reply: self._resolved(connection, request, command, reason, reply))
 
     def _resolved(
-        self, context: tuple[Connection, Request[Any], ResolveTransaction, str], reply: Reply | Failed
+        self,
+        connection: Connection,
+        request: Request[Any],
+        command: ResolveTransaction,
+        reason: str,
+        reply: Reply | Failed,
     ) -> None:
-        connection, request, command, reason = context
         who = f"operator {command.operator} from {connection.peer}"
         what = f"{command.wanted.name} of transaction {command.tx_id} of group {command.group}"
         if not isinstance(reply, Settled):
@@ -138,10 +163,9 @@ class Operators:
         tx_id = request.ext.get(EXT_ID, "")
         group = self._group(connection, request, tx_id)
         if group is not None:
-            self._pump.submit(AskNow(group, tx_id), self._asked, (connection, request, group))
+            self._decide(AskNow(group, tx_id), lambda group, reply: self._asked(connection, request, group, reply))
 
-    def _asked(self, context: tuple[Connection, Request[Any], str], reply: Reply | Failed) -> None:
-        connection, request, group = context
+    def _asked(self, connection: Connection, request: Request[Any], group: str, reply: Reply | Failed) -> None:
         if isinstance(reply, Asked):
             told = {EXT_GROUP: group, EXT_CLIENT: reply.client_id, EXT_CHECKS: reply.checks}
             self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, told)
@@ -154,6 +178,30 @@ class Operators:
         self._tell(connection, request, {}, encode_ids(found))
 
     # --- helpers
+
+    def _decide(self, command: ResolveTransaction | AskNow, then: Callable[[str, Reply | Failed], None]) -> None:
+        """Decide, and again with the row of the transaction table where the decision knew nothing of the transaction.
+
+        ``then`` is called with its producer group. As for END, the look comes behind the decision: what memory forgets in
+        between has its row by then. Rows are written before answers leave.
+        """
+
+        def decided(_: None, reply: Reply | Failed) -> None:
+            if isinstance(reply, Refused) and reply.why is Why.NOT_FOUND:
+                self._long_settled.look(command.group, command.tx_id, lambda look: looked(reply, look))
+            else:
+                then(command.group, reply)
+
+        def looked(refused: Refused, look: Look) -> None:
+            if isinstance(look, Found):
+                again = command._replace(group=look.group, settled=look.row)
+                self._pump.submit(again, lambda _, reply: then(look.group, reply), None)
+                return
+            why = Why.NOT_NOW if isinstance(look, Busy) else Why.NOT_FOUND
+            then(command.group, refused._replace(why=why, text=f"{refused.text}; {look.text}"))
+            self._gateway.flush()
+
+        self._pump.submit(command, decided, None)
 
     def _group(self, connection: Connection, request: Request[Any], tx_id: str) -> str | None:
         """The producer group that is meant; None when that was answered already: no id, or several groups have it."""

@@ -56,6 +56,21 @@ def patched(
     return copy
 
 
+def settled_row(half_index: int, row: TransactionRow) -> SettledRow:
+    """What core is told of a row of the transaction table that has a verdict."""
+    return SettledRow(
+        half_index,
+        row.original_offset,
+        row.state == ROW_COMMITTED,
+        row.verdict_position,
+        row.id_hash,
+        row.group_hash,
+        row.decided_by,
+        row.settled_at_ms,
+        max(1, row.halves),
+    )
+
+
 class StoredMessages:
     def __init__(self, state: State, store: Reads) -> None:
         self._state = state
@@ -66,14 +81,7 @@ class StoredMessages:
         row = self._store.transaction_row(half_index)
         if row is None or row.state not in (ROW_COMMITTED, ROW_ROLLED_BACK):
             return None
-        return SettledRow(
-            half_index,
-            row.original_offset,
-            row.state == ROW_COMMITTED,
-            row.verdict_position,
-            row.id_hash,
-            row.group_hash,
-        )
+        return settled_row(half_index, row)
 
     def half_bytes(self, offset: int) -> bytes | None:
         """The stored half whose record is at ``offset``, undecided or not.

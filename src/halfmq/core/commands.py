@@ -70,6 +70,10 @@ class SettledRow(NamedTuple):
     verdict_position: int
     id_hash: int
     group_hash: int
+    #: For the story: who decided and when, and how many halves.
+    decided_by: int = 0
+    settled_at_ms: int = 0
+    halves: int = 1
 
 
 class EndTransaction(NamedTuple):
@@ -164,6 +168,8 @@ class ResolveTransaction(NamedTuple):
     tx_id: str
     wanted: Wanted
     operator: str
+    #: What the transaction table says, where memory has forgotten the verdict.
+    settled: SettledRow | None = None
 
 
 class AskNow(NamedTuple):
@@ -171,6 +177,8 @@ class AskNow(NamedTuple):
 
     group: str
     tx_id: str
+    #: As in ``ResolveTransaction``.
+    settled: SettledRow | None = None
 
 
 class SetProducer(NamedTuple):

@@ -21,16 +21,17 @@ from pathlib import Path
 from typing import Final
 
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned
-from halfmq.model.records import BATCH_HEADER_BYTES, RECORD_HEAD_BYTES, Base, Kind, Record
+from halfmq.model.records import BATCH_HEADER_BYTES, RECORD_HEAD_BYTES, Base, Committed, Kind, Record, RolledBack
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.runtime.disk import Disk
 from halfmq.store.batch_codec import encode_batch
-from halfmq.store.record_codec import MESSAGE_AT_BY_KIND, Pieces, split_message
+from halfmq.store.record_codec import MESSAGE_AT_BY_KIND, Pieces, decode_records, split_message
 from halfmq.store.segment import Segment, SegmentFiles, create_segment
 
 #: Records that hold a copy; where the message first came in stands directly behind their heads.
 _CARRIED = frozenset({Kind.CARRIED_HALF, Kind.CARRIED_DELAYED})
+_VERDICTS = frozenset({Kind.COMMITTED, Kind.ROLLED_BACK})
 _RESTORE: Final = (
     "stop the broker, restore that file from a backup, and start it; `halfmq store verify` looks at all files"
 )
@@ -224,6 +225,27 @@ class CommitLog:
         if view[place] not in _CARRIED:
             return offset
         return int.from_bytes(view[place + RECORD_HEAD_BYTES : place + RECORD_HEAD_BYTES + 8], "big")
+
+    def verdict_names(self, position: int) -> tuple[str, str]:
+        """(producer group, transaction id) in the verdict record at ``position``.
+
+        Raises:
+            LookupError: before the log's start, or no verdict there.
+        """
+        number, place = divmod(position, self.segment_bytes)
+        if not 0 <= position < self.end:
+            raise LookupError(f"no record at log offset {position}: the log does not reach there")
+        view = self._segment(number).view
+        size = int.from_bytes(view[place + 4 : place + 8], "big")
+        if view[place] not in _VERDICTS or place + size > len(view):
+            raise LookupError(f"no verdict at log offset {position}")
+        data = bytes(view[place : place + size])
+        try:
+            (record,) = decode_records(data, 0, size, position)
+        except (ValueError, IndexError, struct.error) as error:
+            raise LookupError(f"the record at log offset {position} cannot be read") from error
+        assert isinstance(record, Committed | RolledBack)
+        return record.group, record.tx_id
 
     def _segment(self, number: int) -> Segment:
         segment = self._opened.get(number) or self._files.get(number)

@@ -40,7 +40,7 @@ from halfmq.store.recovery_cases import Act
 from halfmq.store.segment import NO_ROOM, SegmentFiles
 from halfmq.store.snapshot import WholeSnapshot, read_snapshot, remove_snapshots, write_snapshot
 from halfmq.store.topics_file import TopicInfo
-from halfmq.store.transaction_table import TransactionRow, UndecidedHalf
+from halfmq.store.transaction_table import Looked, TransactionRow, UndecidedHalf
 from halfmq.store.two_slots import Missing, Unreadable
 
 SHARD: Final = "shard-0"
@@ -660,6 +660,22 @@ class Store:
     def transaction_row(self, half_index: int) -> TransactionRow | None:
         """What became of a half, as far as it is published; None when it was never prepared here or is past retention."""
         return self.derived.transaction_row(half_index)
+
+    def find_settled(self, group: str, tx_id: str) -> Looked:
+        """See ``TransactionTable.find_settled``. Writer's thread."""
+        return self.derived.table.find_settled(group, tx_id)
+
+    def look_for_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
+        """See ``TransactionTable.look_for_settled``. Any thread."""
+        return self.derived.table.look_for_settled(group, tx_id, files_max)
+
+    def verdict_names(self, position: int) -> tuple[str, str]:
+        """(producer group, transaction id) in the verdict record at ``position``.
+
+        Raises:
+            LookupError: before the log's start, or no verdict there.
+        """
+        return self.log.verdict_names(position)
 
     # --- end -------------------------------------------------------------------------------------------------
 

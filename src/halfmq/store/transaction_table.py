@@ -18,7 +18,9 @@ from halfmq.model.records import MESSAGE_AT, SET_ASIDE_MS, CarriedHalf, DecidedB
 from halfmq.runtime.disk import Disk
 from halfmq.store.consume_queue import list_bases
 from halfmq.store.layout import (
+    ROW_COMMITTED,
     ROW_EMPTY,
+    ROW_ROLLED_BACK,
     ROW_UNDECIDED,
     TRANSACTION_FILE_ROWS,
     TRANSACTION_ROW,
@@ -32,6 +34,9 @@ _FILE_PAGES: Final = TRANSACTION_FILE_ROWS // _PAGE_ROWS
 _FILE_BYTES: Final = TRANSACTION_FILE_ROWS * TRANSACTION_ROW_BYTES
 #: Pages kept in memory: 4 MiB, 32,768 rows, some seconds of traffic.
 _PAGES_MAX: Final = 1_024
+
+#: Rows that a look for a verdict gives at most: those of other transactions with the same hashes are very few.
+CANDIDATES_MAX: Final = 8
 
 #: Parts of a row that change later, and where they stand.
 _CURRENT_AT: Final = 16
@@ -105,6 +110,16 @@ class TransactionRow(NamedTuple):
     #: In the message's queue; -1 while the message is not visible.
     queue_offset: int
     due_ms: int
+
+
+class Looked(NamedTuple):
+    """What a look for a verdict by hashes came to. Equal hashes are no proof: the caller compares names in the log."""
+
+    #: (half index, row) of settled halves, the newest first, ``CANDIDATES_MAX`` at most.
+    found: list[tuple[int, TransactionRow]]
+    #: Rows looked at, and whether that was all of the table.
+    rows: int
+    whole: bool
 
 
 class UndecidedHalf(NamedTuple):
@@ -378,6 +393,42 @@ class TransactionTable:
         row = TransactionRow._make(TRANSACTION_ROW.unpack_from(page, (half_index & 31) << 7))
         return row if row.state != ROW_EMPTY else None
 
+    def find_settled(self, group: str, tx_id: str) -> Looked:
+        """Settled halves of this transaction among the pages in memory, a few megabytes. Writer's thread.
+
+        ``group`` empty: of whatever producer group.
+        """
+        pattern, at = _pattern(group, tx_id)
+        found: list[tuple[int, TransactionRow]] = []
+        for number in sorted(self._pages, reverse=True):
+            found += _settled_in(self._pages[number], number * _PAGE_ROWS, pattern, at, CANDIDATES_MAX - len(found))
+        return Looked(found, len(self._pages) * _PAGE_ROWS, False)
+
+    def look_for_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
+        """The same in the files, the newest first, until something is found; in ``files_max`` of them at most.
+
+        From any thread; a file takes a few milliseconds, if it is in the page cache. What is not flushed is not found.
+        """
+        pattern, at = _pattern(group, tx_id)
+        bases = self.bases()
+        looked_at = 0
+        for number, base in enumerate(reversed(bases)):
+            if number >= files_max:
+                return Looked([], looked_at, False)
+            try:
+                file = self._disk.open(self._path(base), writable=False)
+            except FileNotFoundError:  # trimmed meanwhile, and so are all before it
+                return Looked([], looked_at, True)
+            try:
+                rows = file.read(0, _FILE_BYTES)
+            finally:
+                file.close()
+            looked_at += TRANSACTION_FILE_ROWS
+            found = _settled_in(rows, base, pattern, at, CANDIDATES_MAX)
+            if found:
+                return Looked(found, looked_at, False)
+        return Looked([], looked_at, True)
+
     def _row_for_change(self, half_index: int) -> tuple[bytearray, int]:
         number = half_index >> 5
         page = self._pages.get(number)
@@ -415,6 +466,29 @@ class TransactionTable:
 
     def _path(self, base: int) -> Path:
         return self._directory / f"{base:020d}.tx"
+
+
+def _pattern(group: str, tx_id: str) -> tuple[bytes, int]:
+    """(the bytes that a row of this transaction has, where in the row)."""
+    if group:
+        return _HASHES.pack(row_hash(group), row_hash(tx_id)), _HASHES_AT
+    return row_hash(tx_id).to_bytes(8, "big"), _HASHES_AT + 8
+
+
+def _settled_in(
+    rows: bytes | bytearray, first: int, pattern: bytes, at: int, found_max: int
+) -> list[tuple[int, TransactionRow]]:
+    """(half index, row) of settled rows with ``pattern`` at ``at``, from the end; ``first``: half index of the first row."""
+    found: list[tuple[int, TransactionRow]] = []
+    place = rows.rfind(pattern)
+    while place >= 0 and len(found) < found_max:
+        number, rest = divmod(place - at, TRANSACTION_ROW_BYTES)
+        if rest == 0 and place >= at and (number + 1) * TRANSACTION_ROW_BYTES <= len(rows):
+            row = TransactionRow._make(TRANSACTION_ROW.unpack_from(rows, number * TRANSACTION_ROW_BYTES))
+            if row.state in (ROW_COMMITTED, ROW_ROLLED_BACK):
+                found.append((first + number, row))
+        place = rows.rfind(pattern, 0, place + len(pattern) - 1)
+    return found
 
 
 def table_views(disk: Disk, directory: Path) -> Iterator[tuple[int, memoryview]]:

@@ -378,3 +378,16 @@ def test_a_trimmed_log_recovers_from_the_base_of_its_oldest_segment(under: make.
     disk.crash()
     again = make.LogUnderTest(disk, HOME).start()
     assert (again.recovery.case.letter, again.recovery.redo_from) == ("L", make.SEGMENT)
+
+
+def test_the_names_in_a_verdict_are_read_from_its_record_and_from_no_other(under: make.LogUnderTest) -> None:
+    under.append(make.plain())
+    makes = (make.half(0, tx_id="T1"), make.rolled_back(0, tx_id="T1"), make.rolled_back(1, tx_id="T2"))
+    start = under.log.end
+    under.append(*makes)
+    half, first, second = make.laid_out(start, makes)
+    assert under.log.verdict_names(first.offset) == (make.GROUP, "T1")
+    assert under.log.verdict_names(second.offset) == (make.GROUP, "T2")
+    for nowhere in (half.offset, -1, under.log.end, 1 << 40, first.offset + 8):
+        with pytest.raises(LookupError):
+            under.log.verdict_names(nowhere)

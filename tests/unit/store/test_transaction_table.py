@@ -9,6 +9,7 @@ from halfmq.store.layout import ROW_COMMITTED, ROW_EMPTY, ROW_ROLLED_BACK, ROW_U
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.transaction_table import (
     ROW_FIELDS,
+    Looked,
     TransactionRow,
     TransactionTable,
     UndecidedHalf,
@@ -162,3 +163,38 @@ def test_drop_forgets_pages_too() -> None:
     rows.drop(0)
     assert rows.row(1) is None
     assert ROW_EMPTY == 0
+
+
+def test_a_verdict_is_found_by_names_in_memory_and_in_the_newest_file_that_has_it() -> None:
+    disk = FaultyDisk()
+    rows = table(disk)
+    for index, tx_id in ((5, "T1"), (6, "T2"), (40_000, "T1"), (40_001, "T3")):
+        rows.prepared(half(index, tx_id=tx_id), index)
+    assert rows.find_settled("g", "T1").found == [], "it is undecided"
+    rows.settled(5, ROW_ROLLED_BACK, 1, 100, 600, -1, 0)
+    rows.settled(6, ROW_ROLLED_BACK, 1, 200, 600, -1, 0)
+    rows.settled(40_000, ROW_COMMITTED, 1, 900, 600, 3, 0)
+    for group in ("g", ""):
+        assert [index for index, _ in rows.find_settled(group, "T1").found] == [40_000, 5]
+        assert rows.look_for_settled(group, "T1", 9).found == [], "nothing of it is in a file yet"
+    rows.flush()
+    rows.load()
+    assert rows.find_settled("g", "T1").found == []
+    ((index, row),) = rows.look_for_settled("g", "T1", 9).found
+    assert (index, row.verdict_position) == (40_000, 900)
+    assert [index for index, _ in rows.look_for_settled("", "T2", 9).found] == [6]
+    assert rows.look_for_settled("g", "T2", 1) == Looked([], 32_768, False), "one file only was to be looked at"
+    assert rows.look_for_settled("g", "T3", 9) == Looked([], 65_536, True)
+    assert rows.look_for_settled("other", "T1", 9).found == []
+    rows.drop(0)
+    assert rows.look_for_settled("g", "T2", 9) == Looked([], 32_768, True)
+
+
+def test_bytes_of_a_row_that_only_look_like_the_names_are_none() -> None:
+    rows = table(FaultyDisk())
+    rows.prepared(half(0), 1)
+    rows.settled(0, ROW_COMMITTED, 1, row_hash("T9") >> 1, 600, 3, row_hash("T9") >> 1)
+    page, at = rows._row_for_change(0)
+    page[at + 80 : at + 88] = row_hash("T9").to_bytes(8, "big")
+    assert rows.find_settled("", "T9").found == []
+    assert len(rows.find_settled("", "T1").found) == 1

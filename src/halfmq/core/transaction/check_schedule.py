@@ -250,12 +250,13 @@ def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
 
     Replies:
         Asked: whom, or nobody's name where it goes to the next who fetches checks.
-        Refused NOT_NOW: it is immune, is asked about already, or nobody can be asked. NOT_FOUND. ALREADY_SETTLED.
+        Refused NOT_NOW: it is immune, is asked about already, or nobody can be asked. ALREADY_SETTLED. NOT_FOUND: the
+            caller looks into the transaction table, and comes again with the row.
     """
     group = state.producer_groups.get(command.group)
     known = group.undecided.get(command.tx_id) if group is not None else None
     if group is None or known is None:
-        return Decision(NOTHING, _not_undecided(group, command))
+        return Decision(NOTHING, _not_undecided(state, group, command))
     text = _why_not_now(group, known, now_ms)
     if text:
         return Decision(NOTHING, Refused(Why.NOT_NOW, f"transaction {known.tx_id!r} {text}"))
@@ -283,11 +284,16 @@ def _why_not_now(group: ProducerGroup, known: Undecided, now_ms: int) -> str:
     return ""
 
 
-def _not_undecided(group: ProducerGroup | None, command: AskNow) -> Refused:
+def _not_undecided(state: State, group: ProducerGroup | None, command: AskNow) -> Refused:
     verdict = group.settled.get(command.tx_id) if group is not None else None
-    if verdict is None:
+    row = command.settled
+    if verdict is not None:
+        committed, position = verdict[2], verdict[3]
+    elif row is not None and row.verdict_position >= state.log_start:
+        committed, position = row.committed, row.verdict_position
+    else:
         return Refused(
             Why.NOT_FOUND, f"transaction {command.tx_id!r} is not undecided, and not among the recent verdicts"
         )
-    standing = standing_state(verdict[2]).value
-    return Refused(Why.ALREADY_SETTLED, f"transaction {command.tx_id!r} is already {standing}", standing, verdict[3])
+    standing = standing_state(committed).value
+    return Refused(Why.ALREADY_SETTLED, f"transaction {command.tx_id!r} is already {standing}", standing, position)

@@ -276,7 +276,11 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decision:
 
 
 def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> Decision:
-    """A named operator settles the transaction; the same table as for its producer applies."""
+    """A named operator settles the transaction; the same table as for its producer applies.
+
+    What memory has forgotten is not looked for here: on NOT_FOUND the caller looks into the transaction table, and comes
+    again with the row.
+    """
     if command.wanted == Wanted.UNKNOWN:
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, "an operator decides COMMIT or ROLLBACK"))
     group = state.producer_groups.get(command.group)
@@ -286,6 +290,8 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
             return _commit(state, known, DecidedBy.OPERATOR, now_ms)
         return _roll_back(state, known, DecidedBy.OPERATOR)
     verdict = group.settled.get(command.tx_id) if group is not None else None
+    if verdict is None and command.settled is not None:
+        return Decision(NOTHING, _standing_in_row(state, command.settled, command.group, command.tx_id, command.wanted))
     if verdict is None:
         of_group = f" of group {command.group!r}" if command.group else ""
         text = f"transaction {command.tx_id!r}{of_group} is not undecided, and not among the recent verdicts"

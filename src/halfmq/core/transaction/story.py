@@ -5,6 +5,7 @@ For errors, the command line and the console. Times are broker time; spans are s
 
 from typing import Final
 
+from halfmq.core.commands import SettledRow
 from halfmq.core.state import ProducerGroup, State, Undecided, Verdict
 from halfmq.core.transaction.states import standing_state
 from halfmq.model.records import SET_ASIDE_MS, AsideBecause, DecidedBy
@@ -19,8 +20,13 @@ _BY: Final = {
 }
 
 
-def story(state: State, group: str, tx_id: str, now_ms: int) -> tuple[str, ...]:
-    """Sentences about the transaction, in the order of events; the last one says what it waits for, if it does."""
+def story(
+    state: State, group: str, tx_id: str, now_ms: int, *, row: SettledRow | None = None, looked: str = ""
+) -> tuple[str, ...]:
+    """Sentences about the transaction, in the order of events; the last one says what it waits for, if it does.
+
+    ``row``: what the transaction table says of it, where memory has forgotten it; ``looked``: else, how it was looked for.
+    """
     producers = state.producer_groups.get(group)
     if producers is not None and (known := producers.undecided.get(tx_id)) is not None:
         return (
@@ -30,16 +36,22 @@ def story(state: State, group: str, tx_id: str, now_ms: int) -> tuple[str, ...]:
         )
     if producers is not None and (verdict := producers.settled.get(tx_id)) is not None:
         return (_settled(verdict, now_ms),)
+    if row is not None:
+        halves = tuple(range(row.halves))
+        at_ms = row.settled_at_ms
+        return (
+            _settled((group, tx_id, row.committed, row.verdict_position, at_ms, halves, (), row.decided_by), now_ms),
+        )
     elsewhere = [
         other.name for other in state.producer_groups.values() if tx_id in other.undecided or tx_id in other.settled
     ]
     if elsewhere:
         return (f"Transaction {tx_id} is not of producer group {group} but of {' and '.join(elsewhere)}.",)
     of_group = f" of producer group {group}" if group else ""
-    return (
-        f"Transaction {tx_id}{of_group} is not undecided, and not among the recent verdicts. It was "
-        "settled longer ago, when the transaction table may still know it, or it was never prepared here.",
+    looked = looked or (
+        "It was settled longer ago, when the transaction table may still know it, or it was never prepared here."
     )
+    return (f"Transaction {tx_id}{of_group} is not undecided, and not among the recent verdicts. {looked}",)
 
 
 def _prepared(state: State, known: Undecided, now_ms: int) -> tuple[str, ...]:
