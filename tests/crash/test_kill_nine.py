@@ -40,7 +40,7 @@ def broker(tmp_path: Path) -> Iterator[Served]:
     served = Served(
         tmp_path / "data", tmp_path / "broker.log", "--durability", "fsync", "--segment-bytes", str(1 << 20),
         "--checkpoint-interval-ms", "1000", "--retention-bytes", str(32 << 20),
-        "--retention-check-ms", "300", "--check-interval-ms", "1000",
+        "--retention-check-ms", "300", "--sent-again-ms", "2000", "--check-interval-ms", "1000",
     )  # fmt: skip
     served.start()
     yield served

@@ -106,7 +106,7 @@ def config(**other: Any) -> BrokerConfig:
     values: dict[str, Any] = {
         "data": DATA, "port": 0, "name_port": 0, "segment_bytes": SEGMENT_BYTES, "checkpoint_interval_ms": NEVER_MS,
         "retention_check_ms": NEVER_MS, "retention_ms": 0, "disk_reserve_bytes": 0,
-        "settings": BrokerSettings(default_topic_queues=2),
+        "settings": BrokerSettings(default_topic_queues=2, sent_again_ms=0),
     }  # fmt: skip
     return BrokerConfig(**(values | other))
 

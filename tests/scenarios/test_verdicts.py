@@ -163,7 +163,12 @@ async def test_undecided_half_is_committed_after_a_restart(tmp_path: Path) -> No
 async def test_verdict_stands_after_a_trim_of_what_came_before_it(tmp_path: Path) -> None:
     """Goal: the half's first record is gone, its verdict is not. Method: 64 KiB segments, retention by size, small rolls."""
     async with serving(
-        tmp_path, segment_bytes=1 << 16, retention_bytes=1 << 17, retention_check_ms=50, checkpoint_interval_ms=100
+        tmp_path,
+        segment_bytes=1 << 16,
+        retention_bytes=1 << 17,
+        retention_check_ms=50,
+        checkpoint_interval_ms=100,
+        settings=BrokerSettings(sent_again_ms=0),
     ) as running:
         client = await running.client()
         half = await client.half("T", b"one", unique=ID)

@@ -34,6 +34,7 @@ from halfmq.broker.config import BrokerConfig
 from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import invariants
 from halfmq.model import properties
+from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.group_flush import HandFlush
@@ -45,6 +46,8 @@ from tests.support.raw_client import Answer, property_string
 GROUP = "pgroup"
 TOPICS = ("Alpha", "Beta")
 QUEUES = 2
+#: Shorter than a story, so that logs are trimmed in it.
+SENT_AGAIN_MS = 10_000
 COMMIT, ROLLBACK = "8", "12"
 
 
@@ -64,6 +67,7 @@ class Tx:
         self.acked: dict[int, tuple[str, str]] = {}
         self.asked = False
         self.end_first_sent = -1
+        self.end_first_ms = 0
         self.ends_sent = 0
         #: (verdict, position) as acknowledged, and when
         self.verdict: tuple[str, int] | None = None
@@ -89,6 +93,7 @@ class Story:
         self.config = BrokerConfig(
             data=DATA, port=0, name_port=0, segment_bytes=1 << 16, checkpoint_interval_ms=1_000, retention_check_ms=700,
             retention_bytes=self.dice.choice((0, 100_000, 200_000)), disk_reserve_bytes=0,
+            settings=BrokerSettings(sent_again_ms=SENT_AGAIN_MS),
         )  # fmt: skip
         self.txs: dict[str, Tx] = {}
         self.plains: dict[str, Plain] = {}
@@ -266,6 +271,7 @@ class Story:
             if tx.end_first_sent < 0:
                 self.sequence += 1
                 tx.end_first_sent = self.sequence
+                tx.end_first_ms = self.clock.now_ms
         self.ask("end", tx, wanted, 37, ext)
 
     def plain(self) -> None:
@@ -448,6 +454,7 @@ class Story:
         if not final:
             self.ask_again()
         self.counts["looks"] += 1
+        self.counts["looks_after_a_trim"] += log_start > 0
 
     def look_at_transactions(self, places: dict[str, tuple[str, int, int]], log_start: int, final: bool) -> None:
         for tx in self.txs.values():
@@ -486,7 +493,7 @@ class Story:
             self.end(tx)
             self.end(tx, ROLLBACK if tx.commits else COMMIT)
         waiting = [tx for tx in self.txs.values() if tx.acked and not tx.asked]
-        known = [tx for tx in settled if not self.may_be_past_retention(tx)]
+        known = [tx for tx in settled if self.clock.now_ms < tx.end_first_ms + SENT_AGAIN_MS]
         for prepared in (waiting, known):
             for tx in self.dice.sample(prepared, min(4, len(prepared))):
                 self.half(tx, self.dice.choice(sorted(tx.acked)))

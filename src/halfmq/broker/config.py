@@ -89,6 +89,7 @@ class BrokerConfig:
             ("check immunity", settings.check_immunity_ms),
             ("longest check interval", settings.check_interval_max_ms),
             ("time for an answer to a check", settings.check_answer_ms),
+            ("window of messages sent again", settings.sent_again_ms),
         ):
             if value > limits.CHECK_TIMES_MAX_MS:
                 raise UsageError(
@@ -102,6 +103,8 @@ class BrokerConfig:
                 raise UsageError(f"{name} {value} not possible: nobody would be asked", hint="1 or more")
         if settings.undecided_max < 0 or settings.undecided_bytes_max < 0:
             raise UsageError("limits on what is undecided cannot be negative", hint="0 takes no transactions at all")
+        if settings.sent_again_ms < 0:
+            raise UsageError("the window of messages sent again cannot be negative", hint="0 knows nothing again")
         if self.retention_ms < 0 or self.retention_bytes < 0:
             raise UsageError("a retention cannot be negative", hint="0 keeps everything")
         return self

@@ -129,15 +129,21 @@ class Maintenance:
         self._carry()
 
     def _wanted_start(self) -> int:
-        """Start of the first segment to keep: never the one that is written, which has no end yet."""
+        """Start of the first segment to keep: never the one that is written, which has no end yet.
+
+        Nor one with something younger than the window of messages sent again: with a verdict its memory would go, and a
+        half that comes again would be a transaction of its own.
+        """
         config = self._config
-        keep_from_ms = self._time.now_ms() - config.retention_ms if config.retention_ms else 0
+        now_ms = self._time.now_ms()
+        young_from_ms = now_ms - config.settings.sent_again_ms
+        keep_from_ms = now_ms - config.retention_ms if config.retention_ms else 0
         keep_bytes_from = self._pump.state.published - config.retention_bytes if config.retention_bytes else 0
         wanted = self._pump.state.log_start
         for start, next_start, next_began_ms in self._store.closed_segments():
             too_old = next_began_ms < keep_from_ms
             too_far = next_start <= keep_bytes_from
-            if not (too_old or too_far) or start != wanted:
+            if not (too_old or too_far) or next_began_ms >= young_from_ms or start != wanted:
                 break
             wanted = next_start
         return wanted

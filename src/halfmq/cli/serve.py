@@ -40,6 +40,9 @@ def serve(
     retention_check_ms: Annotated[
         int, typer.Option(help="Time between looks at retention.")
     ] = defaults.RETENTION_CHECK_MS,
+    sent_again_ms: Annotated[
+        int, typer.Option(help="How long a message that comes again is known; what is younger is not trimmed.")
+    ] = limits.SENT_AGAIN_MS,
     disk_reserve_bytes: Annotated[
         int, typer.Option(help="Refuse new messages when less is free; verdicts go on.")
     ] = limits.DISK_RESERVE_BYTES,
@@ -108,6 +111,7 @@ def serve(
             check_answer_ms=check_answer_ms,
             checks_in_flight_max=checks_in_flight_max,
             undecided_max=undecided_max,
+            sent_again_ms=sent_again_ms,
             undecided_bytes_max=undecided_bytes_max,
         ),
     )

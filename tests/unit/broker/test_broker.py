@@ -4,12 +4,14 @@ import asyncio
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.in_process import config, serving
 
 from halfmq.broker.broker import Broker
 from halfmq.errors import EnvironmentFailed, PortTaken, StoreFull, StoreInUse
+from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
@@ -177,7 +179,13 @@ async def test_queues_fit_the_checkpoint_after_trims_deletions_and_kills(
 ) -> None:
     """What is no damage must not cost a redo of the whole log: queues without messages any more, topics that are gone,
     a trim behind the checkpoint."""
-    keeping = {"segment_bytes": 1 << 16, "retention_ms": 0, "retention_bytes": 1 << 17, "retention_check_ms": 20}
+    keeping: dict[str, Any] = {
+        "segment_bytes": 1 << 16,
+        "retention_ms": 0,
+        "retention_bytes": 1 << 17,
+        "retention_check_ms": 20,
+    }
+    keeping["settings"] = BrokerSettings(sent_again_ms=0)
     for run in range(6):
         async with serving(tmp_path, checkpoint_interval_ms=50, **keeping) as running:
             client = await running.client()

@@ -3,18 +3,22 @@
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
 
 from halfmq.errors import StorePoisoned
+from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.store import Store
 
 ID = "AC10000100002A9F0000000000000001"
 SMALL = 1 << 16
+#: Otherwise nothing is trimmed for two minutes.
+NO_WINDOW = BrokerSettings(sent_again_ms=0)
 
 
 async def until(condition: object, seconds: float = 5) -> None:
@@ -80,7 +84,7 @@ async def trimmed(running: Running, half: Answer | None = None) -> int:
 
 @pytest.mark.parametrize("by", [{"retention_bytes": 1 << 17}, {"retention_ms": 1}], ids=["size", "age"])
 async def test_retention_trims_old_segments_and_keeps_what_is_undecided(tmp_path: Path, by: dict[str, int]) -> None:
-    keeping = {"retention_ms": 0, "retention_bytes": 0, **by}
+    keeping: dict[str, Any] = {"retention_ms": 0, "retention_bytes": 0, "settings": NO_WINDOW, **by}
     async with serving(
         tmp_path, segment_bytes=SMALL, retention_check_ms=20, checkpoint_interval_ms=40, **keeping
     ) as running:
@@ -129,6 +133,29 @@ async def test_retention_by_age_keeps_what_is_younger(tmp_path: Path) -> None:
         assert running.state.log_start == old_end - old_end % SMALL, "the segment that both times share stays"
         first = int((await client.pull("Fill", count=1)).ext["minOffset"])
         assert 40 - SMALL // 8_000 <= first <= 40
+
+
+async def test_retention_keeps_the_window_of_messages_sent_again(tmp_path: Path) -> None:
+    """A trim forgets the verdicts below it. A half that comes again, its answer having been lost, must still be told of the
+    one that stands, and a plain message its place; however small the log is to be."""
+    clock = ShiftedClock()
+    async with serving(
+        tmp_path, segment_bytes=SMALL, retention_check_ms=10, checkpoint_interval_ms=20, clock=clock,
+        retention_ms=1, retention_bytes=SMALL, settings=BrokerSettings(sent_again_ms=60_000),
+    ) as running:  # fmt: skip
+        client = await running.client()
+        half = await client.half("T", b"one", unique=ID)
+        assert (await client.end(half, ID, 8)).code == 0
+        plain = await client.send("T", b"two", unique="P" * 32)
+        await filled(running)
+        clock.passed_ms = 50_000
+        await asyncio.sleep(0.2)
+        assert running.state.log_start == 0, "younger than the window"
+        other = await running.client()
+        assert (await other.half("T", b"one", unique=ID)).code == 604
+        assert (await other.send("T", b"two", unique="P" * 32)).ext["msgId"] == plain.ext["msgId"]
+        clock.passed_ms = 70_000
+        await trimmed(running)
 
 
 async def test_nothing_is_trimmed_without_retention(tmp_path: Path) -> None:
@@ -187,7 +214,7 @@ async def test_files_of_a_trim_are_removed_off_the_loop(tmp_path: Path, monkeypa
         remove(disk, path)
 
     monkeypatch.setattr(RealDisk, "remove", watched)
-    keeping = {"retention_ms": 0, "retention_bytes": 1 << 17}
+    keeping: dict[str, Any] = {"retention_ms": 0, "retention_bytes": 1 << 17, "settings": NO_WINDOW}
     async with serving(
         tmp_path, segment_bytes=SMALL, retention_check_ms=20, checkpoint_interval_ms=40, **keeping
     ) as running:

@@ -7,6 +7,7 @@ import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, pull_ext
 
+from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import SYS_COMMITTED, SYS_TRANSACTION_MASK, StoredMessage, decode
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
 
@@ -61,7 +62,12 @@ async def test_prepared_offset_is_the_first_one_also_when_the_half_was_carried_f
     """Goal: what consumers see of a half's identity does not depend on trims. Method: halves that are carried by a trim,
     by their commit, by a trim after it while they are delayed; looked at by pull, by offset and by key."""
     async with serving(
-        tmp_path, segment_bytes=1 << 16, retention_bytes=1 << 17, retention_check_ms=30, checkpoint_interval_ms=60
+        tmp_path,
+        segment_bytes=1 << 16,
+        retention_bytes=1 << 17,
+        retention_check_ms=30,
+        checkpoint_interval_ms=60,
+        settings=BrokerSettings(sent_again_ms=0),
     ) as running:
         client = await running.client()
         halves = {}

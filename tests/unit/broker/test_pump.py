@@ -12,6 +12,7 @@ from tests.support.raw_client import Answer, RawClient, command, end_ext
 
 from halfmq.errors import StoreFull, StorePoisoned
 from halfmq.model.records import Record
+from halfmq.model.settings import BrokerSettings
 from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability, Store
 from halfmq.testing.faulty_disk import FaultyDisk
@@ -383,7 +384,13 @@ async def test_trim_that_cannot_copy_what_is_alive_stops_and_says_so(
         await filled(client)
         await running.broker.drain()
     damage(tmp_path, b"undecided body")
-    keeping = {"segment_bytes": SMALL, "retention_bytes": 1 << 16, "retention_check_ms": 20, "retention_ms": 0}
+    keeping = {
+        "segment_bytes": SMALL,
+        "retention_bytes": 1 << 16,
+        "retention_check_ms": 20,
+        "retention_ms": 0,
+        "settings": BrokerSettings(sent_again_ms=0),
+    }
     async with serving(tmp_path, **keeping) as running:
         client = await running.client()
         await filled(client, 3)

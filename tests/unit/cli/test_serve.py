@@ -38,7 +38,7 @@ def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
         "--durability", "memory", "--segment-bytes", "131072", "--checkpoint-interval-ms", "9", "--retention-hours", "0.5",
         "--retention-bytes", "7", "--retention-check-ms", "8", "--disk-reserve-bytes", "6", "--check-immunity-ms", "5",
         "--check-interval-ms", "4", "--check-interval-max-ms", "40", "--check-answer-ms", "41", "--checks-in-flight-max", "42",
-        "--undecided-max", "43", "--undecided-bytes-max", "44", "--no-auto-create-topics", "--connections-max", "3", "--ports-file", str(tmp_path / "ports.json"), "-v",
+        "--undecided-max", "43", "--undecided-bytes-max", "44", "--sent-again-ms", "45", "--no-auto-create-topics", "--connections-max", "3", "--ports-file", str(tmp_path / "ports.json"), "-v",
     ]  # fmt: skip
     assert CliRunner().invoke(app, ["serve", *flags]).exit_code == 0
     config: BrokerConfig = served["config"]
@@ -48,6 +48,7 @@ def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
     assert (config.disk_reserve_bytes, config.connections_max) == (6, 3)
     assert (config.settings.check_immunity_ms, config.settings.check_interval_ms) == (5, 4)
     assert (config.settings.check_interval_max_ms, config.settings.check_answer_ms) == (40, 41)
+    assert config.settings.sent_again_ms == 45
     assert config.settings.checks_in_flight_max == 42
     assert (config.settings.undecided_max, config.settings.undecided_bytes_max) == (43, 44)
     assert not config.settings.auto_create_topics
