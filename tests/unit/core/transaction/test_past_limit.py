@@ -244,3 +244,15 @@ def test_a_check_limit_alone_looks_for_no_age_and_runs_no_timer() -> None:
     log.later(3_600_000)
     log.tick()
     assert next_look_ms(log.state) is None
+
+
+def test_what_was_settled_meanwhile_does_not_hold_up_the_round() -> None:
+    log = aged()
+    log.do(half("T1"))
+    log.later(60_000)
+    group = log.state.producer_groups["PG"]
+    policy = group.policy
+    assert policy is not None
+    policy.scan.extend(["settled", "T1"])
+    look_around(group, policy, log.now_ms)
+    assert (list(policy.scan), policy.past) == ([], {"T1": None})
