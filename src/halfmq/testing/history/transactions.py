@@ -305,13 +305,14 @@ class Transactions:
         self._looks[AT_VALIDITY] += 1
         by_policy = story.group in self._facts.policy_groups
         for row in story.records:
-            if row[5] == "policy" and not by_policy:
-                text = f"{row[3]} at log offset {row[4]} was decided by a policy; group {story.group} has none"
+            if row[5] == "policy" and (not by_policy or row[3] == COMMITTED):
+                why = "none ever commits" if by_policy else f"group {story.group} has none"
+                text = f"{row[3]} at log offset {row[4]} was decided by a policy; {why}"
                 self._add(AT_VALIDITY, story, text, (row[2], story.local_place))
                 return True
-        if by_policy:
-            return False
         for verdict in _VERDICTS:
+            if verdict == ROLLED_BACK and self._is_by_policy(story):
+                continue
             us, place = min(((us, place) for told, us, place, _ in story.told if told == verdict), default=(FAR, 0))
             in_log = next((row[2] for row in story.records if row[3] == verdict), 0)
             if us == FAR and not in_log:
@@ -324,6 +325,12 @@ class Transactions:
                 self._add(AT_VALIDITY, story, f"{verdict} was {where}, but {text}{seen}", places)
                 return True
         return False
+
+    def _is_by_policy(self, story: Story) -> bool:
+        """Whether a policy rolled it back, or may have: where the log was not read, or has the record no more."""
+        if story.group not in self._facts.policy_groups:
+            return False
+        return not story.records or any(row[5] == "policy" for row in story.records)
 
     def _why_not(self, story: Story, verdict: str, us: int) -> str:
         """Why this verdict, known since ``us``, is nobody's; empty if it is somebody's."""
@@ -338,8 +345,6 @@ class Transactions:
         return ""
 
     def _phantom(self, story: Story) -> bool:
-        if story.group in self._facts.policy_groups:
-            return False
         first = story.first_seen
         assert first is not None
         why = self._why_not(story, COMMITTED, first[_SEEN_US])
@@ -539,7 +544,9 @@ class Transactions:
             position, verdict = story.records[0][4], story.records[0][3]
         messages = story.messages
         if position >= 0:
-            said_us = story.said.get(verdict, -1)
+            # What a policy decided is not behind what was asked for: that came later, or did not count.
+            by_policy = verdict == ROLLED_BACK and self._is_by_policy(story)
+            said_us = -1 if by_policy else story.said.get(verdict, -1)
             said_place = story.said_place.get(verdict, 0)
             self._places.add(LOG_QUEUE, position, "", said_us, told_us, -1, said_place, told_place, story.key)
         if not (story.seen or in_queue):

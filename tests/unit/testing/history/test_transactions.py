@@ -127,6 +127,43 @@ def test_a_policy_decides_only_in_its_groups() -> None:
         assert tale.found() == found
 
 
+def test_a_policy_never_commits() -> None:
+    tale = Tale(policy_groups=("g",))
+    tale.half(offset=0)
+    tale.log("half", 0, tx="T", message="T")
+    tale.commit(64, (0, 0), by="policy")
+    assert tale.found() == {BY_NOBODY: 1}
+    assert "none ever commits" in tale.sentence()
+
+
+def test_in_a_group_with_a_policy_others_are_held_to_what_was_said() -> None:
+    """The policy rolls back, and says so in its record: nothing else of the group may be decided by nobody."""
+    for told, decided_by, found in ((C, "", {BY_NOBODY: 1}), (R, "check", {BY_NOBODY: 1}), (R, "policy", {}), (R, "", {})):
+        tale = Tale(policy_groups=("g",))
+        tale.half(outcome="settled", stands=told)
+        if decided_by:
+            tale.log("rollback", 64, tx="T", decided_by=decided_by)
+        assert tale.found() == found, (told, decided_by)
+
+
+def test_what_a_policy_rolled_back_is_not_seen() -> None:
+    tale = Tale(policy_groups=("g",))
+    tale.half()
+    tale.seen()
+    assert tale.found() == {PHANTOM: 1}
+
+
+def test_a_rollback_that_is_asked_for_behind_a_policys_is_not_out_of_order() -> None:
+    tale = Tale(policy_groups=("g",))
+    tale.half("A", offset=0)
+    tale.log("half", 0, tx="A", message="A")
+    tale.log("rollback", 64, tx="A", decided_by="policy")
+    tale.half("B", offset=128)
+    tale.end(tx="A", verdict=R, position=64)
+    tale.log("half", 128, tx="B", message="B")
+    assert tale.found() == {}
+
+
 def test_seen_although_the_database_rolled_back() -> None:
     tale = Tale()
     tale.half()
