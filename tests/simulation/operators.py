@@ -104,6 +104,8 @@ class Administrator(Machine):
         self._asks = "ask-now" in administration
         #: In some seeds all policies are taken back before everything heals, in the others they go on.
         self._takes_back = self.dice.random() < 0.4
+        #: What each group is given first.
+        self._to_give = [(group, what) for what in self._limits for group in groups]
 
     async def main(self, process: ProcessLoop) -> None:
         pause_s = 0.1
@@ -124,10 +126,14 @@ class Administrator(Machine):
             LineLost: no answer.
         """
         draw = self.dice.random()
+        if self._to_give:
+            group, what = self._to_give.pop()
+            await self._set(line, group, self._change(what))
+            return 0.1
         if draw < 0.1:
             await self._read(line)
         elif self._limits and (not self._asks or draw < 0.6):
-            await self._set(line, self._change(self.dice.choice(self._limits)))
+            await self._set(line, self.dice.choice(self.groups), self._change(self.dice.choice(self._limits)))
         else:
             await self._ask(line, self.dice.choice((1, 20)))
         return 0.8
@@ -148,14 +154,13 @@ class Administrator(Machine):
                     )
                 )
             case _:
-                return {"check_limit": dice.choice((1, 1, 2, 4)), "past_limit": what}
+                return {"check_limit": dice.choice((1, 1, 1, 3)), "past_limit": what}
 
-    async def _set(self, line: RawLine, change: dict[str, Any]) -> None:
+    async def _set(self, line: RawLine, group: str, change: dict[str, Any]) -> None:
         """
         Raises:
             LineLost: no answer; it may have been done.
         """
-        group = self.dice.choice(self.groups)
         ext = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: "ada"}
         answer = await line.ask(HMQ_PRODUCER, ext, msgspec.json.encode(change))
         if answer.code == 0:

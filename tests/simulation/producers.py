@@ -41,6 +41,7 @@ class _Life:
         options: dict[str, Any] = {}
         if dice.random() < 0.4:
             options["sharding_key"] = f"k{dice.randrange(3)}"
+            options["keys"] = (f"o{dice.randrange(1_000)}",)
         return dice.choice(self.swarm.topics), dice.randbytes(dice.choice(self.swarm.body_bytes)), options
 
     def immunity(self) -> dict[str, Any]:
@@ -82,6 +83,8 @@ class _Life:
                 await tx.rollback()
                 return
             await self.local(session, tx.id)
+            if dice.random() < self.swarm.silent:
+                raise ApplicationError("behind the local transaction")
 
     async def local(self, session: DatabaseSession, tx_id: str) -> None:
         """The local transaction, marker included. Raises DatabaseError, of which only Duplicate is certain."""
@@ -116,7 +119,7 @@ class _Life:
         draw = self.dice.random() if self.machine.around.working else 1.0
         if draw < 0.1:
             raise ApplicationError("in a check")
-        if draw < 0.2:
+        if draw < 0.1 + 0.9 * self.swarm.unknown:
             return Outcome.UNKNOWN
         return await self.database.ask(self.process, lambda: self.database.decide(asked.id, may_fence=True))
 
@@ -174,13 +177,13 @@ class OrderListener(TransactionListener):
             return Outcome.ROLLBACK
         except DatabaseError:
             return Outcome.UNKNOWN
-        return Outcome.COMMIT
+        return Outcome.UNKNOWN if life.dice.random() < life.swarm.silent else Outcome.COMMIT
 
     async def check(self, message: Message) -> Outcome:
         life = self._life
         tx_id = message.transaction_id
         assert tx_id is not None
-        if life.dice.random() < 0.1 and life.machine.around.working:
+        if life.dice.random() < life.swarm.unknown and life.machine.around.working:
             return Outcome.UNKNOWN
         return await life.database.ask(life.process, lambda: life.database.decide(tx_id, may_fence=True))
 

@@ -141,7 +141,7 @@ class StockProducer(Machine):
         if half is None:
             return
         outcome = await self._local(process, unique)
-        if self._line is not None and not self._line.lost:
+        if self._line is not None and not self._line.lost and self.dice.random() >= self.around.swarm.silent:
             self._line.tell(37, end_ext(half, unique, _WANTED[outcome], group=self.group))
 
     async def _local(self, process: ProcessLoop, unique: str) -> Outcome:
@@ -173,7 +173,7 @@ class StockProducer(Machine):
         unique = pairs["UNIQ_KEY"]
         tx_id = pairs.get("HMQ_TX_ID", unique)
         outcome = Outcome.UNKNOWN
-        if self.dice.random() < 0.85 or not self.around.working:
+        if self.dice.random() >= self.around.swarm.unknown or not self.around.working:
             try:
                 outcome = await self.database.ask(process, lambda: self.database.decide(tx_id, may_fence=True))
             except DatabaseError:

@@ -53,6 +53,10 @@ class Swarm:
     #: Share of the transactions that say themselves how long they are immune, and of those whose id the application makes.
     own_immunity: float
     own_ids: float
+    #: Share of the checks to which an application says UNKNOWN while it works.
+    unknown: float
+    #: Share of the transactions whose application says nothing more once its local transaction is over.
+    silent: float
     #: Invariants are looked at after each turn of the broker that wrote something, not only now and then.
     watchful: bool
     topics: tuple[str, ...]
@@ -101,16 +105,23 @@ def draw(seed: int) -> Swarm:
     think_ms = work_ms * (producers * workers + stock_producers) // begun
     administered = dice.choice((0.0, 0.0, 0.5, 0.8))
     administration = tuple(what for what in ADMINISTRATION if dice.random() < administered)
+    retention_bytes = dice.choice((0, 0, 70_000, 150_000))
+    # Where there is retention, the log is to outgrow it; where there are policies, they are to come to their limits.
+    bodies = ((20, 600, 4_000), (2_000, 6_000), (4_000, 12_000)) if retention_bytes else ((10, 40), (100, 300), (20, 600, 4_000))
+    asked_soon = bool(administration)
+    # Retention leaves alone what is younger than the window of messages sent again, and that window must be longer than
+    # anything here comes late: such a seed has a longer day, in which as much happens.
+    slower = 8 if retention_bytes else 1
     return Swarm(
         seed=seed,
         faults=faults,
-        fault_every_ms=dice.choice((200, 400, 800)),
-        work_ms=work_ms,
+        fault_every_ms=dice.choice((200, 400, 800)) * slower,
+        work_ms=work_ms * slower,
         producers=producers,
         stock_producers=stock_producers,
         producer_groups=dice.choice((1, 1, 2)),
         workers=workers,
-        think_ms=think_ms,
+        think_ms=think_ms * slower,
         consumers=dice.choice((0, 0, 1, 2)),
         watchers=dice.choice((0, 1)),
         operators=dice.choice((0, 0, 1)),
@@ -120,22 +131,24 @@ def draw(seed: int) -> Swarm:
         fetchers=dice.choice((0, 0, 0, 1)),
         own_immunity=dice.choice((0.0, 0.3)),
         own_ids=dice.choice((0.0, 0.3)),
+        silent=dice.choice((0.2, 0.5) if asked_soon else (0.0, 0.0, 0.3)),
+        unknown=dice.choice((0.1, 0.5, 0.9) if asked_soon else (0.1, 0.1, 0.5)),
         watchful=dice.random() < 0.25,
         topics=TOPICS[: dice.choice((1, 2, 2, 3))],
         queues=dice.choice((1, 1, 2, 4)),
-        body_bytes=dice.choice(((10, 40), (100, 300), (20, 600, 4_000))),
+        body_bytes=dice.choice(bodies),
         durability=dice.choice(("fsync", "fsync", "fsync", "memory")),
         segment_bytes=dice.choice((1 << 16, 1 << 16, 1 << 17)),
         checkpoint_interval_ms=dice.choice((700, 2_000, 5_000)),
-        retention_bytes=dice.choice((0, 0, 70_000, 150_000)),
+        retention_bytes=retention_bytes,
         retention_check_ms=dice.choice((500, 2_000)),
-        check_immunity_ms=dice.choice((0, 200, 1_000, 6_000)),
-        check_interval_ms=dice.choice((200, 1_000, 5_000)),
-        check_answer_ms=dice.choice((500, 2_000, 5_000)),
+        check_immunity_ms=dice.choice((0, 0, 200, 1_000) if asked_soon else (0, 200, 1_000, 6_000)),
+        check_interval_ms=dice.choice((200, 200, 1_000) if asked_soon else (200, 1_000, 5_000)),
+        check_answer_ms=dice.choice((500, 500, 2_000) if asked_soon else (500, 2_000, 5_000)),
         checks_in_flight_max=dice.choice((2, 16, 256)),
         undecided_max=dice.choice((4, 1_000, 1_000)),
         disk_reserve_bytes=dice.choice((0, 0, 30_000, 200_000)),
-        sent_again_ms=dice.choice((20_000, 120_000)),
+        sent_again_ms=12_000 if retention_bytes else dice.choice((20_000, 120_000)),
         call_timeout_ms=dice.choice((1_500, 4_000, 10_000)),
         attempt_timeout_ms=dice.choice((300, 1_000, 3_000)),
         sync_us=dice.choice((300, 3_000, 20_000)),
