@@ -4,6 +4,7 @@ All queues are read to their ends over the wire, the log is read from the disk, 
 final looks are taken.
 """
 
+from collections import Counter
 from typing import Any
 
 from halfmq.broker.broker import recover
@@ -24,6 +25,7 @@ from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
+from halfmq.store.verify import verify_store
 from halfmq.testing.faulty_disk import FaultyDisk
 from halfmq.testing.history.events import Local, Logged, QueueRead, Seen
 from halfmq.testing.virtual_loop import ProcessLoop, SeededEntropy
@@ -31,6 +33,7 @@ from tests.simulation.broker_host import DATA, BrokerHost
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.check_looks import CheckLooks
 from tests.simulation.database import Database
+from tests.simulation.delays import Delays
 from tests.simulation.policy_looks import look_at_log
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.raw_line import RawLine
@@ -164,7 +167,7 @@ def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None) -
         store.close()
 
 
-def read_log(host: BrokerHost, chronicle: Chronicle, looks: CheckLooks) -> None:
+def read_log(host: BrokerHost, chronicle: Chronicle, looks: CheckLooks, delays: Delays) -> None:
     """All that the log holds, as ``Logged``; and, each second seed, what a start from all files comes to beside it."""
     records: list[Any] = []
     alone = redo(host, copy_of(host.disk, log_only=True), records)
@@ -179,6 +182,22 @@ def read_log(host: BrokerHost, chronicle: Chronicle, looks: CheckLooks) -> None:
             raise Violation(f"Time: the batch at {batch.offset} is older than the one before")
         last_time = batch.broker_time_ms
         chronicle.note(_logged(record, names, chronicle.now_us))
+    delays.close(records)
+
+
+def verify(host: BrokerHost, counts: Counter[str]) -> None:
+    """What ``halfmq store verify`` says of the store as it lies there. All that rotted was healed or written anew.
+
+    Raises:
+        Violation: something is damaged.
+    """
+    report = verify_store(copy_of(host.disk, log_only=False), DATA)
+    counts["look verify"] += 1
+    for what, count in report.counted.items():
+        counts[f"verified {what}"] += count
+    damaged = [f"{finding.part}: {finding.what}" for finding in report.findings if finding.damage]
+    if damaged:
+        raise Violation(f"Store: {len(damaged)} damages, first: {damaged[0]}")
 
 
 def _compare_recoveries(host: BrokerHost, chronicle: Chronicle, alone: Any) -> None:
@@ -290,7 +309,8 @@ def _sent_twice_on_one_connection(promises: Promises, message: str) -> bool:
 def _was_policys(tx: Any, promises: Promises, log_start: int) -> bool:
     """It may be that a policy rolled it back, and the record that said so was trimmed."""
     rolled_back = tx.verdict is not None and tx.verdict[0] == "ROLLED_BACK" and tx.verdict[1] < log_start
-    return rolled_back and tx.group in promises.policy_groups and "ROLLED_BACK" not in tx.asked
+    somebody_us = tx.asked["ROLLED_BACK"][0] if "ROLLED_BACK" in tx.asked else tx.verdict_us + 1
+    return rolled_back and tx.group in promises.policy_groups and somebody_us > tx.verdict_us
 
 
 def _look_at_transaction(

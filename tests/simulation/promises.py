@@ -7,7 +7,10 @@ The history checker reads the same events afterwards and knows more; this here s
 from collections import Counter
 from typing import NamedTuple
 
-from halfmq.testing.history.events import Answered, AnyEvent, Began, EndAsked, HalfAsked, PlainAsked, Seen
+from halfmq.testing.history.events import Answered, AnyEvent, Began, EndAsked, Fault, HalfAsked, PlainAsked, Seen
+
+#: The broker counts milliseconds.
+_TICK_US = 2_000
 
 
 class Violation(AssertionError):
@@ -23,6 +26,7 @@ class Half(NamedTuple):
     topic: str
     crc: int
     key: str
+    delay_ms: int
 
 
 class Tx:
@@ -47,7 +51,7 @@ class Tx:
 
 
 class Plain:
-    __slots__ = ("acked", "asks", "crc", "key", "message", "topic")
+    __slots__ = ("acked", "asks", "crc", "due_us", "key", "message", "topic")
 
     def __init__(self, message: str, topic: str, crc: int, key: str) -> None:
         self.message = message
@@ -58,6 +62,8 @@ class Plain:
         self.acked: tuple[int, int, int] | None = None
         #: Connections that it was sent on.
         self.asks: list[str] = []
+        #: Nobody may see it before.
+        self.due_us = 0
 
 
 class Promises:
@@ -78,6 +84,8 @@ class Promises:
         #: Producer groups that were given the policy "rollback", ever: theirs may be rolled back by nobody else.
         self.policy_groups: set[str] = set()
         self._asked: dict[str, HalfAsked | PlainAsked | EndAsked] = {}
+        #: By how much the broker's clock was set forward: time that delayed messages do not wait.
+        self._forward_us = 0
 
     def hear(self, event: AnyEvent) -> None:
         kind = type(event)
@@ -91,6 +99,8 @@ class Promises:
             self._plain(event)  # type: ignore[arg-type]
         elif kind is Seen:
             self._saw(event)  # type: ignore[arg-type]
+        elif kind is Fault and event.what == "clock_step" and event.whom == "broker":  # type: ignore[union-attr]
+            self._forward_us += max(0, int(event.detail.split()[0])) * 1_000  # type: ignore[union-attr]
         elif kind is Began:
             self.policy_groups.update(event.policy_groups)  # type: ignore[union-attr]
 
@@ -117,7 +127,7 @@ class Promises:
         tx = self.txs.get(event.tx)
         if tx is None:
             tx = self.txs[event.tx] = Tx(event.group, event.tx)
-        tx.halves[event.index] = Half(event.message, event.topic, event.crc, event.key)
+        tx.halves[event.index] = Half(event.message, event.topic, event.crc, event.key, event.delay_ms)
         self.tx_of[event.message] = tx
         self._asked[event.op] = event
 
@@ -125,6 +135,7 @@ class Promises:
         plain = self.plains.get(event.message)
         if plain is None:
             plain = self.plains[event.message] = Plain(event.message, event.topic, event.crc, event.key)
+            plain.due_us = event.t_us + event.delay_ms * 1_000 if event.delay_ms else 0
         plain.asks.append(event.op.partition(":")[0])
         self._asked[event.op] = event
 
@@ -225,5 +236,15 @@ class Promises:
                 raise Violation(f"Validity: {event.message} of {tx.tx} is visible, and nobody said COMMIT", tx.tx)
             if tx.verdict is not None and tx.verdict[0] != "COMMITTED":
                 raise Violation(f"Validity: {event.message} of {tx.tx} is visible, and it is {tx.verdict}", tx.tx)
+            half = tx.halves.get(event.index)
+            if half is not None and half.delay_ms:
+                self._not_before(event, tx.asked["COMMITTED"][0] + half.delay_ms * 1_000)
         elif event.message not in self.plains:
             raise Violation(f"Validity: {event.message} is visible, and nobody sent it", event.message)
+        elif self.plains[event.message].due_us:
+            self._not_before(event, self.plains[event.message].due_us)
+
+    def _not_before(self, event: Seen, due_us: int) -> None:
+        self.counts["look seen in its time"] += 1
+        if event.t_us < due_us - self._forward_us - _TICK_US:
+            raise Violation(f"Delay: {event.message} is seen at {event.t_us} us, and is due at {due_us}", event.message)

@@ -19,18 +19,23 @@ from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history import check_events
 from halfmq.testing.history.events import AnyEvent, Fault, Settled
 from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
-from tests.simulation import absence, breakages, closing, logged_bugs
+from tests.simulation import absence, breakages, closing, logged_bugs, lookups
 from tests.simulation.broker_host import BrokerHost
 from tests.simulation.check_looks import CheckLooks
+from tests.simulation.check_times import CheckTimes
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.consumers import GroupConsumer, Watcher
+from tests.simulation.consuming import Consuming
 from tests.simulation.database import Database
+from tests.simulation.delays import Delays
 from tests.simulation.faults import Faults
+from tests.simulation.leaving import Leaving
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.operators import Administrator, Operator
 from tests.simulation.producers import Fetcher, Producer
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.stock_producer import StockProducer
+from tests.simulation.stranger import Stranger
 from tests.simulation.swarm import Swarm, draw
 from tests.simulation.wire_tap import WireTap
 
@@ -38,6 +43,9 @@ from tests.simulation.wire_tap import WireTap
 #: quarter of jitter (75 s), the time of an answer, and what clients need to come back.
 SETTLE_MS = 100_000
 _STEP_MS = 500
+#: Share of the seeds with a stranger, and of those whose store is verified in the end.
+_STRANGERS = 0.4
+_VERIFIED = 0.5
 
 
 class Result(NamedTuple):
@@ -66,6 +74,13 @@ class Run:
         self.network.tap = self.tap = WireTap(self.chronicle, self.check_looks)
         self.around = Surroundings(swarm, self.scheduler, self.network, self.chronicle, self._raised)
         self.host = BrokerHost(swarm, self.scheduler, self.network, self.chronicle, self._raised)
+        self.check_times = CheckTimes(self.host.config.settings, self.counts)
+        self.leaving = Leaving(swarm, self.host.disk, self.counts, self.check_times, self._violated)
+        self.delays = Delays(self.counts)
+        self.consuming = Consuming(self.counts, swarm.topics)
+        self.chronicle.listeners.append(self.consuming.hear)
+        self._log_end = 0
+        self.tap.log_end = lambda: self._log_end
         self.host.on_started = self._broker_started
         groups = [f"service{number}" for number in range(swarm.producer_groups)]
         self.databases = {name: Database(name, self.scheduler, swarm.database_us, seed) for name in groups}
@@ -101,6 +116,8 @@ class Run:
         ]
         if swarm.administration:
             made.append(Administrator("a0", around, groups, self.promises))
+        if random.Random(f"{swarm.seed}/strangers").random() < _STRANGERS:
+            made.append(Stranger(0, around, groups[-1], self.tap, self.promises))
         return made
 
     # --- what comes up -----------------------------------------------------------------------------------------------
@@ -110,6 +127,9 @@ class Run:
             if not isinstance(error, Violation):
                 error.add_note(f"in process {process.name} at {self.scheduler.now_us / 1e6:.6f} s")
             self.bug = error
+
+    def _violated(self, violation: Violation) -> None:
+        self.bug = self.bug or violation
 
     def _power_lost(self) -> None:
         if self.swarm.durability == "memory":
@@ -130,12 +150,16 @@ class Run:
         if self._may_forget:
             self._may_forget = False
             self.promises.forget_from(self.host.broker._store.recovery.end)  # type: ignore[union-attr]
+            self.check_times.forget()
+            self.consuming.forgetful = True
+        self.leaving.started(broker)
         self._look_at_state()
 
     def _broker_turned(self) -> None:
         assert self.host.broker is not None
         state = self.host.broker._pump.state
         self.promises.log_start = state.log_start
+        self._log_end = state.log_end
         if self.swarm.watchful:
             end = state.log_end
             if end != self._looked_at:
@@ -156,6 +180,15 @@ class Run:
             store = self.host.broker._store
             assert store is not None
             self.faults.damage.saw(store.durable_position, state.log_end)
+
+    def _look_around(self) -> None:
+        """Each half second, beside the state: what is late, and what consumers were given."""
+        host = self.host
+        if host.serves and host.broker is not None and host.process is not None:
+            paused = host.process.paused
+            self.check_times.look(host.broker, paused=paused)
+            self.delays.look(host.broker, paused=paused)
+            self.consuming.look(host.broker)
 
     def pass_time(self, until_ms: int) -> None:
         """
@@ -180,6 +213,7 @@ class Run:
         for now_ms in range(_STEP_MS, self.swarm.work_ms + 1, _STEP_MS):
             self.pass_time(now_ms)
             self._look_at_state()
+            self._look_around()
         absence.pass_it(self)
         self.heal()
         self.settle()
@@ -198,10 +232,11 @@ class Run:
         while True:
             now_ms = self.scheduler.now_us // 1_000
             if now_ms > deadline_ms:
-                left = self._undecided() or ["(nothing, but something goes on)"]
+                left = self._undecided() or [f"(nothing, but {self._goes_on()})"]
                 raise Violation(f"Progress: {left} are undecided {SETTLE_MS} ms after everything healed", left[0])
             self.pass_time(now_ms + _STEP_MS)
             self._look_at_state()
+            self._look_around()
             if now_ms >= quiet_until_ms and self.host.serves and not self._waiting():
                 break
         self.chronicle.note(Settled(t_us=self.scheduler.now_us, by="world"))
@@ -210,7 +245,22 @@ class Run:
         assert self.host.broker is not None
         state = self.host.broker._pump.state
         busy = any(machine.busy or machine.process is None for machine in self.machines)
-        return bool(busy or self._undecided() or state.delayed or state.disk_full or not self.host.broker._pump.idle)
+        return bool(
+            busy
+            or self._undecided()
+            or state.delayed
+            or state.disk_full
+            or not self.host.broker._pump.idle
+            or (self.swarm.consumers and self.consuming.is_behind(state))
+        )
+
+    def _goes_on(self) -> str:
+        if self.host.broker is None or not self.host.serves:
+            return "a broker does not serve"
+        state = self.host.broker._pump.state
+        busy = [machine.name for machine in self.machines if machine.busy or machine.process is None]
+        behind = bool(self.swarm.consumers) and self.consuming.is_behind(state)
+        return f"busy {busy}, delayed {len(state.delayed)}, full {state.disk_full}, consumers behind {behind}"
 
     def _undecided(self) -> list[str]:
         if self.host.broker is None or not self.host.serves:
@@ -221,6 +271,7 @@ class Run:
 
     def close(self) -> None:
         """All clients are gone, and so is, in some seeds, what the broker remembers of verdicts; its table has them."""
+        self.consuming.stop(self.host.broker._pump.state)  # type: ignore[union-attr]
         for machine in self.machines:
             machine.stop()
         dice = random.Random(f"{self.swarm.seed}/close")
@@ -239,11 +290,16 @@ class Run:
         ]
         self._finish(lambda reader: closing.read_everything(reader, self.network, self.chronicle, queues))
         log_start = state.log_start
+        self._finish(lambda reader: lookups.look_up(reader, self.network, self.chronicle, self.tap))
         closing.note_locals(self.chronicle, self.promises, self.databases)
         broker = self.host.broker
         self.host._end_process(close=False)
         self.host.broker = broker
-        closing.read_log(self.host, self.chronicle, self.check_looks)
+        closing.read_log(self.host, self.chronicle, self.check_looks, self.delays)
+        if dice.random() < _VERIFIED:
+            closing.verify(self.host, self.counts)
+        if self.swarm.consumers:
+            self.consuming.close(self.chronicle.events, log_start, self.tap.handed_back)
         closing.final_looks(self.chronicle, self.promises, self.databases, log_start)
         self._check_history()
 

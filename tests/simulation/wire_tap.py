@@ -4,6 +4,7 @@ A request is recorded when the client writes it, an answer when it is handed to 
 believes of itself.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from halfmq.client.connection import _decode as decode_answer
@@ -27,8 +28,11 @@ from tests.simulation.chronicle import Chronicle
 _VERDICTS = {8: "COMMITTED", 12: "ROLLED_BACK", "COMMIT": "COMMITTED", "ROLLBACK": "ROLLED_BACK"}
 
 
-#: Requests that are looked at: sends, batches, ENDs, verdicts by hand, policies, and fetching of checks.
-_TAPPED = frozenset((310, 10, 320, 37, HMQ_RESOLVE, HMQ_PRODUCER, HMQ_FEEDBACK))
+#: Requests that are looked at: sends, batches, ENDs, what consumers hand back, verdicts by hand, policies, and fetching of
+#: checks.
+_TAPPED = frozenset((310, 10, 320, 37, 36, HMQ_RESOLVE, HMQ_PRODUCER, HMQ_FEEDBACK))
+#: Machines whose verdicts are nobody's: their names begin so.
+STRANGERS = "x"
 
 
 def _code_of(frame: bytes) -> int:
@@ -37,7 +41,8 @@ def _code_of(frame: bytes) -> int:
     return int(frame[start : frame.index(b",", start)])
 
 
-def _delay_ms(pairs: dict[str, str]) -> int:
+def delay_ms_of(pairs: dict[str, str]) -> int:
+    """How long a message with these properties waits, ms."""
     level = int(pairs.get("DELAY", "0"))
     if level:
         return DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
@@ -57,6 +62,12 @@ class WireTap:
         #: Transaction -> what an END of it must name: group, UNIQ_KEY, half index, log offset of its first half.
         self.places: dict[str, tuple[str, str, int, int]] = {}
         self._firsts: dict[str, tuple[str, str, str]] = {}
+        #: Message -> its KEYS.
+        self.keys: dict[str, str] = {}
+        #: Message -> where the log ended when it was handed back, for each time that OK was the answer.
+        self.handed_back: dict[str, list[int]] = {}
+        #: Where the log ends now.
+        self.log_end: Callable[[], int] = lambda: 0
 
     # --- what clients ask --------------------------------------------------------------------------------------------
 
@@ -78,7 +89,10 @@ class WireTap:
             case 320:
                 self._batch(end, request)
             case 37:
-                self._end(end, request, frame)
+                if not end.machine.startswith(STRANGERS):
+                    self._end(end, request, frame)
+            case 36:
+                self._operation(end, request, "back", f"{request.ext.origin_msg_id} {self.log_end()}")
             case 29_007:
                 self._change(end, request)
             case 29_009:
@@ -100,8 +114,10 @@ class WireTap:
         unique = pairs.get("UNIQ_KEY", "")
         crc = body_crc_of(request.body)
         key = pairs.get("__SHARDINGKEY", "")
-        delay_ms = _delay_ms(pairs)
+        delay_ms = delay_ms_of(pairs)
         now_us = chronicle.now_us
+        if "KEYS" in pairs:
+            self.keys[unique] = pairs["KEYS"]
         if pairs.get("TRAN_MSG") == "true":
             self._looks.half(pairs, now_us)
             operation = self._operation(end, request, "half", ext.topic)
@@ -200,7 +216,11 @@ class WireTap:
     def _answer(self, end: End, message: Any, operation: str, what: str, topic: str) -> None:
         ext = message.ext
         note, now_us, by = self._chronicle.note, self._chronicle.now_us, end.process.name
-        if what == "end":
+        if what == "back":
+            if message.code == 0:
+                origin, _, log_end = topic.partition(" ")
+                self.handed_back.setdefault(origin, []).append(int(log_end))
+        elif what == "end":
             verdict = ext.get(EXT_VERDICT)
             outcome = "ok" if message.code == 0 else "settled" if verdict else "refused"
             note(

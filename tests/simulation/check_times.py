@@ -1,0 +1,157 @@
+"""When producers are asked, and what counts: promise 7, worked out from what was seen and not from the broker's schedule.
+
+    never too early   no check before the immunity is over, the message's own where it has one, in the broker's time; what
+                      clients hear in virtual time is looked at in ``check_looks``
+    never too late    a transaction that is due, with somebody to ask and room to ask, is asked within ``_SLACK_STEPS`` looks
+    never too rare    from one check to the next: the back-off as docs/transactions.md has it, and never above its bound
+    only what left    a check counts when a connection took it; what reached nobody is taken back
+
+What is late is judged at each look of the run, and only after it was so at several of them in one life of the broker: a
+pause or a slow disk between two of them is no fault of the schedule.
+"""
+
+from collections import Counter
+from typing import Any
+
+from halfmq.core.decision import SendCheck
+from halfmq.limits import CHECK_BACKOFF_FACTOR
+from halfmq.model import properties
+from halfmq.model.records import SET_ASIDE_MS, Checked, HalfRecord
+from halfmq.model.settings import BrokerSettings
+from tests.simulation.promises import Violation
+
+#: Looks, half a second apart, at each of which a transaction must have waited too long.
+_SLACK_STEPS = 4
+#: Checks are scheduled in buckets of 64 ms.
+_ROUNDING_MS = 200
+
+_Key = tuple[str, str]
+
+
+class CheckTimes:
+    """``started`` with each broker that serves; then what it writes and sends, and ``look`` each half second."""
+
+    def __init__(self, settings: BrokerSettings, counts: Counter[str]) -> None:
+        self._settings = settings
+        self._counts = counts
+        #: In broker time, ms: no check before, and one at the latest by then if somebody can be asked.
+        self._immune: dict[_Key, int] = {}
+        self._due: dict[_Key, int] = {}
+        #: Of this life: what had counted when it began, what left since, what is decided and has not left.
+        self._base: dict[_Key, int] = {}
+        self._reached: Counter[_Key] = Counter()
+        self._out: Counter[_Key] = Counter()
+        #: At how many looks in a row it was late.
+        self._late: Counter[_Key] = Counter()
+
+    def started(self, state: Any) -> None:
+        self._base = {
+            (group.name, tx_id): known.checks
+            for group in state.producer_groups.values()
+            for tx_id, known in group.undecided.items()
+        }
+        self._reached.clear()
+        self._out.clear()
+        self._late.clear()
+
+    def forget(self) -> None:
+        """Durability is ``memory``, and the power took the end of the log: broker time may go on from before it."""
+        self._immune.clear()
+        self._due.clear()
+
+    # --- in the log --------------------------------------------------------------------------------------------------
+
+    def half(self, record: HalfRecord, now_ms: int) -> None:
+        key = (record.group, record.tx_id)
+        own = properties.to_dict(record.message.properties).get(properties.CHECK_IMMUNITY_SECONDS, "")
+        immunity_ms = int(own) * 1_000 if own.isdigit() else self._settings.check_immunity_ms
+        self._immune[key] = max(self._immune.get(key, 0), now_ms + immunity_ms)
+        self._due[key] = max(self._due.get(key, 0), self._immune[key])
+
+    def checked(self, record: Checked, now_ms: int) -> None:
+        """
+        Raises:
+            Violation: it puts the next check off for too long.
+        """
+        key = (record.group, record.tx_id)
+        if record.next_check_at_ms >= SET_ASIDE_MS:
+            return
+        self._counts["look back-off"] += 1
+        latest_ms = max(now_ms + self._pause_ms(record.checks), self._immune.get(key, 0))
+        if record.next_check_at_ms > latest_ms:
+            raise Violation(
+                f"Progress: {record.tx_id} was asked {record.checks} times, and at {now_ms} the next one is put off to "
+                f"{record.next_check_at_ms}; {latest_ms} at the latest",
+                record.tx_id,
+            )
+
+    def _pause_ms(self, checks: int) -> int:
+        """The longest that may pass from check number ``checks`` to the next."""
+        settings = self._settings
+        doublings = min(max(0, checks - 1), 40)
+        interval = min(settings.check_interval_ms * CHECK_BACKOFF_FACTOR**doublings, settings.check_interval_max_ms)
+        return int(max(interval + interval // 4, settings.check_answer_ms))
+
+    def asked(self, effects: list[Any], now_ms: int) -> None:
+        """
+        Raises:
+            Violation: a check is sent too early, or with a number that counts what reached nobody.
+        """
+        for effect in effects:
+            if type(effect) is not SendCheck:
+                continue
+            key = (effect.group, effect.tx_id)
+            self._counts["look check sent"] += 1
+            if now_ms < self._immune.get(key, 0):
+                raise Violation(f"Progress: {effect} at {now_ms}, immune until {self._immune[key]}", effect.tx_id)
+            most = self._base.get(key, 0) + self._reached[key] + self._out[key] + 1
+            if effect.checks > most:
+                raise Violation(f"Progress: {effect} is number {most}: what reached nobody was counted", effect.tx_id)
+            self._out[key] += 1
+            self._due[key] = now_ms + self._pause_ms(effect.checks)
+
+    def left(self, check: SendCheck, *, reached: bool) -> None:
+        key = (check.group, check.tx_id)
+        self._out[key] -= 1
+        if reached:
+            self._reached[key] += 1
+        else:
+            self._counts["check reached nobody"] += 1
+
+    # --- each half second --------------------------------------------------------------------------------------------
+
+    def look(self, broker: Any, *, paused: bool) -> None:
+        """
+        Raises:
+            Violation: nobody asks although it is time, or a check counts that reached nobody.
+        """
+        pump = broker._pump
+        state = pump.state
+        if paused or state.disk_full or pump.behind or pump.failed is not None:
+            self._late.clear()
+            return
+        now_ms = pump._time.now_ms()
+        late: Counter[_Key] = Counter()
+        for group in state.producer_groups.values():
+            room = len(group.in_flight) < state.settings.checks_in_flight_max
+            asks = (group.members or group.parked) and room and group.policy is None
+            for tx_id, known in group.undecided.items():
+                key = (group.name, tx_id)
+                if not pump._pending:
+                    self._look_at_count(key, known.checks)
+                if asks and tx_id not in group.in_flight and known.next_check_at_ms < SET_ASIDE_MS:
+                    self._counts["look check due"] += 1
+                    due_ms = self._due.get(key)
+                    if due_ms is not None and now_ms > due_ms + _ROUNDING_MS:
+                        late[key] = self._late[key] + 1
+                        if late[key] >= _SLACK_STEPS:
+                            raise Violation(
+                                f"Progress: {tx_id} was due at {due_ms}, and is not asked at {now_ms}", tx_id
+                            )
+        self._late = late
+
+    def _look_at_count(self, key: _Key, checks: int) -> None:
+        self._counts["look checks counted"] += 1
+        most = self._base.get(key, 0) + self._reached[key] + self._out[key]
+        if checks > most:
+            raise Violation(f"Progress: {key[1]} counts {checks} checks, {most} left: one that reached nobody", key[1])

@@ -1,0 +1,142 @@
+"""What a consumer group is given: everything, at least once, and soon.
+
+    at least once   a group that has run to the end was given every entry of its queues, its retry queue included, that was
+                    still there when it came to it; what it handed back, with OK for an answer, is in a retry or dead-letter
+                    queue again
+    offsets         what is committed for it never passes what it was given, but for what a trim took before
+    soon            between two turns of the broker no parked pull waits for a message that is visible
+
+Promises of another kind than the ten: consumers get messages at least once (docs/promises.md, "What is not promised").
+"""
+
+from collections import Counter
+from typing import Any
+
+from halfmq.core.queues.offsets import Stored, query_offset
+from halfmq.testing.history.events import AnyEvent, Logged, QueueRead, Seen
+from tests.simulation.promises import Violation
+
+GROUP = "readers"
+RETRY = f"%RETRY%{GROUP}"
+DEAD = f"%DLQ%{GROUP}"
+WHOLE = "whole"
+
+
+class Consuming:
+    def __init__(self, counts: Counter[str], topics: tuple[str, ...]) -> None:
+        self._counts = counts
+        self._topics = (*topics, RETRY)
+        #: (topic, queue) -> offsets that the group was given.
+        self.given: dict[tuple[str, int], set[int]] = {}
+        #: (topic, queue) -> behind the last of them.
+        self._ends: dict[tuple[str, int], int] = {}
+        #: (topic, queue) -> offset -> message, as read in the end; and where reading began.
+        self._there: dict[tuple[str, int], dict[int, str]] = {}
+        #: Durability is ``memory``, and the power took something: offsets and places were given again.
+        self.forgetful = False
+        #: (topic, queue) -> its end when the consumers were switched off.
+        self._stopped_at: dict[tuple[str, int], int] = {}
+
+    # --- while it happens --------------------------------------------------------------------------------------------
+
+    def hear(self, event: AnyEvent) -> None:
+        if type(event) is not Seen:
+            return
+        place = (event.topic, event.queue)
+        if event.reader == GROUP:
+            self.given.setdefault(place, set()).add(event.queue_offset)
+            self._ends[place] = max(self._ends.get(place, 0), event.queue_offset + 1)
+        elif event.reader == WHOLE:
+            self._there.setdefault(place, {})[event.queue_offset] = event.message
+
+    def look(self, broker: Any) -> None:
+        """
+        Raises:
+            Violation: an offset is committed that nobody was given, or a parked pull sleeps on a message.
+        """
+        state = broker._pump.state
+        if not self.forgetful:
+            self._look_at_offsets(state)
+        if not broker._pump.behind and broker._pump.failed is None:
+            self._look_at_parked(broker)
+
+    def _look_at_offsets(self, state: Any) -> None:
+        committed = {**state.offsets.get(GROUP, {}), **state.fresh_offsets.get(GROUP, {})}
+        for (topic_id, queue), offset in committed.items():
+            topic = state.topics_by_id.get(topic_id)
+            if topic is None:
+                continue
+            self._counts["look committed offset"] += 1
+            most = max(self._ends.get((topic.name, queue), 0), topic.mins[queue])
+            if offset > most:
+                raise Violation(f"Consumers: {GROUP} committed {offset} of {topic.name}/{queue}, and was given {most}")
+
+    def _look_at_parked(self, broker: Any) -> None:
+        pulls = broker._pulls
+        for (topic_id, queue), there in pulls._parked.items():
+            _, end = pulls._store.bounds(topic_id, queue)
+            for parked in there.values():
+                self._counts["look parked pull"] += 1
+                offset = parked.request.ext.queue_offset
+                if offset < end and parked.tags is None and not parked.connection.is_full:
+                    raise Violation(
+                        f"Consumers: a pull at {parked.topic.name}/{queue}@{offset} sleeps, and {end} is visible there"
+                    )
+
+    def is_behind(self, state: Any) -> bool:
+        """Whether there is something that the group has not committed."""
+        for name in self._topics:
+            topic = state.topics_by_name.get(name)
+            for queue, end in enumerate(topic.ends if topic is not None else ()):
+                known = query_offset(state, GROUP, name, queue)
+                if end > topic.mins[queue] and (not isinstance(known, Stored) or known.offset < end):
+                    return True
+        return False
+
+    def stop(self, state: Any) -> None:
+        """What comes from here on nobody will be given."""
+        for topic in state.topics_by_id.values():
+            for queue, end in enumerate(topic.ends):
+                self._stopped_at[topic.name, queue] = end
+
+    # --- in the end --------------------------------------------------------------------------------------------------
+
+    def close(self, events: list[AnyEvent], log_start: int, handed_back: dict[str, list[int]]) -> None:
+        """Call it where there was a consumer. ``handed_back``: by message, where the log ended each time.
+
+        Raises:
+            Violation: the group was not given something, or what it handed back is gone.
+        """
+        if self.forgetful:
+            return
+        first = {(event.topic, event.queue): event.first for event in events if type(event) is QueueRead}
+        for place, entries in self._there.items():
+            if place[0] in self._topics:
+                self._look_at_queue(place, entries, first.get(place, 0))
+        self._look_at_handed_back(events, log_start, handed_back)
+
+    def _look_at_queue(self, place: tuple[str, int], entries: dict[int, str], first: int) -> None:
+        given = self.given.get(place, set())
+        stop = self._stopped_at.get(place, 0)
+        for offset, message in entries.items():
+            self._counts["look given"] += 1
+            if first <= offset < stop and offset not in given:
+                raise Violation(
+                    f"Consumers: {GROUP} was never given {message} at {place[0]}/{place[1]}@{offset}", message
+                )
+
+    def _look_at_handed_back(self, events: list[AnyEvent], log_start: int, handed_back: dict[str, list[int]]) -> None:
+        """By records of the log: nobody may pull dead letters."""
+        copies = Counter(
+            event.message
+            for event in events
+            if type(event) is Logged and event.kind == "message" and event.topic in (RETRY, DEAD)
+        )
+        for message, log_ends in handed_back.items():
+            kept = sum(end >= log_start for end in log_ends)
+            self._counts["look handed back"] += kept
+            if copies[message] < kept:
+                raise Violation(
+                    f"Consumers: {message} was handed back {kept} times with OK, and {copies[message]} are there",
+                    message,
+                )

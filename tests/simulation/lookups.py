@@ -1,0 +1,77 @@
+"""Messages by id and by key, asked for in the end: whatever is visible is found, with the body that was sent.
+
+By UNIQ_KEY and by KEYS (12), and by the place that a pull answer names (33). A key that more messages have than one answer
+holds finds the newest of them, so only keys of few messages are asked for.
+"""
+
+import zlib
+from collections import Counter
+from typing import Any
+
+from halfmq.model.stored_message import decode as decode_message
+from halfmq.testing.history.events import Seen
+from halfmq.testing.virtual_loop import ProcessLoop
+from tests.simulation.chronicle import Chronicle
+from tests.simulation.closing import WHOLE, seen
+from tests.simulation.promises import Violation
+from tests.simulation.raw_line import RawLine
+from tests.simulation.wire_tap import WireTap
+
+#: Messages that are asked for, and as many of those that have keys.
+_ASKED_MAX = 6
+_FOUND_MAX = 32
+
+
+async def look_up(process: ProcessLoop, network: Any, chronicle: Chronicle, tap: WireTap) -> None:
+    """
+    Raises:
+        Violation: a visible message is not found.
+    """
+    visible = [
+        event
+        for event in chronicle.events
+        if type(event) is Seen and event.reader == WHOLE and not event.topic.startswith("%")
+    ]
+    if not visible:
+        return
+    line = await RawLine.open(process, network, "reader")
+    for event in visible[-1 :: -max(1, len(visible) // _ASKED_MAX)]:
+        await _by_id(line, chronicle, event)
+    keyed = [event for event in visible if event.message in tap.keys]
+    sharing = Counter((event.topic, tap.keys[event.message]) for event in keyed)
+    for event in keyed[-1 :: -max(1, len(keyed) // _ASKED_MAX)]:
+        if sharing[event.topic, tap.keys[event.message]] < _FOUND_MAX:
+            await _by_key(line, chronicle, event, tap.keys[event.message])
+    line.close()
+
+
+async def _by_id(line: RawLine, chronicle: Chronicle, event: Seen) -> None:
+    counts = chronicle.counts
+    counts["look by id"] += 1
+    ext = {"topic": event.topic, "key": event.message, "_UNIQUE_KEY_QUERY": "true", "maxNum": "32"}
+    answer = await line.ask(12, {**ext, "beginTimestamp": "0", "endTimestamp": str(1 << 62)}, timeout_s=30.0)
+    _must_hold(event, answer.code, answer.body, "its id")
+    counts["look by place"] += 1
+    answer = await line.ask(33, {"topic": event.topic, "offset": str(event.offset)}, timeout_s=30.0)
+    _must_hold(event, answer.code, answer.body, "its place in the log")
+
+
+async def _by_key(line: RawLine, chronicle: Chronicle, event: Seen, key: str) -> None:
+    chronicle.counts["look by key"] += 1
+    ext = {"topic": event.topic, "key": key, "maxNum": str(_FOUND_MAX)}
+    answer = await line.ask(12, {**ext, "beginTimestamp": "0", "endTimestamp": str(1 << 62)}, timeout_s=30.0)
+    _must_hold(event, answer.code, answer.body, f"its key {key}")
+
+
+def _must_hold(event: Seen, code: int, body: bytes, by: str) -> None:
+    """The very message: its id, its queue offset and its body."""
+    found = []
+    at = 0
+    while code == 0 and at < len(body):
+        message, offset, size = decode_message(body, at)
+        one = seen(message, offset, 0, "", WHOLE)
+        found.append((one.message, one.queue, one.queue_offset, zlib.crc32(message.body) & 0x7FFFFFFF))
+        at += size
+    if (event.message, event.queue, event.queue_offset, event.crc) not in found:
+        where = f"{event.topic}/{event.queue}@{event.queue_offset}"
+        raise Violation(f"Lookup: {event.message} at {where} is not found by {by}: {code}, {found}", event.message)
