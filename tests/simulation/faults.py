@@ -184,7 +184,7 @@ class Faults:
 
     def repeat(self) -> None:
         """A request of the last seconds comes once more, on a connection of its own."""
-        recent = [one for one in self.run.tap.sent if one[0] > self.run.scheduler.now_us - 10_000_000]
+        recent = [one for one in self.run.tap.sent if one[0] > self.run.scheduler.now_us - 4_000_000]
         if recent:
             _, kind, frame = self.dice.choice(recent)
             self.ghosts += 1
