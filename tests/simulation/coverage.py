@@ -127,4 +127,4 @@ def _sum(cells: Counter[tuple[str, str, str]], fault: str | None, state: str | N
 
 
 def _row(head: str, cells: Any) -> str:
-    return f"{head:<22}" + "".join(f"{str(cell)[:12]:>13}" if len(STATES) < 8 else f"{cell:>8}" for cell in cells)
+    return f"{head:<22}" + "".join(f"{str(cell)[:9]:>10}" for cell in cells)

@@ -260,7 +260,7 @@ class _PolicyLooks:
             self._numbers[key[0]] -= 1
             self._bytes[key[0]] -= known.message_bytes
 
-    def _look(self, right: bool, what: str, key: tuple[str, str], text: str) -> None:  # noqa: FBT001
+    def _look(self, right: bool, what: str, key: tuple[str, str], text: str) -> None:
         self._counts[f"look {what}"] += 1
         if not right:
             raise Violation(f"Validity: {key[1]} of {key[0]} {text}", key[1])

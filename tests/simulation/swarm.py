@@ -107,7 +107,11 @@ def draw(seed: int) -> Swarm:
     administration = tuple(what for what in ADMINISTRATION if dice.random() < administered)
     retention_bytes = dice.choice((0, 0, 70_000, 150_000))
     # Where there is retention, the log is to outgrow it; where there are policies, they are to come to their limits.
-    bodies = ((20, 600, 4_000), (2_000, 6_000), (4_000, 12_000)) if retention_bytes else ((10, 40), (100, 300), (20, 600, 4_000))
+    bodies = (
+        ((20, 600, 4_000), (2_000, 6_000), (4_000, 12_000))
+        if retention_bytes
+        else ((10, 40), (100, 300), (20, 600, 4_000))
+    )
     asked_soon = bool(administration)
     # Retention leaves alone what is younger than the window of messages sent again, and that window must be longer than
     # anything here comes late: such a seed has a longer day, in which as much happens.

@@ -138,7 +138,12 @@ def test_a_policy_never_commits() -> None:
 
 def test_in_a_group_with_a_policy_others_are_held_to_what_was_said() -> None:
     """The policy rolls back, and says so in its record: nothing else of the group may be decided by nobody."""
-    for told, decided_by, found in ((C, "", {BY_NOBODY: 1}), (R, "check", {BY_NOBODY: 1}), (R, "policy", {}), (R, "", {})):
+    for told, decided_by, found in (
+        (C, "", {BY_NOBODY: 1}),
+        (R, "check", {BY_NOBODY: 1}),
+        (R, "policy", {}),
+        (R, "", {}),
+    ):
         tale = Tale(policy_groups=("g",))
         tale.half(outcome="settled", stands=told)
         if decided_by:
