@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 
 class Plant(NamedTuple):
-    """``file``: below ``src/halfmq``. ``promise``: the number of the promise that it breaks, in docs/promises.md."""
+    """``file``: below ``src/halfmq``. ``promise``: the number of the promise that it breaks, in docs/promises.md; 0: what
+    stands there beside the ten (consumers get messages at least once), or what another page says."""
 
     name: str
     promise: int
@@ -145,6 +146,15 @@ PLANTS: Final = (
         "        self.derived.keys.flush()\n",
     ),
     Plant(
+        "sent-again-ignores-body",
+        3,
+        "a message with a used id and another body is taken for the first one; the simulation rightly cannot see it, since "
+        "its clients use an id once, as docs/promises.md takes for granted",
+        "core/queues/sent_again.py",
+        "    if sent is None or sent[2] != body_crc:\n        return None\n",
+        "    if sent is None:\n        return None\n",
+    ),
+    Plant(
         "sent-not-in-snapshot",
         3,
         "what was sent before a snapshot is not remembered behind it",
@@ -233,7 +243,39 @@ PLANTS: Final = (
         "                    deliver(context, reply)\n                turn = turn._replace(replies=[])\n"
         "            self.backlog += len(turn.replies)\n            self._held.append(turn)\n",
     ),
+    Plant(
+        "memory-answers-at-once",
+        5,
+        "what is read from memory is answered at once, also where memory is ahead of the disk",
+        "broker/pump.py",
+        "        if self._held:\n            self._held[-1].replies.append((deliver, context, reply))\n",
+        "        if not self._held and self._held:\n            self._held[-1].replies.append((deliver, context, reply))\n",
+    ),
     # --- 6, retention
+    Plant(
+        "trims-what-is-to-stay",
+        6,
+        "retention trims although neither size nor age asks for it",
+        "broker/maintenance.py",
+        "            if not (too_old or too_far) or next_began_ms >= young_from_ms or start != wanted:\n",
+        "            if next_began_ms >= young_from_ms or start != wanted:\n",
+    ),
+    Plant(
+        "trims-the-window",
+        3,
+        "retention trims verdicts that a client may still ask for again",
+        "broker/maintenance.py",
+        "            if not (too_old or too_far) or next_began_ms >= young_from_ms or start != wanted:\n",
+        "            if not (too_old or too_far) or start != wanted:\n",
+    ),
+    Plant(
+        "rot-is-copied",
+        6,
+        "a half or delayed message that has rotted is copied as it is",
+        "store/store.py",
+        "        return self.log.why_not_copied(source, message_bytes)\n",
+        "        return None\n",
+    ),
     Plant(
         "trim-drops-undecided",
         6,
@@ -283,6 +325,14 @@ PLANTS: Final = (
         "core/transaction/check_schedule.py",
         "    checks = max(0, known.checks - 1)\n",
         "    checks = known.checks\n",
+    ),
+    Plant(
+        "back-off-without-end",
+        7,
+        "the time between checks doubles without a maximum",
+        "core/transaction/check_schedule.py",
+        "            interval = settings.check_interval_max_ms\n            break\n",
+        "            continue\n",
     ),
     Plant(
         "unreached-not-due",
@@ -399,6 +449,47 @@ PLANTS: Final = (
         "core/apply.py",
         "    state.epoch = record.epoch\n",
         "    state.epoch = max(1, state.epoch)\n",
+    ),
+    # --- beside the ten
+    Plant(
+        "offset-passes-one",
+        0,
+        "a consumer group's offset is stored one too far, so that its next owner skips a message",
+        "core/queues/offsets.py",
+        "    fresh[key] = command.offset\n",
+        "    fresh[key] = command.offset + 1\n",
+    ),
+    Plant(
+        "offset-told-one-too-far",
+        0,
+        "a consumer group is told to go on one behind where it stands",
+        "core/queues/offsets.py",
+        "            return Stored(offset)\n",
+        "            return Stored(offset + 1)\n",
+    ),
+    Plant(
+        "handed-back-and-gone",
+        0,
+        "a message that a consumer hands back is answered OK, and not stored",
+        "core/queues/retry.py",
+        "    return decision if isinstance(decision.reply, Refused) else decision._replace(reply=Done())\n",
+        "    return decision if isinstance(decision.reply, Refused) else Decision(NOTHING, Done())\n",
+    ),
+    Plant(
+        "parked-pulls-sleep",
+        0,
+        "a parked pull is answered when its time is up, and not when a message comes",
+        "broker/pull_service.py",
+        "        if not there:\n            return\n        for key in list(there):\n            self._look_again(",
+        "        if there or not there:\n            return\n        for key in list(there):\n            self._look_again(",
+    ),
+    Plant(
+        "keys-not-indexed",
+        0,
+        "messages are not found by their keys",
+        "store/key_index.py",
+        "        hashes = key_hashes(message)\n        if hashes:\n",
+        "        hashes = key_hashes(message)\n        if not hashes:\n",
     ),
 )
 

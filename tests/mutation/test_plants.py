@@ -17,7 +17,7 @@ def test_a_plant_fits_the_code_as_it_is(plant: Plant) -> None:
 
 
 def test_every_promise_has_plants_and_names_are_unique() -> None:
-    assert {plant.promise for plant in PLANTS} == set(range(1, 11))
+    assert {plant.promise for plant in PLANTS} == set(range(11))
     assert len({plant.name for plant in PLANTS}) == len(PLANTS) >= 30
 
 

@@ -120,6 +120,8 @@ class BrokerHost:
                 default_topic_queues=swarm.queues,
                 check_immunity_ms=swarm.check_immunity_ms,
                 check_interval_ms=swarm.check_interval_ms,
+                # So short that checks come to it.
+                check_interval_max_ms=2 * swarm.check_interval_ms,
                 check_answer_ms=swarm.check_answer_ms,
                 checks_in_flight_max=swarm.checks_in_flight_max,
                 undecided_max=swarm.undecided_max,

@@ -84,6 +84,9 @@ class Leaving:
         self._holds = swarm.durability == "fsync"
         self._segment_bytes = swarm.segment_bytes
         self._retention_bytes = swarm.retention_bytes
+        self._window_ms = swarm.sent_again_ms
+        #: (end, broker time) of the batches that were seen.
+        self._written: list[tuple[int, int]] = []
         self._counts = counts
         self._on_violation = on_violation
         self._state: Any = None
@@ -154,6 +157,7 @@ class Leaving:
         try:
             for batch in turn.batches:
                 now_ms = batch.broker_time_ms
+                self._written.append((batch.end, now_ms))
                 for record in batch.records:
                     kind = type(record)
                     if kind is HalfRecord:
@@ -178,6 +182,12 @@ class Leaving:
         self._log_start = log_start
         self._trims.append((log_start, end))
         self._counts["look retention"] += 1
+        newest_ms = next((time_ms for at, time_ms in reversed(self._written) if at <= log_start), 0)
+        if newest_ms >= self._state.batch_time_ms - self._window_ms:
+            raise Violation(
+                f"Retention: what was written at {newest_ms} goes at {self._state.batch_time_ms}, within the {self._window_ms} ms "
+                "in which it may be asked for again"
+            )
         if not self._retention_bytes or log_start > end - self._retention_bytes:
             raise Violation(
                 f"Retention: the log of {end} bytes starts at {log_start}, and {self._retention_bytes} bytes are to be kept"
