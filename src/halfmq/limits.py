@@ -5,6 +5,9 @@ from typing import Final
 # --- frames and messages ---------------------------------------------------------------------------------------
 #: Bytes that may follow the length field of a frame. Precedent: RocketMQ ``com.rocketmq.remoting.frameMaxLength``.
 FRAME_BYTES_MAX: Final = 16_777_216
+#: Requests that have come in part, over all connections, bytes; one connection may hold a frame. Protects memory: see
+#: ``broker.unfinished_frames``. At least four frames.
+UNFINISHED_BYTES_MAX: Final = 256 << 20
 #: Body of one message. Precedent: RocketMQ ``maxMessageSize``.
 BODY_BYTES_MAX: Final = 4_194_304
 #: What a packed body may unpack to. Protects a consumer's memory; 16 times what a client may send unpacked.

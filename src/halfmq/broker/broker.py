@@ -109,7 +109,12 @@ class Broker:
                 ``close``.
         """
         began = stopwatch.perf_counter()
-        self._gateway = Gateway(self._loop, lambda: self._pump.backlog, connections_max=self.config.connections_max)
+        self._gateway = Gateway(
+            self._loop,
+            lambda: self._pump.backlog,
+            connections_max=self.config.connections_max,
+            unfinished_bytes_max=self.config.unfinished_bytes_max,
+        )
         ports = await self._bind_both()
         settings = replace(
             self.config.settings,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from halfmq import limits
+from halfmq.broker.unfinished_frames import least
 from halfmq.errors import UsageError
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 from halfmq.model.settings import BrokerSettings
@@ -43,6 +44,8 @@ class BrokerConfig:
     disk_reserve_bytes: int = limits.DISK_RESERVE_BYTES
     #: Connections at once; more are closed.
     connections_max: int = limits.CONNECTIONS_MAX
+    #: Bytes of requests that have come in part, over all connections: near it, who sends more of one has to wait.
+    unfinished_bytes_max: int = limits.UNFINISHED_BYTES_MAX
     drain_ms: int = DRAIN_MS
     #: Everything that decisions depend on; ``store_host`` and ``segment_bytes`` in it are set by the broker.
     settings: BrokerSettings = field(default_factory=BrokerSettings)
@@ -71,6 +74,11 @@ class BrokerConfig:
             )
         if self.connections_max < 1:
             raise UsageError(f"{self.connections_max} connections at most: nobody could connect", hint="1 or more")
+        if self.unfinished_bytes_max < least():
+            raise UsageError(
+                f"{self.unfinished_bytes_max} bytes of unfinished requests at most: a large one could not come in",
+                hint=f"{least()} or more, which is four of the largest frames",
+            )
         for name, value in (
             ("checkpoint interval", self.checkpoint_interval_ms),
             ("retention check interval", self.retention_check_ms),

@@ -35,6 +35,10 @@ class Frames(Protocol):
         """Whether to stop reading from this connection until the gateway calls ``resume``."""
         ...
 
+    def unfinished(self, connection: "Connection", held: int, missing: int, *, another: bool) -> None:
+        """A read ended with ``held`` bytes of an unfinished frame, or, with 0, no longer does. See ``UnfinishedFrames.note``."""
+        ...
+
     def broken(self, connection: "Connection", error: BrokenFrame) -> None: ...
 
     def dirty(self, connection: "Connection") -> None:
@@ -62,6 +66,8 @@ class Connection(asyncio.Protocol):
         "_later",
         "_out",
         "_splitter",
+        "_unfinished",
+        "_waits",
         "born_host",
         "generation",
         "is_full",
@@ -90,6 +96,10 @@ class Connection(asyncio.Protocol):
         self._heavy = 0
         #: The gateway said to stop reading.
         self._held = False
+        #: Bytes of an unfinished frame at the end of the last read.
+        self._unfinished = 0
+        #: Too much is unfinished elsewhere: the rest of this one's frame is read later.
+        self._waits = False
 
     # --- asyncio.Protocol
 
@@ -102,12 +112,18 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         gateway = self._gateway
         self.generation = gateway.generation
+        frames: list[bytes] = []
         try:
-            self._handle(self._splitter.feed(data))
+            frames = self._splitter.feed(data)
+            self._handle(frames)
         except BrokenFrame as error:
             self._handle(error.frames)
             gateway.broken(self, error)
         gateway.flush()
+        held = self._splitter.pending_bytes
+        if held or self._unfinished:
+            self._unfinished = held
+            gateway.unfinished(self, held, self._splitter.missing_bytes, another=bool(frames))
         if gateway.overloaded(self):
             self._held = True
             self.transport.pause_reading()
@@ -169,8 +185,24 @@ class Connection(asyncio.Protocol):
         self._held = False
         self._read_again()
 
+    def wait(self) -> None:
+        """Read no more until ``go_on``: too much is unfinished elsewhere."""
+        self._waits = True
+        self.transport.pause_reading()
+
+    def go_on(self) -> None:
+        self._waits = False
+        self._read_again()
+
+    def turn_away(self) -> None:
+        """Let go of the unfinished frame, and close. Answers that are queued leave as far as the peer takes them."""
+        self._splitter = FrameSplitter()
+        self._unfinished = 0
+        self.flush()
+        self.transport.close()
+
     def _read_again(self) -> None:
-        if self.is_open and not self.is_full and not self._held and not self.transport.is_closing():
+        if self.is_open and not (self.is_full or self._held or self._waits) and not self.transport.is_closing():
             self.transport.resume_reading()
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 from halfmq import limits
 from halfmq.broker.connection import Connection
 from halfmq.broker.pump import BACKLOG_MAX
+from halfmq.broker.unfinished_frames import UnfinishedFrames
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting.codes import V5_3_1, RequestCode, ResponseCode
 from halfmq.wire.remoting.frame import BrokenFrame
@@ -46,7 +47,9 @@ class Gateway:
         backlog: Callable[[], int],
         *,
         connections_max: int = limits.CONNECTIONS_MAX,
+        unfinished_bytes_max: int = limits.UNFINISHED_BYTES_MAX,
     ) -> None:
+        self.unfinished_frames = UnfinishedFrames(loop, unfinished_bytes_max)
         self.connections_max = connections_max
         self.generation = 0
         self.draining = False
@@ -150,6 +153,9 @@ class Gateway:
         connection.relieve(len(frame))
         return True
 
+    def unfinished(self, connection: Connection, held: int, missing: int, *, another: bool) -> None:
+        self.unfinished_frames.note(connection, held, missing, another=another)
+
     def broken(self, connection: Connection, error: BrokenFrame) -> None:
         self._drop(connection, error)
 
@@ -165,6 +171,7 @@ class Gateway:
         self.connections[connection.number] = connection
 
     def closed(self, connection: Connection, error: BaseException | None) -> None:
+        self.unfinished_frames.gone(connection.number)
         if self.connections.pop(connection.number, None) is not None:
             self.on_closed(connection.number)
 
@@ -205,6 +212,7 @@ class Gateway:
         """End every connection: at once, or after what is queued has left."""
         if self._idle_handle is not None:
             self._idle_handle.cancel()
+        self.unfinished_frames.stop()
         for connection in list(self.connections.values()):
             if abort:
                 connection.transport.abort()

@@ -50,6 +50,10 @@ def serve(
         int,
         typer.Option(help="Close connections beyond this many; fewer where the limit of open files leaves less room."),
     ] = limits.CONNECTIONS_MAX,
+    unfinished_bytes_max: Annotated[
+        int,
+        typer.Option(help="Bytes of requests that have come in part, over all connections; more have to wait."),
+    ] = limits.UNFINISHED_BYTES_MAX,
     check_immunity_ms: Annotated[
         int, typer.Option(help="How long a half message rests before its producer is asked.")
     ] = limits.CHECK_IMMUNITY_MS,
@@ -103,6 +107,7 @@ def serve(
         retention_check_ms=retention_check_ms,
         disk_reserve_bytes=disk_reserve_bytes,
         connections_max=connections_max,
+        unfinished_bytes_max=unfinished_bytes_max,
         settings=BrokerSettings(
             auto_create_topics=auto_create_topics,
             check_immunity_ms=check_immunity_ms,

@@ -19,6 +19,7 @@ from halfmq.model.settings import BrokerSettings
         {"name_port": 65_536},
         {"port": 10_911, "name_port": 10_911},
         {"connections_max": 0},
+        {"unfinished_bytes_max": (64 << 20) + 15},
         {"checkpoint_interval_ms": 0},
         {"retention_check_ms": 0},
         {"retention_ms": -1},

@@ -39,6 +39,7 @@ class Echo:
         self.lost: list[BrokenFrame] = []
         self.gone: list[int] = []
         self.drained_ones: list[int] = []
+        self.unfinished_ones: list[tuple[int, int, bool]] = []
         self._dirty: list[Connection] = []
 
     def opened(self, connection: Connection) -> None:
@@ -49,6 +50,9 @@ class Echo:
 
     def overloaded(self, connection: Connection) -> bool:
         return self.busy
+
+    def unfinished(self, connection: Connection, held: int, missing: int, *, another: bool) -> None:
+        self.unfinished_ones.append((held, missing, another))
 
     def broken(self, connection: Connection, error: BrokenFrame) -> None:
         self.lost.append(error)
@@ -176,3 +180,29 @@ def test_bodies_collect_until_they_are_many() -> None:
     assert transport.writes == [b"small, and one more"]
     gateway.flush()
     assert len(transport.writes) == 1
+
+
+def test_unfinished_frames_are_told_and_whole_ones_are_not() -> None:
+    connection, _, gateway = connected()
+    whole = frame(b"", b"x" * 92)
+    connection.data_received(whole + whole)
+    assert gateway.unfinished_ones == []
+    connection.data_received(whole[:3])
+    connection.data_received(whole[3:60])
+    connection.data_received(whole[60:] + whole[:50])
+    connection.data_received(whole[50:])
+    assert gateway.unfinished_ones == [(3, 1, False), (60, 40, False), (50, 50, True), (0, 0, True)]
+
+
+def test_who_waits_for_others_frames_is_not_read_from_whatever_else_allows_it() -> None:
+    connection, transport, gateway = connected()
+    gateway.busy = True
+    connection.data_received(frame(b"", b"x"))
+    connection.wait()
+    connection.resume()
+    assert not transport.reading
+    connection.pause_writing()
+    connection.go_on()
+    assert not transport.reading, "the peer does not read"
+    connection.resume_writing()
+    assert transport.reading

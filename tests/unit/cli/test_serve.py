@@ -38,14 +38,14 @@ def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
         "--durability", "memory", "--segment-bytes", "131072", "--checkpoint-interval-ms", "9", "--retention-hours", "0.5",
         "--retention-bytes", "7", "--retention-check-ms", "8", "--disk-reserve-bytes", "6", "--check-immunity-ms", "5",
         "--check-interval-ms", "4", "--check-interval-max-ms", "40", "--check-answer-ms", "41", "--checks-in-flight-max", "42",
-        "--undecided-max", "43", "--undecided-bytes-max", "44", "--sent-again-ms", "45", "--no-auto-create-topics", "--connections-max", "3", "--ports-file", str(tmp_path / "ports.json"), "-v",
+        "--undecided-max", "43", "--undecided-bytes-max", "44", "--sent-again-ms", "45", "--no-auto-create-topics", "--connections-max", "3", "--unfinished-bytes-max", "99", "--ports-file", str(tmp_path / "ports.json"), "-v",
     ]  # fmt: skip
     assert CliRunner().invoke(app, ["serve", *flags]).exit_code == 0
     config: BrokerConfig = served["config"]
     assert (config.host, config.port, config.name_port, config.advertise_host) == ("0.0.0.0", 0, 1, "mq")
     assert (config.durability, config.segment_bytes, config.checkpoint_interval_ms) == (Durability.MEMORY, 131_072, 9)
     assert (config.retention_ms, config.retention_bytes, config.retention_check_ms) == (1_800_000, 7, 8)
-    assert (config.disk_reserve_bytes, config.connections_max) == (6, 3)
+    assert (config.disk_reserve_bytes, config.connections_max, config.unfinished_bytes_max) == (6, 3, 99)
     assert (config.settings.check_immunity_ms, config.settings.check_interval_ms) == (5, 4)
     assert (config.settings.check_interval_max_ms, config.settings.check_answer_ms) == (40, 41)
     assert config.settings.sent_again_ms == 45

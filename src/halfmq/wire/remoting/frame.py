@@ -51,6 +51,11 @@ class FrameSplitter:
         """Bytes of an unfinished frame: not 0 at the end of a connection means that the peer was cut off."""
         return len(self._pending)
 
+    @property
+    def missing_bytes(self) -> int:
+        """What the unfinished frame lacks; up to its end, once the four bytes of its length are here."""
+        return self._wanted - len(self._pending) if self._pending else 0
+
     def feed(self, data: bytes) -> list[bytes]:
         """The frames that ``data`` completes, in order.
 
