@@ -151,11 +151,7 @@ class UnfinishedFrames:
 
     def _wait(self, reader: Reader, missing: int) -> None:
         self._waiting[reader.number] = reader, missing
-        if len(self._order) > 2 * len(self._waiting) + 64:
-            self._order = [(lacks, next(self._ties), number) for number, (_, lacks) in self._waiting.items()]
-            heapify(self._order)
-        else:
-            heappush(self._order, (missing, next(self._ties), reader.number))
+        heappush(self._order, (missing, next(self._ties), reader.number))
         if self._timer is None:
             self._pressed_since = self._loop.time()
             self._timer = self._loop.call_later(_LOOK_S, self._look)
@@ -167,7 +163,7 @@ class UnfinishedFrames:
             found = self._waiting.get(number)
             current = found is not None and found[1] == missing
             if current and not self._fits(missing):
-                return
+                break
             heappop(self._order)
             if found is not None and current:
                 del self._waiting[number]
