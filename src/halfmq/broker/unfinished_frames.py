@@ -169,6 +169,9 @@ class UnfinishedFrames:
                 del self._waiting[number]
                 self._admit(found[0], missing, self._loop.time() + ADMITTED_S)
                 found[0].go_on()
+        if len(self._order) > 2 * len(self._waiting) + 64:
+            self._order = [(lacks, next(self._ties), number) for number, (_, lacks) in self._waiting.items()]
+            heapify(self._order)
 
     # --- who is closed
 
