@@ -75,6 +75,7 @@ class Watcher(Machine):
         Raises:
             LineLost: the connection is no good any more.
         """
+        swarm = self.around.swarm
         for (topic, queue), offset in places.items():
             answer = await line.ask(11, pull_ext(topic, WATCH, queue, offset, count=1_000))
             if answer.code == 0:
@@ -83,4 +84,4 @@ class Watcher(Machine):
                     places[topic, queue] = event.queue_offset + 1
             elif answer.code == 21:
                 places[topic, queue] = int(answer.ext["nextBeginOffset"])
-        await asyncio.sleep(1.0 + self.dice.random() if self.around.working else 20.0)
+        await asyncio.sleep((1.0 + self.dice.random()) * swarm.pace if self.around.working else 20.0)

@@ -29,7 +29,7 @@ class Operator(Machine):
 
     async def main(self, process: ProcessLoop) -> None:
         while self.around.working:
-            await asyncio.sleep(0.5 + 3 * self.dice.random())
+            await asyncio.sleep((0.5 + 3 * self.dice.random()) * self.around.swarm.pace)
             try:
                 line = await RawLine.open(process, self.around.network, self.name)
                 await self._look(process, line)
@@ -136,7 +136,7 @@ class Administrator(Machine):
             await self._set(line, self.dice.choice(self.groups), self._change(self.dice.choice(self._limits)))
         else:
             await self._ask(line, self.dice.choice((1, 20)))
-        return 0.8
+        return 0.8 * self.around.swarm.pace
 
     def _change(self, what: str) -> dict[str, Any]:
         dice = self.dice

@@ -35,7 +35,7 @@ class Stranger(Machine):
                 line = await RawLine.open(process, self.around.network, self.name)
                 while self.around.working:
                     await self.dice.choice(acts)(line)
-                    await asyncio.sleep(0.8 * self.dice.random())
+                    await asyncio.sleep(0.8 * self.around.swarm.pace * self.dice.random())
                 line.close()
             except LineLost:
                 self.around.chronicle.counts["stranger gave up"] += 1

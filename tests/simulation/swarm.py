@@ -30,6 +30,8 @@ class Swarm:
 
     seed: int
     faults: tuple[str, ...]
+    #: How many times longer the day is than usual: everybody does everything as much more seldom.
+    pace: int
     #: Mean time between two faults.
     fault_every_ms: int
     #: How long clients work before everything heals.
@@ -102,7 +104,6 @@ def draw(seed: int) -> Swarm:
     work_ms = dice.choice((2_500, 4_000, 6_000))
     # So many things are begun, about; each is some ten events.
     begun = dice.choice((45, 60, 80))
-    think_ms = work_ms * (producers * workers + stock_producers) // begun
     administered = dice.choice((0.0, 0.0, 0.5, 0.8))
     administration = tuple(what for what in ADMINISTRATION if dice.random() < administered)
     retention_bytes = dice.choice((0, 0, 70_000, 150_000))
@@ -115,17 +116,21 @@ def draw(seed: int) -> Swarm:
     asked_soon = bool(administration)
     # Retention leaves alone what is younger than the window of messages sent again, and that window must be longer than
     # anything here comes late: such a seed has a longer day, in which as much happens.
-    slower = 8 if retention_bytes else 1
+    pace = 5 if retention_bytes else 1
+    work_ms = max(4_000, work_ms) * pace if retention_bytes else work_ms
+    begun -= 15 if retention_bytes else 0
+    think_ms = work_ms * (producers * workers + stock_producers) // begun
     return Swarm(
         seed=seed,
         faults=faults,
-        fault_every_ms=dice.choice((200, 400, 800)) * slower,
-        work_ms=work_ms * slower,
+        pace=pace,
+        fault_every_ms=dice.choice((200, 400, 800)) * pace,
+        work_ms=work_ms,
         producers=producers,
         stock_producers=stock_producers,
         producer_groups=dice.choice((1, 1, 2)),
         workers=workers,
-        think_ms=think_ms * slower,
+        think_ms=think_ms,
         consumers=dice.choice((0, 0, 1, 2)),
         watchers=dice.choice((0, 1)),
         operators=dice.choice((0, 0, 1)),
@@ -143,7 +148,7 @@ def draw(seed: int) -> Swarm:
         body_bytes=dice.choice(bodies),
         durability=dice.choice(("fsync", "fsync", "fsync", "memory")),
         segment_bytes=dice.choice((1 << 16, 1 << 16, 1 << 17)),
-        checkpoint_interval_ms=dice.choice((700, 2_000, 5_000)),
+        checkpoint_interval_ms=dice.choice((700, 2_000, 5_000)) * (2 if retention_bytes else 1),
         retention_bytes=retention_bytes,
         retention_check_ms=dice.choice((500, 2_000)),
         check_immunity_ms=dice.choice((0, 0, 200, 1_000) if asked_soon else (0, 200, 1_000, 6_000)),
