@@ -1,4 +1,4 @@
-"""What those who look after a broker ask of it: 29002 to 29005 (``wire.remoting.operators``), and 29006, to ask now.
+"""What those who look after a broker ask of it: 29002 to 29005 (``wire.remoting.operators``); 29006 and 29010, to ask now.
 
 A verdict by hand goes the way of every verdict: a command for the pump, the table of ``core.transaction.states``, one
 record that says ``operator``. Who it was and why stands in the broker's output, since the record has no place for names.
@@ -16,8 +16,8 @@ from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.timers import BrokerTime
-from halfmq.core.commands import AskNow, ResolveTransaction, Wanted
-from halfmq.core.decision import Asked, Refused, Reply, Settled, Why
+from halfmq.core.commands import AskAside, AskNow, ResolveTransaction, Wanted
+from halfmq.core.decision import Asked, AskedAside, Refused, Reply, Settled, Why
 from halfmq.core.transaction.listing import UNKNOWN, groups_of, oldest_undecided, standing, undecided_among
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.transaction.story import story
@@ -51,7 +51,7 @@ from halfmq.wire.remoting.operators import (
     encode_pending,
     encode_story,
 )
-from halfmq.wire.remoting.producer_groups import EXT_CHECKS, EXT_CLIENT, HMQ_ASK
+from halfmq.wire.remoting.producer_groups import EXT_CHECKS, EXT_CLIENT, EXT_LEFT, HMQ_ASK, HMQ_ASK_ASIDE
 
 log = logging.getLogger("halfmq.operators")
 
@@ -74,6 +74,7 @@ class Operators:
             HMQ_RESOLVE: self.resolve,
             HMQ_UNDECIDED: self.undecided,
             HMQ_ASK: self.ask,
+            HMQ_ASK_ASIDE: self.ask_aside,
         }
 
     def transactions(self, connection: Connection, request: Request[Any]) -> None:
@@ -171,6 +172,29 @@ class Operators:
             self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, told)
         else:
             self._gateway.answer(connection, request, *refusal(reply))
+
+    def ask_aside(self, connection: Connection, request: Request[Any]) -> None:
+        """Checks now about what a policy set aside; who wants more asks again."""
+        group, wanted = request.ext.get(EXT_GROUP, ""), request.ext.get(EXT_MAX, str(LISTED_MAX))
+        if not group:
+            self._wrong(connection, request, f"{EXT_GROUP}: which producer group")
+        elif not (wanted.isascii() and wanted.isdigit() and 1 <= int(wanted) <= LISTED_MAX):
+            self._wrong(connection, request, f"{EXT_MAX} {wanted!r}: 1 to {LISTED_MAX}")
+        else:
+            self._pump.submit(AskAside(group, int(wanted)), self._asked_aside, (connection, request, group))
+
+    def _asked_aside(self, context: tuple[Connection, Request[Any], str], reply: Reply | Failed) -> None:
+        connection, request, group = context
+        if not isinstance(reply, AskedAside):
+            self._gateway.answer(connection, request, *refusal(reply))
+            return
+        if reply.tx_ids:
+            log.info(
+                "an operator from %s asks about %d transactions of group %s that were set aside; %d are left",
+                connection.peer, len(reply.tx_ids), group, reply.left,
+            )  # fmt: skip
+        ext = {EXT_GROUP: group, EXT_LEFT: reply.left}
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext, encode_ids(reply.tx_ids))
 
     def undecided(self, connection: Connection, request: Request[Any]) -> None:
         """Which of these are undecided. Their markers must stay; those of others may be forgotten."""

@@ -112,13 +112,29 @@ def show(
 
 @app.command()
 def check(
-    tx_id: _Id,
-    group: _Group = "",
+    tx_id: Annotated[
+        str, typer.Argument(metavar="[TX_ID]", help="Transaction id; of stock clients the UNIQ_KEY.")
+    ] = "",
+    group: Annotated[str, typer.Option(help="Producer group; for one transaction only when several have its id.")] = "",
+    set_aside: Annotated[
+        bool, typer.Option("--set-aside", help="Everything that a policy set aside in --group, the first at first.")
+    ] = False,
+    count: Annotated[int, typer.Option("--max", help="With --set-aside: at most so many; 0: all of them.")] = 0,
     wait: Annotated[float, typer.Option(help="Seconds to wait for what the producer says.")] = 10.0,
     url: _Url = _URL,
     timeout: _Timeout = _TIMEOUT_S,
 ) -> None:
-    """Ask the producer of one transaction now, also about one that was set aside. Never inside its immunity."""
+    """Ask the producer of one transaction now, also about one that was set aside, or about all that were: --set-aside.
+
+    Never inside the immunity. Exit status 6 when something that was asked about is still undecided.
+    """
+    if set_aside:
+        if not group or tx_id or count < 0:
+            _fail("--set-aside takes --group GROUP, no TX_ID, and --max of 0 or more", USAGE)
+        _check_set_aside(url, group, count, wait, timeout)
+        return
+    if not tx_id or count:
+        _fail("say which: TX_ID, or --group GROUP --set-aside [--max NUMBER]", USAGE)
     answer = _ask(url, groups.HMQ_ASK, {wire.EXT_GROUP: group, wire.EXT_ID: tx_id}, timeout)
     found = answer.ext.get(wire.EXT_GROUP, group)
     whom = answer.ext.get(groups.EXT_CLIENT) or "whoever fetches the checks of the group next"
@@ -133,6 +149,48 @@ def check(
     typer.echo("\n".join(sentences))
     if state == UNDECIDED:
         raise typer.Exit(STILL_UNDECIDED)
+
+
+def _check_set_aside(url: str, group: str, count: int, wait: float, timeout: float) -> None:
+    """Ask about everything that is set aside now, once; then wait for answers, and tell what came of it."""
+    asked: dict[str, None] = {}
+    wanted: int | None = None
+    moved = time.monotonic()
+    while True:
+        most = min(wire.LISTED_MAX, (wanted or count or wire.LISTED_MAX) - len(asked))
+        answer = _ask(url, groups.HMQ_ASK_ASIDE, {wire.EXT_GROUP: group, wire.EXT_MAX: str(most)}, timeout)
+        ids = wire.decode_ids(answer.body)
+        left = int(answer.ext.get(groups.EXT_LEFT, "0"))
+        if wanted is None:
+            wanted = min(count or len(ids) + left, len(ids) + left)
+            if not wanted:
+                typer.echo(f"nothing is set aside in group {group}", err=True)
+                return
+        before = len(asked)
+        asked.update(dict.fromkeys(ids))
+        if len(asked) > before:
+            moved = time.monotonic()
+            typer.echo(f"asked about {len(asked)} of {wanted}", err=True)
+        if len(asked) >= wanted or not left or time.monotonic() - moved >= wait:
+            break
+        if not ids:
+            time.sleep(_LOOK_S)
+    until = time.monotonic() + wait
+    while (open_ := _undecided_among(url, list(asked), timeout)) and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+    typer.echo(f"asked about {len(asked)}: {len(asked) - open_} settled, {open_} still undecided")
+    if len(asked) < wanted:
+        typer.echo(f"{wanted - len(asked)} not asked about: too many wait for answers; try again later", err=True)
+    if open_ or len(asked) < wanted:
+        raise typer.Exit(STILL_UNDECIDED)
+
+
+def _undecided_among(url: str, ids: list[str], timeout: float) -> int:
+    found = 0
+    for at in range(0, len(ids), wire.UNDECIDED_IDS_MAX):
+        body = wire.encode_ids(ids[at : at + wire.UNDECIDED_IDS_MAX])
+        found += len(wire.decode_ids(_ask(url, wire.HMQ_UNDECIDED, {}, timeout, body).body))
+    return found
 
 
 @app.command()
@@ -335,7 +393,10 @@ def _ask(url: str, code: int, ext: dict[str, str], timeout: float, body: bytes =
     except UsageError as error:
         _fail(str(error), USAGE)
     except OutcomeUnknown as error:
-        _fail(str(error), UNKNOWN_OUTCOME if code == wire.HMQ_RESOLVE or body else FAILED)
+        _fail(
+            str(error),
+            UNKNOWN_OUTCOME if code == wire.HMQ_RESOLVE or (code == groups.HMQ_PRODUCER and body) else FAILED,
+        )
     except HalfmqError as error:
         _fail(str(error), FAILED)
     if answer.code != ResponseCode.SUCCESS:

@@ -181,6 +181,13 @@ class AskNow(NamedTuple):
     settled: SettledRow | None = None
 
 
+class AskAside(NamedTuple):
+    """An operator wants what a policy set aside in this group to be asked about again: the next ``asked_max`` of it."""
+
+    group: str
+    asked_max: int
+
+
 class SetProducer(NamedTuple):
     """An administrator gives a producer group limits and a policy, or takes them away."""
 
@@ -206,5 +213,5 @@ class TrimLog(NamedTuple):
 
 Command = (
     SendMessage | SendBatch | EndTransaction | SendBack | SetTopic | DeleteTopic | SetGroup | EnsureGroup | EnsureTopic
-    | CommitOffset | CheckNotSent | ResolveTransaction | AskNow | SetProducer | Tick | CarryForward | TrimLog
+    | CommitOffset | CheckNotSent | ResolveTransaction | AskNow | AskAside | SetProducer | Tick | CarryForward | TrimLog
 )  # fmt: skip

@@ -8,7 +8,9 @@ effects until the log is durable up to its end.
 from collections.abc import Callable
 from typing import Any, Final
 
+from halfmq import limits
 from halfmq.core.commands import (
+    AskAside,
     AskNow,
     CarryForward,
     CheckNotSent,
@@ -38,16 +40,26 @@ from halfmq.core.queues.send import decide_send, decide_send_batch
 from halfmq.core.state import State, next_offset
 from halfmq.core.topics import decide_delete_topic, decide_ensure_topic, decide_set_topic
 from halfmq.core.transaction.admission import COMMIT_FRAME_BYTES, HALF_FRAME_BYTES
-from halfmq.core.transaction.check_schedule import decide_ask_now, decide_check_not_sent, next_check_ms, send_checks
+from halfmq.core.transaction.check_schedule import (
+    CHECKS_PER_TICK_MAX,
+    decide_ask_aside,
+    decide_ask_now,
+    decide_check_not_sent,
+    next_check_ms,
+    send_checks,
+    set_aside_in,
+)
 from halfmq.core.transaction.machine import decide_end, decide_resolve
 from halfmq.core.transaction.past_limit import next_look_ms
 from halfmq.core.transaction.policy import decide_set_producer, enforce
 from halfmq.core.transaction.retention import carry_bytes_bound, decide_carry_forward, decide_trim
 from halfmq.model.placement import segment_start
-from halfmq.model.records import TRIM_SIZE, Record, carried_delayed_size, released_size
+from halfmq.model.records import TRIM_SIZE, Record, carried_delayed_size, checked_size, released_size
 
 #: Room for what a message record holds beside topic, body and properties, with what the broker adds to these.
 _SEND_FRAME_BYTES: Final = 640
+#: The largest CHECKED record: both names as long as they may be.
+_CHECKED_BYTES_MAX: Final = checked_size("g" * limits.GROUP_CHARS_MAX, "t" * limits.TRANSACTION_ID_CHARS_MAX)
 #: Room for one topic or group record beside its name.
 _SETTINGS_BYTES: Final = 512
 
@@ -166,6 +178,12 @@ def _tick_bound(state: State, command: Tick) -> int:
     return bound
 
 
+def _ask_aside_bound(state: State, command: AskAside) -> int:
+    group = state.producer_groups.get(command.group)
+    asked = min(command.asked_max, CHECKS_PER_TICK_MAX, len(set_aside_in(group)) if group is not None else 0)
+    return asked * _CHECKED_BYTES_MAX
+
+
 def _trim_bound(state: State, command: TrimLog) -> int:
     return TRIM_SIZE
 
@@ -184,6 +202,7 @@ _DECIDE: Final[dict[type, Callable[[State, Any, int], Decision]]] = {
     CheckNotSent: decide_check_not_sent,
     ResolveTransaction: decide_resolve,
     AskNow: decide_ask_now,
+    AskAside: decide_ask_aside,
     SetProducer: decide_set_producer,
     Tick: _decide_tick,
     CarryForward: decide_carry_forward,
@@ -195,6 +214,7 @@ _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     SendBatch: _batch_bound,
     EndTransaction: _end_bound,
     ResolveTransaction: _resolve_bound,
+    AskAside: _ask_aside_bound,
     SendBack: _send_back_bound,
     Tick: _tick_bound,
     CarryForward: carry_bytes_bound,

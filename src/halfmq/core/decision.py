@@ -78,13 +78,20 @@ class Asked(NamedTuple):
     checks: int
 
 
+class AskedAside(NamedTuple):
+    """Checks of these transactions, which were set aside, go out; so many others of the group are set aside still."""
+
+    tx_ids: tuple[str, ...]
+    left: int
+
+
 class Done(NamedTuple):
     """Asked and done; nothing to tell. ``again``: more of the same is due, call again soon."""
 
     again: bool = False
 
 
-Reply = Sent | SentBatch | Settled | Refused | Noted | Asked | Done
+Reply = Sent | SentBatch | Settled | Refused | Noted | Asked | AskedAside | Done
 
 
 class WakeQueue(NamedTuple):

@@ -12,6 +12,7 @@ from tests.unit.broker.test_back_check import answered, next_check
 from typer.testing import CliRunner, Result
 
 from halfmq.cli import tx
+from halfmq.core.transaction.check_schedule import set_aside_in
 from halfmq.model.settings import BrokerSettings
 
 ONE = "AC10000100002A9F0000000000000001"
@@ -191,3 +192,81 @@ async def test_list_says_what_was_set_aside(tmp_path: Path) -> None:
         else:
             raise AssertionError(listed.stdout)
         assert "The policy of group P set it aside" in (await run(running, "show", ONE)).stdout
+
+
+async def set_aside(running: Running, client: RawClient, count: int) -> list[str]:
+    """So many transactions of group P that its policy has set aside; its producer never knew."""
+    await run(running, "limits", "P", "--check-limit", "1", "--past-limit", "set-aside", "--operator", "ada")
+    await client.heartbeat("me", producers=["P"])
+    ids = [f"AC10000100002A9F{number:016d}" for number in range(count)]
+    for unique in ids:
+        await client.half("orders", b"one", unique=unique)
+    group = running.state.producer_groups["P"]
+    while len(set_aside_in(group)) < count:
+        await asyncio.sleep(0.01)
+    while not client.pushes.empty():
+        client.pushes.get_nowait()
+    return ids
+
+
+async def test_all_that_was_set_aside_is_asked_about_in_steps_and_the_outcome_told(tmp_path: Path) -> None:
+    settings = BrokerSettings(
+        check_immunity_ms=50,
+        check_interval_ms=300,
+        check_interval_max_ms=300,
+        check_answer_ms=300,
+        checks_in_flight_max=4,
+    )
+    async with serving(tmp_path, settings=settings) as running:
+        client = await running.client()
+        ids = await set_aside(running, client, 10)
+
+        async def answer() -> None:
+            while True:
+                push = await next_check(client)
+                wanted = 8 if push.ext["msgId"] != ids[3] else 0
+                client.tell(37, answered(push, wanted))
+
+        task = asyncio.create_task(answer())
+        done = await run(running, "check", "--group", "P", "--set-aside", "--wait", "1.5")
+        assert "asked about 10: 9 settled, 1 still undecided" in done.stdout, done.output
+        assert done.exit_code == 6
+        assert "asked about 4 of 10" in done.output
+        assert "asked about 10 of 10" in done.output
+        while len(set_aside_in(running.state.producer_groups["P"])) < 1:
+            await asyncio.sleep(0.01)
+        one = await run(running, "check", "--group", "P", "--set-aside", "--max", "5", "--wait", "0.1")
+        assert "asked about 1: 0 settled, 1 still undecided" in one.stdout
+        ids[3] = ""
+        while not set_aside_in(running.state.producer_groups["P"]):
+            await asyncio.sleep(0.01)
+        last = await run(running, "check", "--group", "P", "--set-aside")
+        assert (last.exit_code, "asked about 1: 1 settled, 0 still undecided" in last.stdout) == (0, True), last.output
+        none = await run(running, "check", "--group", "P", "--set-aside")
+        assert (none.exit_code, "nothing is set aside in group P" in none.output) == (0, True)
+        task.cancel()
+
+
+async def test_a_bound_on_what_is_asked_about_is_kept_and_the_rest_stays_set_aside(tmp_path: Path) -> None:
+    settings = BrokerSettings(check_immunity_ms=50, check_interval_ms=300, check_answer_ms=300)
+    async with serving(tmp_path, settings=settings) as running:
+        client = await running.client()
+        await set_aside(running, client, 5)
+        few = await run(running, "check", "--group", "P", "--set-aside", "--max", "2", "--wait", "0.1")
+        assert (few.exit_code, "asked about 2: 0 settled, 2 still undecided" in few.stdout) == (6, True), few.output
+        assert len(set_aside_in(running.state.producer_groups["P"])) >= 3
+        await client.close()
+        while running.state.producer_groups["P"].members:
+            await asyncio.sleep(0.01)
+        nobody = await run(running, "check", "--group", "P", "--set-aside")
+        assert (nobody.exit_code, "no producer of group 'P' is connected" in nobody.output) == (4, True)
+
+
+async def test_what_check_is_about_must_be_said(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        for wrong in ((), (ONE, "--max", "3"), ("--set-aside",), (ONE, "--group", "P", "--set-aside"),
+                      ("--group", "P", "--set-aside", "--max", "-1")):  # fmt: skip
+            assert (await run(running, "check", *wrong)).exit_code == 2, wrong
+        client = await running.client()
+        for ext in ({}, {"group": "P", "max": "0"}, {"group": "P", "max": "many"}, {"group": "P", "max": "1001"}):
+            assert (await client.ask(29_010, ext)).code == 29

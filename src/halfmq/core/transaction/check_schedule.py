@@ -21,13 +21,14 @@ Due times are durable (a Checked record is logged with each check sent); who wai
 """
 
 from heapq import heappop
+from itertools import islice
 from typing import Final
 from zlib import crc32
 
 from halfmq import limits
-from halfmq.core.commands import AskNow, CheckNotSent
-from halfmq.core.decision import DONE, NOTHING, Asked, Decision, Done, Effect, Refused, SendCheck, Why
-from halfmq.core.state import ProducerGroup, State, Undecided, next_offset
+from halfmq.core.commands import AskAside, AskNow, CheckNotSent
+from halfmq.core.decision import DONE, NOTHING, Asked, AskedAside, Decision, Done, Effect, Refused, SendCheck, Why
+from halfmq.core.state import CHECK_BUCKET_MS, ProducerGroup, State, Undecided, next_offset
 from halfmq.core.transaction.past_limit import is_at_limit, sort_due
 from halfmq.core.transaction.states import standing_state
 from halfmq.model.records import SET_ASIDE_MS, Checked, Record, checked_size
@@ -36,6 +37,8 @@ from halfmq.model.settings import BrokerSettings
 #: Checks that one tick sends, and entries that it looks at, at most; the rest follow in the next one.
 CHECKS_PER_TICK_MAX: Final = 256
 LOOKED_AT_PER_TICK_MAX: Final = 4_096
+#: Where ``ProducerGroup.due`` has what was set aside, for whatever reason.
+_ASIDE_BUCKET: Final = SET_ASIDE_MS + CHECK_BUCKET_MS
 
 
 def backoff_ms(settings: BrokerSettings, tx_id: str, checks: int) -> int:
@@ -271,6 +274,49 @@ def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
     record, effect = _ask(state, group, known, 1 if set_aside else known.checks + 1, connection, offset, now_ms)
     group.parked.pop(connection, None)
     return Decision((record,), Asked(name, record.checks), (effect,))
+
+
+def decide_ask_aside(state: State, command: AskAside, now_ms: int) -> Decision:
+    """Ask about what was set aside in a group, what was set aside first at first; each counts from one again.
+
+    As many as may be in flight, and 256 at most: the caller comes again for the rest, when answers have made room. Each
+    stays as it is until its check goes out, so that no policy acts on it in between. What finds no answer is set aside
+    again, behind the others.
+
+    Replies:
+        AskedAside: which, possibly none for want of room. Refused NOT_NOW: nobody can be asked.
+    """
+    group = state.producer_groups.get(command.group)
+    aside = set_aside_in(group) if group is not None else {}
+    if group is None or not aside:
+        return Decision(NOTHING, AskedAside((), 0))
+    if not (group.members or group.pollers):
+        return Decision(NOTHING, Refused(Why.NOT_NOW, f"cannot ask: no producer of group {group.name!r} is connected"))
+    expire_in_flight(group, now_ms)
+    room = min(command.asked_max, CHECKS_PER_TICK_MAX, state.settings.checks_in_flight_max - len(group.in_flight))
+    offset = next_offset(state)
+    records: list[Record] = []
+    effects: list[Effect] = []
+    served: dict[int, None] = {}
+    for tx_id in islice(aside, max(0, room)):
+        if not (group.members or group.parked):
+            break  # fetchers that come again in a moment
+        connection = _member_in_turn(group)
+        if connection not in group.members:
+            served[connection] = None
+        record, effect = _ask(state, group, group.undecided[tx_id], 1, connection, offset, now_ms)
+        records.append(record)
+        effects.append(effect)
+        offset += record.size
+    for connection in served:
+        group.parked.pop(connection, None)  # it gets its answer, however little that is
+    asked = tuple([effect.tx_id for effect in effects if isinstance(effect, SendCheck)])
+    return Decision(tuple(records), AskedAside(asked, len(aside) - len(asked)), tuple(effects))
+
+
+def set_aside_in(group: ProducerGroup) -> dict[str, None]:
+    """Ids of what was set aside in the group, in that order."""
+    return group.due.get(_ASIDE_BUCKET, {})
 
 
 def _why_not_now(group: ProducerGroup, known: Undecided, now_ms: int) -> str:

@@ -7,7 +7,8 @@ prepared, so the oldest ones are found without looking at the rest.
 from collections.abc import Iterable
 from itertools import islice
 
-from halfmq.core.state import CHECK_BUCKET_MS, ProducerGroup, State, Undecided
+from halfmq.core.state import ProducerGroup, State, Undecided
+from halfmq.core.transaction.check_schedule import set_aside_in
 from halfmq.core.transaction.states import standing_state
 from halfmq.model.pending import GroupStats, PendingTransaction
 from halfmq.model.records import SET_ASIDE_MS, AsideBecause
@@ -17,8 +18,6 @@ from halfmq.model.settings import PastLimit
 UNDECIDED = "UNDECIDED"
 UNKNOWN = "UNKNOWN"
 _BECAUSE = {AsideBecause.CHECKS: "checks", AsideBecause.AGE: "age"}
-#: Where ``ProducerGroup.due`` has what was set aside, for whatever reason.
-_ASIDE_BUCKET = SET_ASIDE_MS + CHECK_BUCKET_MS
 #: Recent verdicts that a count looks at: a millisecond's worth.
 _VERDICTS_LOOKED_AT_MAX = 20_000
 
@@ -114,7 +113,7 @@ def _stats(
         message_bytes=group.bytes,
         message_bytes_max=group.undecided_bytes_max,
         oldest_ms=max(0, now_ms - oldest.prepared_at_ms) if oldest is not None else 0,
-        set_aside=len(group.due.get(_ASIDE_BUCKET, ())),
+        set_aside=len(set_aside_in(group)),
         in_flight=len(group.in_flight),
         producers=len(group.members) + len(group.pollers),
         committed=committed,
