@@ -486,6 +486,8 @@ def test_a_record_about_a_transaction_that_redo_does_not_know_is_nothing() -> No
         (ProducerSettings("PG", set_by="x" * limits.GROUP_CHARS_MAX), ""),
         (ProducerSettings("PG", set_by="x" * (limits.GROUP_CHARS_MAX + 1)),
          "who sets it has 121 characters, 120 are allowed"),
+        (ProducerSettings("a b"),
+         "producer group 'a b' is not a valid name (1 to 120 characters, letters, digits and %|_- only)"),
     ],
 )  # fmt: skip
 def test_what_may_be_set_ends_exactly_there(settings: ProducerSettings, says: str) -> None:
