@@ -253,13 +253,14 @@ def _policy(check_limit: int, past_limit: str, skip_age_ms: int) -> str:
 def limits_(
     group: Annotated[str, typer.Argument(metavar="GROUP", help="Producer group.")],
     check_limit: Annotated[
-        int | None, typer.Option(help="Checks before --past-limit takes effect; 0: none, it waits for ever.")
+        int | None,
+        typer.Option(help="Checks before --past-limit takes effect, up to 1,000,000; 0: none, it waits for ever."),
     ] = None,
     past_limit: Annotated[
         str | None, typer.Option(metavar="rollback|set-aside|wait", help="What becomes of it then.")
     ] = None,
     skip_age: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="Set aside what is older, such as 72h; 0s: never.")
+        str | None, typer.Option(metavar="SPAN", help="Set aside what is older, such as 72h, 60s at least; 0s: never.")
     ] = None,
     undecided_max: Annotated[
         int | None, typer.Option(help="Undecided transactions; 0: none at all, -1: as the broker's.")

@@ -524,17 +524,29 @@ class AsyncClient:
         programs that answer checks by themselves: a client made with ``fetches_checks=True`` and without check functions.
         One that has some fetches by itself and calls them.
 
+        ``count``: how many at once, 1 to 256; a program that takes more than it answers in time only lets leases end.
+        ``wait``: seconds, up to 25.
+
         Raises:
-            ConnectError: no broker answers. UnsupportedCombination: Apache RocketMQ hands out no checks.
+            UsageError: more than these. ConnectError: no broker answers. UnsupportedCombination: Apache RocketMQ hands out
+                no checks.
         """
         from halfmq.client.feedback import fetch_any
 
         plumbing = self._open()
         if not self.group:
             raise UsageError("checks are for a group", hint='AsyncClient(url, group="orders")')
-        checked_count(count, "count", 1)
-        checked_seconds(wait, "wait", zero=True)
-        return await fetch_any(plumbing, self.group, checks_max=min(count, limits.FEEDBACK_CHECKS_MAX), wait_s=wait)
+        if checked_count(count, "count", 1) > limits.FEEDBACK_CHECKS_MAX:
+            raise UsageError(
+                f"count={count}: a broker hands out {limits.FEEDBACK_CHECKS_MAX} checks at once at most",
+                hint="answer those, then fetch again",
+            )
+        if checked_seconds(wait, "wait", zero=True) > limits.FEEDBACK_WAIT_MAX_MS / 1_000:
+            raise UsageError(
+                f"wait={wait}: a broker lets wait {limits.FEEDBACK_WAIT_MAX_MS // 1_000} s at most",
+                hint="fetch again when the list is empty",
+            )
+        return await fetch_any(plumbing, self.group, checks_max=count, wait_s=wait)
 
     async def answer_check(self, check: "FetchedCheck", outcome: Outcome) -> TransactionReceipt:
         """Say what is true of a fetched transaction. UNKNOWN gives it back, to be asked about again later.
@@ -542,6 +554,7 @@ class AsyncClient:
         Raises:
             TransactionRefused: the opposite verdict stands. TransactionIncomplete: COMMIT while halves are missing.
             ConnectError: its connection is gone; fetch it again. TransactionUnknown: no answer; it may have counted.
+            RequestFailed: the broker does not know it; forget the check, it is not asked about any more.
         """
         from halfmq.client.feedback import FetchedCheck
         from halfmq.client.transaction_block import checked_outcome

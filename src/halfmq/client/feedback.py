@@ -45,6 +45,10 @@ _PAUSE_MIN_S: Final = 0.1
 _PAUSE_MAX_S: Final = 2.0
 #: How often it is looked for brokers that are new, seconds.
 _LOOK_S: Final = 5.0
+#: The broker does not know what it once asked about: its verdict is past retention, or the store was lost.
+_FORGET_IT: Final = (
+    "nothing was changed: forget this check, and fetch anew; `halfmq tx show` tells what the broker knows of it"
+)
 _VERDICT_OF: Final[dict[Outcome, Verdict]] = {Outcome.COMMIT: COMMITTED, Outcome.ROLLBACK: ROLLED_BACK}
 
 
@@ -93,7 +97,7 @@ class FetchedCheck:
                 hint="nothing to do: it is handed out again if the broker did not hear it",
             ) from error
         if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer.code, answer.remark or "", what, answer.ext.get(EXT_VERDICT, ""))
+            raise refusal(answer.code, answer.remark or "", what, answer.ext.get(EXT_VERDICT, ""), hint=_FORGET_IT)
         ids = (self.transaction.message.message_id,) if self.transaction.message is not None else ()
         if outcome is Outcome.UNKNOWN:
             return TransactionReceipt(self.transaction.id, UNDECIDED, ids)

@@ -19,11 +19,11 @@ _HINTS = {
 }
 
 
-def refusal(code: int, remark: str, what: str, standing: str = "") -> RequestFailed:
+def refusal(code: int, remark: str, what: str, standing: str = "", *, hint: str = "") -> RequestFailed:
     """The error for answer ``code``. ``what``: what was asked, for the reader of the message.
 
     ``standing``: the verdict that counts, when the broker names it with ILLEGAL_OPERATION. Without it there is none: the
-    transaction is incomplete and stays undecided.
+    transaction is incomplete and stays undecided. ``hint``: what to do, where the code alone does not say.
     """
     text = f"{what}: {remark or 'no reason given'} (code {code})"
     match code:
@@ -40,7 +40,7 @@ def refusal(code: int, remark: str, what: str, standing: str = "") -> RequestFai
         case ResponseCode.ILLEGAL_OPERATION:
             return TransactionIncomplete(text, hint="send the missing messages under the same id, or roll back")
         case _:
-            return RequestFailed(text, response_code=code, hint=_HINTS.get(code, ""))  # type: ignore[call-overload]
+            return RequestFailed(text, response_code=code, hint=_HINTS.get(code, hint))  # type: ignore[call-overload]
 
 
 def refuse(code: int, remark: str, what: str, standing: str = "") -> NoReturn:

@@ -14,6 +14,7 @@ from halfmq import AsyncClient, Client, FetchedCheck, Outcome, Transaction, Tran
 from halfmq.errors import (
     ConnectError,
     InvalidName,
+    RequestFailed,
     TransactionRefused,
     TransactionUnknown,
     UnsupportedCombination,
@@ -260,6 +261,12 @@ def test_an_answer_says_what_became_of_it() -> None:
                 await mq.answer_check(check, "COMMIT")  # type: ignore[arg-type]
             with pytest.raises(UsageError):
                 await mq.answer_check("T-1", Outcome.COMMIT)  # type: ignore[arg-type]
+            broker.on[RequestCode.END_TRANSACTION] = lambda peer, request: encode_response(
+                request, 1, "never prepared here"
+            )
+            with pytest.raises(RequestFailed, match="never prepared here") as failed:
+                await mq.answer_check(check, Outcome.COMMIT)
+            assert "forget this check, and fetch anew" in failed.value.hint
             broker.on[RequestCode.END_TRANSACTION] = lambda peer, request: None
             with pytest.raises(TransactionUnknown):
                 await mq.answer_check(check, Outcome.COMMIT)
@@ -283,6 +290,10 @@ def test_without_a_group_or_a_broker_it_says_so() -> None:
         async with client_of(broker.network()) as mq:
             with pytest.raises(UsageError):
                 await mq.fetch_checks(count=0)
+            with pytest.raises(UsageError, match="256 checks at once"):
+                await mq.fetch_checks(count=257)
+            with pytest.raises(UsageError, match="25 s at most"):
+                await mq.fetch_checks(wait=25.1)
             with pytest.raises(ConnectError):
                 await mq.fetch_checks()
 

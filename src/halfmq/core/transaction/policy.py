@@ -120,13 +120,13 @@ def _refusal(settings: ProducerSettings) -> str:
     if bool(settings.check_limit) != (settings.past_limit is not PastLimit.WAIT):
         return "a check limit and what happens then (rollback or set-aside) are given together, or neither"
     if settings.skip_age_ms and not limits.SKIP_AGE_MIN_MS <= settings.skip_age_ms <= _NUMBER_MAX:
-        return f"a skip age of {settings.skip_age_ms} ms: 0 (never), or at least {limits.SKIP_AGE_MIN_MS} ms"
+        return f"a skip age of {settings.skip_age_ms} ms: 0 (never), or {limits.SKIP_AGE_MIN_MS} to {_NUMBER_MAX} ms"
     for what, value in (
         ("undecided transactions", settings.undecided_max),
         ("bytes of undecided messages", settings.undecided_bytes_max),
     ):
         if not -1 <= value <= _NUMBER_MAX:
-            return f"{value} {what}: 0 (none may be prepared) or more, or -1 (as the broker's)"
+            return f"{value} {what}: 0 (none may be prepared) to {_NUMBER_MAX}, or -1 (as the broker's)"
     if len(settings.set_by) > limits.GROUP_CHARS_MAX:
         return f"who sets it has {len(settings.set_by)} characters, {limits.GROUP_CHARS_MAX} are allowed"
     return ""

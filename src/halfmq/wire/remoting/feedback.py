@@ -1,6 +1,7 @@
 """Fetching checks with a long poll, where a push cannot reach: FMQ's Feedback (source, 3.3.5).
 
     HMQ_FEEDBACK  29009  ext ``group``, ``clientId``, ``waitMs``, ``max``
+        as far as it goes: ``waitMs`` counts as 100 to 25,000, ``max`` as 256 at most
         answer  code 0; body: the half messages of the transactions to be asked about, one after another, as in the pushed
                 check (39), possibly none. Each stands under its first offsets, with TRANSACTION_CHECK_TIMES
 
