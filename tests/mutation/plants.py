@@ -219,9 +219,9 @@ PLANTS: Final = (
         "name-not-synced",
         5,
         "the name of a new segment is not made durable",
-        "store/commit_log.py",
-        "                segment.sync_name(self._disk)\n",
-        "                segment.file.sync()\n                segment.name_synced = True\n",
+        "store/segment.py",
+        "        self.file.sync()\n        disk.sync_directory(self.path.parent)\n",
+        "        self.file.sync()\n",
     ),
     Plant(
         "failed-sync-forgiven",

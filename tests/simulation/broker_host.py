@@ -145,6 +145,8 @@ class BrokerHost:
         self.on_recovered: Callable[[str], None] = lambda letter: None
         #: What the disk raises when an operation was cut means: the power is gone, or only the process.
         self._cut_is_power = True
+        #: Since the last start that served.
+        self._power_was_lost = False
         self._scheduler = scheduler
         self._network = network
         self._chronicle = chronicle
@@ -193,7 +195,7 @@ class BrokerHost:
             self._chronicle.note(
                 Started(
                     t_us=self._scheduler.now_us, by=process.name, whom=process.name, epoch=store.epoch,
-                    log_start=state.log_start,
+                    log_start=state.log_start, **self._what_is_left(store),
                 )
             )  # fmt: skip
             self.on_started(self.broker)
@@ -207,6 +209,11 @@ class BrokerHost:
                 self.on_damage(error)
             elif not isinstance(error, OSError) and type(error).__module__ != "halfmq.errors":
                 self._on_raised(process, error)
+
+    def _what_is_left(self, store: Any) -> dict[str, Any]:
+        """Of a start after a power loss: what the history checker may not hold against it."""
+        was_lost, self._power_was_lost = self._power_was_lost, False
+        return {"durability": self.swarm.durability, "log_end": store.recovery.end} if was_lost else {}
 
     def _turned(self) -> None:
         if self.serves:
@@ -254,6 +261,7 @@ class BrokerHost:
         self._again()
 
     def power_fails(self) -> None:
+        self._power_was_lost = True
         self.on_power_lost()
         process = self.process
         if process is not None:

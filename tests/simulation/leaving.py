@@ -77,6 +77,7 @@ class Leaving:
         disk: FaultyDisk,
         counts: Counter[str],
         checks: CheckTimes,
+        serves: Callable[[], bool],
         on_violation: Callable[[Violation], None],
     ) -> None:
         self.checks = checks
@@ -88,6 +89,7 @@ class Leaving:
         #: (end, broker time) of the batches that were seen.
         self._written: list[tuple[int, int]] = []
         self._counts = counts
+        self._serves = serves
         self._on_violation = on_violation
         self._state: Any = None
         #: Of this life: (new start of the log, end of the turn that says so).
@@ -196,7 +198,7 @@ class Leaving:
     def _before(self, operation: Operation) -> None:
         """A segment goes only when it is durable that the log starts behind it. What a start removes was so before."""
         path = operation.path
-        if operation.kind != "remove" or path.parent != LOG or path.suffix != ".seg" or self._state is None:
+        if operation.kind != "remove" or path.parent != LOG or path.suffix != ".seg" or not self._serves():
             return
         stop = int(path.name[:20]) + self._segment_bytes
         if stop > self._state.log_end:
@@ -210,7 +212,3 @@ class Leaving:
                 f"that is durable at {end}, the disk keeps {kept}" if end < _FAR else "the log does not start behind it"
             )
             self._on_violation(Violation(f"Retention: {path.name} goes, and {said}"))
-
-    def stopped(self) -> None:
-        """The life has ended: what a start removes is its own affair."""
-        self._state = None

@@ -20,6 +20,7 @@ from halfmq.testing.history import check_events
 from halfmq.testing.history.events import AnyEvent, Fault, Settled
 from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
 from tests.simulation import absence, breakages, closing, logged_bugs, lookups
+from tests.simulation.behind_the_end import look_behind_queues
 from tests.simulation.broker_host import BrokerHost
 from tests.simulation.check_looks import CheckLooks
 from tests.simulation.check_times import CheckTimes
@@ -75,7 +76,9 @@ class Run:
         self.around = Surroundings(swarm, self.scheduler, self.network, self.chronicle, self._raised)
         self.host = BrokerHost(swarm, self.scheduler, self.network, self.chronicle, self._raised)
         self.check_times = CheckTimes(self.host.config.settings, self.counts)
-        self.leaving = Leaving(swarm, self.host.disk, self.counts, self.check_times, self._violated)
+        self.leaving = Leaving(
+            swarm, self.host.disk, self.counts, self.check_times, lambda: self.host.serves, self._violated
+        )
         self.delays = Delays(self.counts)
         self.consuming = Consuming(self.counts, swarm.topics)
         self.chronicle.listeners.append(self.consuming.hear)
@@ -153,6 +156,7 @@ class Run:
             self.check_times.forget()
             self.consuming.forgetful = True
         self.leaving.started(broker)
+        look_behind_queues(self.host.broker._store, self.counts)  # type: ignore[union-attr]
         self._look_at_state()
 
     def _broker_turned(self) -> None:
@@ -318,9 +322,7 @@ class Run:
             self.pass_time(self.scheduler.now_us // 1_000 + _STEP_MS // 5)
 
     def _check_history(self) -> None:
-        """What users get to check theirs with reads it too; but not where answers stopped meaning anything on the way."""
-        if self.counts["look forgotten"]:
-            return
+        """What users get to check theirs with reads it too."""
         report = check_events(self.chronicle.events)
         for looked in report.looked:
             self.counts[f"checker {looked.promise} {looked.kind}: {looked.what}"] += looked.looked

@@ -4,7 +4,7 @@ What it says of other people's transactions is not recorded as said: if the brok
 
     a verdict under wrong offsets     must be refused, and change nothing
     COMMIT before the last half       must be refused; the producers of its group are asked in the end, and roll back
-    a delayed message that outlives a few segments
+    a delayed message that outlives its segment: retention keeps what is younger than the window of messages sent again
 """
 
 import asyncio
@@ -103,5 +103,5 @@ class Stranger(Machine):
             LineLost: no answer.
         """
         await self._send(
-            line, {"UNIQ_KEY": self._unique(), "TIMER_DELAY_MS": str(self.dice.choice((3_000, 8_000)))}, 500
+            line, {"UNIQ_KEY": self._unique(), "TIMER_DELAY_MS": str(self.dice.choice((3_000, 30_000, 45_000)))}, 500
         )

@@ -233,4 +233,9 @@ class HistoryCheck:
         if not facts.broker_starts:
             yield "no broker was restarted (started)"
         if facts.forgets:
-            yield "durability memory, and the power failed: answers promise nothing, so nothing is called forgotten"
+            yield (
+                "durability memory, the power failed, and no start says where the log ended (log_end): answers promise "
+                "nothing, so nothing is called forgotten"
+            )
+        elif facts.losses:
+            yield f"durability memory: {len(facts.losses)} power losses took back what was answered behind the log's end"

@@ -216,6 +216,10 @@ class Started(Event, tag="started", frozen=True, kw_only=True):
     whom: str
     epoch: int = 0
     log_start: int = 0
+    #: After a power loss: what the level promises, and where the log ended that this start found; -1: not said. At the
+    #: level ``memory`` nothing is held against it that was answered before, at or behind that place.
+    durability: Literal["", "memory", "fsync"] = ""
+    log_end: int = -1
 
 
 class Settled(Event, tag="settled", frozen=True, kw_only=True):

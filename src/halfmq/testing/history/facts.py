@@ -45,6 +45,12 @@ class Facts:
         self._reads_by_topic: dict[str, dict[int, list[tuple[int, Read]]]] = {}
         self._restarts: list[int] = []
         self.broker_starts = 0
+        #: (when a broker came back, the end of the log that a power loss had legally left).
+        self.losses: list[tuple[int, int]] = []
+        #: When it came back from the last of these; -1: there was none.
+        self.lost_us = -1
+        #: Numbers of the readers that read queues to their ends.
+        self.whole_readers: set[int] = set()
         #: Of the last Settled; -1: there was none.
         self.settled_us = -1
         self.unresolved_groups: frozenset[str] = frozenset()
@@ -85,12 +91,16 @@ class Facts:
     def queue_read(self, read: QueueRead, place: int) -> None:
         since_us = read.t_us if read.since_us < 0 else read.since_us
         entry = Read(self.reader_number(read.reader), read.first, read.end, since_us, place)
+        self.whole_readers.add(entry.reader)
         self.reads[self.queue_number(read.topic, read.queue)].append(entry)
 
     def started(self, started: Started) -> None:
         if started.epoch or started.whom.startswith("broker"):
             self._restarts.append(started.t_us)
             self.broker_starts += 1
+        if started.log_end >= 0 and started.durability == "memory":
+            self.losses.append((started.t_us, started.log_end))
+            self.lost_us = max(self.lost_us, started.t_us)
 
     def settled(self, settled: Settled) -> None:
         if settled.t_us >= self.settled_us:
@@ -119,8 +129,12 @@ class Facts:
 
     @property
     def forgets(self) -> bool:
-        """Answers promise nothing here: the power failed, and durability is ``memory``."""
-        return self._in_memory and self.faults["power"] > 0
+        """Answers promise nothing here: the power failed, durability is ``memory``, and nobody said what was left."""
+        return self._in_memory and self.faults["power"] > 0 and not self.losses
+
+    def took(self, asked_us: int, place: int) -> bool:
+        """Whether a power loss may have taken what was answered to a request of then. ``place`` -1: the answer named none."""
+        return any(asked_us <= us and (place < 0 or place >= end) for us, end in self.losses)
 
     def log_must_have(self, offset: int) -> bool:
         """Whether a record that was acknowledged at this log offset must be in the log as it was read."""

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any, Final
 
+from halfmq.testing.history import taken_back
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts
 from halfmq.testing.history.order import Places
 from halfmq.testing.history.report import (
@@ -86,7 +87,10 @@ class Messages:
 
     def partition(self, rows: Iterable[Row]) -> None:
         usual = self._usual
+        losses = self._facts.losses
         for message, group in grouped(rows).items():
+            if losses:
+                group = taken_back.of_message(self._facts, group)  # noqa: PLW2901 - what is left of it
             if not usual(message, group):
                 self._message(message, group)
 
@@ -125,7 +129,7 @@ class Messages:
             log_offsets: tuple[int, ...] = ()
             log_place = 0
         else:
-            if crc and log[7] and (log[7] ^ crc) & _CRC_MASK:
+            if (crc and log[7] and (log[7] ^ crc) & _CRC_MASK) or log[3] == LOG_MESSAGE:
                 return False
             log_offsets = (log[4],)
             log_place = log[2]
@@ -190,6 +194,9 @@ class Messages:
                     )
             self._same_body(key, message, asks, seens, logs)
             several = self._one_place(key, message, asks, seens, logs)
+        if logs:  # what lies in a retry or dead-letter queue is not the message itself
+            not_judged = self._facts.not_judged
+            logs = [row for row in logs if row[3] != LOG_MESSAGE or row[5] not in not_judged]
         if tx:
             self._sum_up(key, message, asks, first, listed, seen, logs, several=several)
         elif first is not None:

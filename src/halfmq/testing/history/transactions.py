@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+from halfmq.testing.history import taken_back
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts, Read
 from halfmq.testing.history.messages import grouped
 from halfmq.testing.history.order import Places
@@ -94,7 +95,10 @@ class Transactions:
 
     def partition(self, rows: Iterable[Row]) -> None:
         usual = self._usual
+        losses = self._facts.losses
         for key, group in grouped(rows).items():
+            if losses:
+                group = taken_back.of_transaction(self._facts, group)  # noqa: PLW2901 - what is left of it
             if not usual(key, group):
                 self._transaction(self._story(key, group))
 
@@ -517,6 +521,8 @@ class Transactions:
         logged = next((one for one in story.messages if one[_LOG_OFFSETS]), None)
         if row[_ASKED_US] > settled_us or (logged is None and story.checked_us < 0 and not story.told):
             return False
+        if any(one[_ASKED_US] <= facts.lost_us and not one[_LOG_OFFSETS] for one in story.messages):
+            return False  # a power loss may have taken that one, and without it nothing can be decided
         self._looks[AT_PROGRESS] += 1
         if story.told or story.records or story.seen:
             return False

@@ -1,0 +1,143 @@
+"""A power loss at the level ``memory``: what it may take is not held against anybody, and everything else is."""
+
+import pytest
+from tests.support.tales import R, Tale
+
+from halfmq.testing.history.events import Fault, Started
+from halfmq.testing.history.report import CHANGED, DUPLICATE, LOST, NOT_DURABLE, STUCK
+
+
+def power(tale: Tale, log_end: int, durability: str = "memory") -> None:
+    tale.add(Fault, what="power", whom="broker")
+    tale.add(Started, whom="broker", epoch=2, durability=durability, log_end=log_end)
+
+
+def tale_of(durability: str = "memory") -> Tale:
+    return Tale(durability=durability)
+
+
+@pytest.mark.parametrize(("log_end", "found"), [(64, {}), (128, {NOT_DURABLE: 1})])
+def test_a_plain_message_may_be_gone_only_if_it_stood_behind_the_end(log_end: int, found: dict[str, int]) -> None:
+    tale = tale_of()
+    tale.plain(queue=0, queue_offset=0, offset=64)
+    power(tale, log_end)
+    tale.log("other", 0)
+    tale.settled()
+    tale.read(0)
+    assert tale.found() == found
+
+
+def test_what_was_answered_behind_the_end_may_not_be_gone_at_the_level_fsync() -> None:
+    tale = tale_of("fsync")
+    tale.plain(queue=0, queue_offset=0, offset=64)
+    power(tale, 64, "fsync")
+    tale.log("other", 0)
+    tale.settled()
+    tale.read(0)
+    assert tale.found() == {NOT_DURABLE: 1}
+
+
+def test_what_was_asked_after_the_loss_may_not_be_gone() -> None:
+    tale = tale_of()
+    power(tale, 64)
+    tale.plain(queue=0, queue_offset=0, offset=64)
+    tale.log("other", 0)
+    tale.settled()
+    tale.read(0)
+    assert tale.found() == {NOT_DURABLE: 1}
+
+
+@pytest.mark.parametrize(("log_end", "found"), [(128, {}), (192, {CHANGED: 1})])
+def test_a_verdict_may_be_another_one_only_if_the_first_stood_behind_the_end(
+    log_end: int, found: dict[str, int]
+) -> None:
+    tale = tale_of()
+    tale.half(offset=64)
+    tale.end(position=128)
+    power(tale, log_end)
+    tale.end(verdict=R, by="operator", position=256)
+    tale.log("half", 64, tx="T", message="T")
+    tale.log("rollback", 256, tx="T", decided_by="operator")
+    assert tale.found() == found
+
+
+@pytest.mark.parametrize(("log_end", "found"), [(64, {}), (128, {NOT_DURABLE: 1})])
+def test_a_place_may_be_given_again_and_is_given_once_afterwards(log_end: int, found: dict[str, int]) -> None:
+    tale = tale_of()
+    tale.plain("P", queue=0, queue_offset=0, offset=64)
+    tale.seen("P")
+    power(tale, log_end)
+    tale.plain("P", queue=0, queue_offset=3, offset=256)
+    tale.seen("P", at=3)
+    tale.settled()
+    tale.read(4, first=3)
+    assert tale.found() == found
+
+
+def test_two_places_after_the_loss_are_two() -> None:
+    tale = tale_of()
+    power(tale, 64)
+    tale.plain("P", queue=0, queue_offset=0, offset=64)
+    tale.seen("P")
+    tale.seen("P", at=5)
+    assert DUPLICATE in tale.found()
+
+
+@pytest.mark.parametrize(("log_end", "found"), [(128, {}), (192, {LOST: 1})])
+def test_a_message_that_was_committed_below_the_end_is_missed(log_end: int, found: dict[str, int]) -> None:
+    """Without the log: the reader alone says that it is gone. Nobody could settle it again, so nobody is asked to."""
+    tale = tale_of()
+    tale.half(offset=64)
+    tale.end(position=128)
+    power(tale, log_end)
+    tale.settled("g")
+    tale.read(0)
+    kinds = {LOST: sum(tale.found().values())} if tale.found() else {}
+    assert kinds == found
+
+
+def test_half_of_a_transaction_that_is_left_may_wait_for_ever_and_a_whole_one_may_not() -> None:
+    for second, found in ((192, {}), (96, {STUCK: 1})):
+        tale = tale_of()
+        tale.half(message="A", offset=64)
+        tale.half(message="B", index=1, offset=second)
+        tale.check()
+        power(tale, 128)
+        tale.log("half", 64, tx="T", message="A")
+        if second < 128:
+            tale.log("half", second, tx="T", message="B", index=1)
+        tale.settled()
+        assert tale.found() == found
+
+
+def test_a_check_from_before_the_loss_says_nothing_of_what_is_gone() -> None:
+    tale = tale_of()
+    tale.half(offset=64)
+    tale.check()
+    power(tale, 64)
+    tale.log("other", 0)
+    tale.settled()
+    assert tale.found() == {}
+
+
+def test_a_power_loss_without_a_word_about_what_is_left_promises_nothing() -> None:
+    tale = tale_of()
+    tale.plain(queue=0, queue_offset=0, offset=64)
+    tale.add(Fault, what="power", whom="broker")
+    tale.add(Started, whom="broker", epoch=2)
+    tale.log("other", 0)
+    assert tale.found() == {}
+    assert "log_end" in tale.report().notes[-1]
+
+
+def test_a_copy_in_a_retry_queue_is_not_where_the_message_is() -> None:
+    """The message itself was trimmed; what a consumer handed back is still there."""
+    tale = Tale()
+    tale.plain(queue=0, queue_offset=0, offset=64)
+    tale.half(offset=96)
+    tale.end(position=128)
+    tale.log("message", 512, message="P", topic="%RETRY%readers", queue_offset=0)
+    tale.log("message", 640, message="T", topic="%RETRY%readers", queue_offset=1)
+    tale.log("trim", 704, log_start=512)
+    tale.settled()
+    assert tale.found() == {}
