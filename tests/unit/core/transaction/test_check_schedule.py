@@ -9,7 +9,8 @@ from halfmq.core.commands import AskNow, CheckNotSent, Tick, Wanted
 from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Asked, Done, Refused, SendCheck, Settled, Why
 from halfmq.core.session import ConnectionClosed
-from halfmq.core.transaction.check_schedule import backoff_ms, due_sooner, next_check_ms
+from halfmq.core.transaction import check_schedule
+from halfmq.core.transaction.check_schedule import backoff_ms, due_sooner, next_check_ms, send_checks
 from halfmq.core.transaction.invariants import check
 from halfmq.model.records import Checked
 from halfmq.model.settings import BrokerSettings
@@ -544,3 +545,25 @@ def test_what_was_settled_before_its_turn_does_not_hold_up_the_next_one() -> Non
     log.do(end("T0", replies[0]))
     log.session(producer(1, log.now_ms))
     assert [one.tx_id for one in log.decide(Tick()).effects if isinstance(one, SendCheck)] == ["T1"]
+
+
+def test_one_tick_sends_exactly_as_many_checks_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_schedule, "CHECKS_PER_TICK_MAX", 2)
+    log = with_producer()
+    for number in range(5):
+        log.do(half(f"T{number}"))
+    log.later(6_100)
+    sent = [send_checks(log.state, log.state.log_end + 64, 1 << 20, log.now_ms) for _ in range(3)]
+    assert [(len(effects), more) for _, effects, more in sent] == [(2, True), (2, True), (1, False)]
+
+
+def test_one_tick_looks_at_exactly_as_many_entries_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_schedule, "LOOKED_AT_PER_TICK_MAX", 3)
+    log = with_producer()
+    log.do(half("T1"))
+    group = log.state.producer_groups["PG"]
+    group.ready.extend(["settled"] * 5)
+    log.state.asking["PG"] = None
+    for left, more in ((2, True), (0, False)):
+        assert send_checks(log.state, log.state.log_end + 64, 1 << 20, log.now_ms) == ([], [], more)
+        assert (len(group.ready), "PG" in log.state.asking) == (left, more)

@@ -58,6 +58,9 @@ def test_a_row_whose_verdict_was_trimmed_away_is_past_retention() -> None:
         assert refused.why is Why.NOT_FOUND
     log.state.log_start = row.verdict_position
     assert isinstance(log.do(ResolveTransaction("PG", "T1", Wanted.COMMIT, "ada", row)), Settled)
+    refused = log.do(AskNow("PG", "T1", row))
+    assert isinstance(refused, Refused)
+    assert refused.why is Why.ALREADY_SETTLED
 
 
 @pytest.mark.parametrize(("group", "tx_id"), [("PG", "T9"), ("PH", "T1")])
