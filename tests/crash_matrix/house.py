@@ -61,8 +61,10 @@ class Tx:
     asked_at_ms: int = 0
     #: (verdict, position) as acknowledged.
     verdict: tuple[str, int] | None = None
-    #: Checks that the producer received.
+    #: Number of the last check that the producer received.
     checks: int = 0
+    #: An operator was told that a policy set it aside, and has not asked about it since.
+    aside: bool = False
 
     @property
     def prepared(self) -> bool:
@@ -78,8 +80,14 @@ class Book:
     #: Topics whose making was acknowledged (True) or asked for (False).
     topics: dict[str, bool] = field(default_factory=dict)
     deleted_topics: dict[str, bool] = field(default_factory=dict)
-    #: (topic, queue) -> offsets that the readers committed, in order.
-    offsets: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    #: (topic, queue) -> (offset, when) that the readers committed, in order.
+    offsets: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
+    #: (topic, queue) -> what a broker that had just started gave: it is on the disk.
+    offsets_kept: dict[tuple[str, int], int] = field(default_factory=dict)
+    #: Settings of the producer group that were asked for, in order, and whether they were acknowledged.
+    settings: list[tuple[tuple[int, str, int], bool]] = field(default_factory=list)
+    #: END of transactions that a power loss took with the end of the log, at a level that allows it.
+    gone: list[dict[str, str]] = field(default_factory=list)
     #: (topic, queue) -> {queue offset: (unique id, body crc)} as somebody pulled it.
     pulled: dict[tuple[str, int], dict[int, tuple[str, int]]] = field(default_factory=dict)
     #: Grows with each change.
@@ -90,7 +98,9 @@ class Book:
         for said in [*self.plains.values(), *(said for tx in self.txs.values() for said in tx.messages)]:
             said.acked = None
         for tx in self.txs.values():
-            tx.verdict, tx.checks = None, 0
+            tx.verdict, tx.checks, tx.aside = None, 0, False
+        self.settings = [(settings, False) for settings, _ in self.settings]
+        self.offsets = {queue: [(one, NEVER_MS << 20) for one, _ in ones] for queue, ones in self.offsets.items()}
         self.topics = dict.fromkeys(self.topics, False)
         self.deleted_topics = dict.fromkeys(self.deleted_topics, False)
         self.pulled = {}
@@ -106,7 +116,7 @@ def config(**other: Any) -> BrokerConfig:
     values: dict[str, Any] = {
         "data": DATA, "port": 0, "name_port": 0, "segment_bytes": SEGMENT_BYTES, "checkpoint_interval_ms": NEVER_MS,
         "retention_check_ms": NEVER_MS, "retention_ms": 0, "disk_reserve_bytes": 0,
-        "settings": BrokerSettings(default_topic_queues=2, sent_again_ms=0),
+        "settings": BrokerSettings(default_topic_queues=2),
     }  # fmt: skip
     return BrokerConfig(**(values | other))
 
@@ -120,6 +130,8 @@ class House:
         self.config = configured
         self.clock = HandClock()
         self.clock.now_ms = now_ms or self.clock.now_ms
+        #: When the crash before this one's first life was, at the latest.
+        self.began_ms = self.clock.now_ms
         self.life: Life
         self.peer: Peer
         #: Answers leave before the sync: a bug that is put in to see it found.
@@ -180,6 +192,10 @@ class House:
             self.config.settings, store_host=packed_host("127.0.0.1", 10_911), segment_bytes=self.config.segment_bytes
         )
 
+    def knows_again(self, since_ms: int) -> bool:
+        """Whether what was sent, or settled, then is known when it is sent again now."""
+        return self.clock.now_ms - since_ms < self.config.settings.sent_again_ms - 1_000
+
     def undecided(self) -> dict[str, Any]:
         """Transaction id -> what the broker knows."""
         group = self.life.state.producer_groups.get(GROUP)
@@ -237,16 +253,11 @@ class House:
     def end(self, tx_id: str, wanted: str = "", *, from_check: bool = False) -> None:
         tx = self.book.txs[tx_id]
         wanted = wanted or tx.wanted
-        first = tx.messages[0].acked
-        assert first is not None, f"{tx_id} is ended before its first half was acknowledged"
+        ext = self.end_of(tx_id)
         if wanted == tx.wanted:
             tx.asked_at_ms = tx.asked_at_ms or self.clock.now_ms
             tx.asked = True
-        ext = {
-            "producerGroup": GROUP, "HMQ_TX_ID": tx_id, "msgId": f"{tx_id}.0", "tranStateTableOffset": first[0],
-            "commitLogOffset": str(int(first[1][-16:], 16)), "commitOrRollback": wanted,
-            "fromTransactionCheck": "true" if from_check else "false",
-        }  # fmt: skip
+        ext |= {"commitOrRollback": wanted, "fromTransactionCheck": "true" if from_check else "false"}
         self.ask("end", (tx_id, wanted), 37, ext)
 
     def plain(self, unique: str, *, topic: str = "A", queue: int = 0, size: int = 300, delay_level: int = 0) -> None:
@@ -286,7 +297,7 @@ class House:
         self.ask("heartbeat", None, 34, {}, json.dumps(body).encode())
 
     def commit_offset(self, topic: str, queue: int, offset: int) -> None:
-        self.book.offsets.setdefault((topic, queue), []).append(offset)
+        self.book.offsets.setdefault((topic, queue), []).append((offset, self.clock.now_ms))
         ext = {"consumerGroup": READERS, "topic": topic, "queueId": str(queue), "commitOffset": str(offset)}
         self.ask("offset", None, 15, ext)
 
@@ -297,6 +308,37 @@ class House:
         self.life.settle()
         answer = self.peer.answers.pop(opaque)
         return int(answer.ext["offset"]) if answer.code == 0 else None
+
+    def set_policy(self, check_limit: int, past_limit: str, skip_age_ms: int) -> None:
+        """As an operator: limits of ``GROUP``."""
+        settings = (check_limit, past_limit, skip_age_ms)
+        self.book.settings.append((settings, False))
+        body = {"check_limit": check_limit, "past_limit": past_limit, "skip_age_ms": skip_age_ms}
+        ext = {"group": GROUP, "operator": "ada"}
+        self.ask("settings", len(self.book.settings) - 1, 29_007, ext, json.dumps(body).encode())
+
+    def look_at_list(self) -> None:
+        """As an operator: what is set aside."""
+        self.ask("list", None, 29_002, {"group": GROUP})
+
+    def ask_now(self, tx_id: str) -> None:
+        self.book.txs[tx_id].aside = False
+        self.ask("asked", None, 29_006, {"group": GROUP, "txId": tx_id})
+
+    def ask_aside(self, most: int) -> None:
+        for tx in self.book.txs.values():
+            tx.aside = False
+        self.ask("asked", None, 29_010, {"group": GROUP, "max": str(most)})
+
+    def end_of(self, tx_id: str) -> dict[str, str]:
+        """The fields of its END."""
+        tx = self.book.txs[tx_id]
+        first = tx.messages[0].acked
+        assert first is not None, f"{tx_id} is ended before its first half was acknowledged"
+        return {
+            "producerGroup": GROUP, "HMQ_TX_ID": tx_id, "msgId": f"{tx_id}.0", "tranStateTableOffset": first[0],
+            "commitLogOffset": str(int(first[1][-16:], 16)), "commitOrRollback": tx.wanted, "fromTransactionCheck": "false",
+        }  # fmt: skip
 
     def answer_checks(self) -> None:
         """As the producer: every check that came gets the verdict that the application has."""
@@ -320,13 +362,14 @@ class House:
             what, subject = self._asking.pop(opaque)
             self.book.version += 1
             getattr(self, f"_heard_{what.replace(' ', '_')}")(answer, subject)
-        counted = {tx.tx_id: 0 for tx in self.book.txs.values()}
+        last: dict[str, int] = {}
         for push in self.peer.pushes:
             if push.code == 39:
-                counted[self._checked(push)] += 1
-        for tx_id, count in counted.items():
-            if count > self.book.txs[tx_id].checks:
-                self.book.txs[tx_id].checks = count
+                message, _, _ = decode_message(push.body)
+                last[self._checked(push)] = int(properties.find(message.properties, properties.TRANSACTION_CHECK_TIMES) or 0)
+        for tx_id, number in last.items():
+            if number != self.book.txs[tx_id].checks:
+                self.book.txs[tx_id].checks = number
                 self.book.version += 1
 
     def _heard_half(self, answer: Answer, subject: tuple[str, int]) -> None:
@@ -397,6 +440,25 @@ class House:
             raise Violation(f"a heartbeat was refused: {answer}")
 
     _heard_offset = _heard_heartbeat
+
+    def _heard_settings(self, answer: Answer, place: int) -> None:
+        settings, _ = self.book.settings[place]
+        stands = json.loads(answer.body)
+        if (stands["check_limit"], stands["past_limit"], stands["skip_age_ms"]) != settings:
+            raise Violation(f"settings {settings} were asked for, {stands} stand")
+        self.book.settings[place] = (settings, True)
+
+    def _heard_list(self, answer: Answer, _: None) -> None:
+        for row in json.loads(answer.body):
+            self.book.txs[row["tx_id"]].aside = bool(row["set_aside"])
+
+    def _heard_asked(self, answer: Answer, _: None) -> None:
+        if answer.code != 0:
+            raise Violation(f"an operator could not ask: {answer}")
+
+    def _heard_gone(self, answer: Answer, ext: dict[str, str]) -> None:
+        if answer.code != 1 or answer.ext.get("HMQ_VERDICT"):
+            raise Violation(f"Recovery: {ext['HMQ_TX_ID']} was lost with the end of the log, and has an answer: {answer}")
 
     # --- what consumers see ----------------------------------------------------------------------------------
 

@@ -8,9 +8,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from halfmq.model.records import DecidedBy
 from halfmq.store.store import Durability
 from halfmq.testing.faulty_disk import FaultyDisk
-from tests.crash_matrix.house import COMMIT, ROLLBACK, SEGMENT_BYTES, Book, House, book_copy, config
+from tests.crash_matrix.house import COMMIT, GROUP, ROLLBACK, SEGMENT_BYTES, Book, House, book_copy, config
 from tests.simulation.world import DATA
 
 SHARD = DATA / "shard-0"
@@ -187,10 +188,13 @@ def _past_retention(house: House) -> None:
     """Three segments and more, of which two go; in the first an undecided transaction, one with several, and a message that waits."""
     some_of_everything(house)
     _prepared(house, "old", 3)
-    house.plain("much later", delay_level=5)
+    house.plain("much later", delay_level=7)
     house.settle()
     for name in ("roll", "again", "and-again"):
         _roll(house, name)
+    # What is younger than the window of "sent again" is not trimmed.
+    house.pass_time(house.config.settings.sent_again_ms - 1_000, 1_000)
+    assert house.life.state.log_start == 0
 
 
 def _delayed_in_an_older_segment(house: House) -> None:
@@ -390,7 +394,7 @@ def _roll_without_room(house: House) -> None:
 
 
 def _trim(house: House) -> None:
-    house.pass_time(1_500)
+    house.pass_time(3_000)
     assert house.life.state.log_start > 0, "nothing was trimmed"
 
 
@@ -413,11 +417,128 @@ def _with_topic_to_delete(house: House) -> None:
 
 
 def _offsets(house: House) -> None:
-    house.commit_offset("A", 0, 2)
-    house.pass_time(1_500, 500)
-    house.commit_offset("A", 0, 3)
-    house.commit_offset("B", 1, 1)
-    house.pass_time(1_500, 500)
+    for number in range(2, 9):
+        house.commit_offset("A", 0, number)
+        house.commit_offset("B", 1, number // 3)
+        house.pass_time(400)
+    house.commit_offset("A", 0, 1)  # back: that is how offsets are reset
+    house.pass_time(1_500)
+
+
+def _undecided_with_policy(check_limit: int, past_limit: str, skip_age_ms: int = 0) -> Callable[[House], None]:
+    def before(house: House) -> None:
+        _with_undecided(2, "")(house)
+        house.set_policy(check_limit, past_limit, skip_age_ms)
+        house.heartbeat()
+        house.settle()
+        if past_limit == "rollback":
+            for tx in house.book.txs.values():
+                if not tx.wanted:  # to the clients it is as if they had asked for it
+                    tx.wanted, tx.asked = ROLLBACK, True
+
+    return before
+
+
+def _aside(house: House) -> list[str]:
+    house.look_at_list()
+    house.settle()
+    return [tx.tx_id for tx in house.book.txs.values() if tx.aside]
+
+
+def _policy_sets_aside(house: House) -> None:
+    house.pass_time(16_000, 500)
+    assert house.book.txs["t"].checks == 1
+    assert set(_aside(house)) == {"t", "open", "half-sent"}
+
+
+def _age_sets_aside(house: House) -> None:
+    house.pass_time(70_000, 5_000)
+    assert set(_aside(house)) == {"t", "open", "half-sent"}
+
+
+def _policy_rolls_back(house: House) -> None:
+    house.pass_time(16_000, 500)
+    verdict = house.life.state.producer_groups[GROUP].settled["t"]
+    assert (verdict[2], verdict[7]) == (False, DecidedBy.POLICY)
+    house.end("t")
+    house.settle()
+
+
+def _set_policy(house: House) -> None:
+    house.set_policy(15, "set-aside", 0)
+    house.settle()
+    house.set_policy(3, "rollback", 72 * 3_600_000)
+    house.set_policy(0, "wait", 0)
+    house.settle()
+
+
+def _roll_with_policy(house: House) -> None:
+    """The settings stand in the next segment's base only, once the first one goes."""
+    house.set_policy(15, "set-aside", 0)
+    house.settle()
+    _go_on_in_the_next_segment(house)
+    house.set_policy(2, "set-aside", 60_000)
+    house.settle()
+
+
+def _with_aside(house: House) -> None:
+    _undecided_with_policy(1, "set-aside")(house)
+    _policy_sets_aside(house)
+    house.book.txs["t"].wanted = COMMIT
+    house.answer_checks()
+
+
+def _ask_now(house: House) -> None:
+    house.ask_now("t")
+    house.settle()
+    house.answer_checks()
+    house.settle()
+    house.visible()
+    assert house.book.txs["t"].verdict is not None, "it was not asked about"
+
+
+def _ask_aside(house: House) -> None:
+    house.ask_aside(2)
+    house.settle()
+    house.ask_aside(2)
+    house.settle()
+    house.answer_checks()
+    house.settle()
+    house.pass_time(16_000, 2_000)
+    assert set(_aside(house)) == {"open", "half-sent"}
+    assert house.book.txs["t"].verdict is not None
+
+
+def _with_more_in_derived_files_than_in_the_log(house: House) -> None:
+    """Durability ``memory``: a power loss took verdicts and messages; what derived files have of them is all there.
+
+    Nothing that comes later is put in their place at once: more rows and entries are left over than are made anew.
+    """
+    some_of_everything(house)
+    book, end = book_copy(house.book), house.life.state.log_end
+    for number in range(6):
+        house.plain(f"gone{number}")
+        _prepared(house, f"gone-tx{number}", 2, COMMIT)
+        house.end(f"gone-tx{number}")
+        house.settle()
+    gone = [house.end_of(f"gone-tx{number}") for number in range(6)]
+    length = house.life.state.log_end - end
+    house.disk.crash(keep=1.0)
+    file = house.disk.open(SHARD / "log" / f"{0:020d}.seg")
+    file.write(end, [bytes(length)])
+    file.sync()
+    house.book = book
+    house.book.gone = gone
+
+
+def _start_and_go_on_elsewhere(house: House) -> None:
+    """The log grows past where the lost messages were, with messages for another queue."""
+    house.start()
+    house.settle()
+    for number in range(20):
+        house.plain(f"elsewhere{number}", topic="C")
+    house.settle()
+    house.visible()
 
 
 def _release(house: House) -> None:
@@ -483,6 +604,13 @@ SCRIPTS = (
     Script("topic creation", some_of_everything, _topics, {}),
     Script("topic deletion", _with_topic_to_delete, _delete_topic, {}),
     Script("offsets", some_of_everything, _offsets, {}),
+    Script("policy sets aside, by checks", _undecided_with_policy(1, "set-aside"), _policy_sets_aside, {}),
+    Script("policy sets aside, by age", _undecided_with_policy(0, "wait", 60_000), _age_sets_aside, {}),
+    Script("policy rolls back", _undecided_with_policy(1, "rollback"), _policy_rolls_back, {}),
+    Script("settings of a producer group", some_of_everything, _set_policy, {}),
+    Script("settings of a producer group, segment roll", _nearly_full_segment, _roll_with_policy, {}),
+    Script("asked about by an operator", _with_aside, _ask_now, {}),
+    Script("set aside, asked about in bulk", _with_aside, _ask_aside, {}),
     Script("delayed release", _delayed, _release, {}),
     Script("delayed release from an older segment", _delayed_in_an_older_segment, _release, {}),
     Script("commit, durability memory", _with_undecided(3, COMMIT), _end, _MEMORY),
@@ -503,6 +631,7 @@ SCRIPTS = (
     Script("restart, torn tail, snapshots gone", _without(_with_a_torn_tail(_with_two_checkpoints), "shard-0/snapshots"), start, {}),
     Script("restart, queues gone", _without(_killed(_with_two_checkpoints), "shard-0/queues"), start, {}),
     Script("restart, derived files ahead of the log", _with_derived_files_ahead_of_the_log, start, _MEMORY),
+    Script("restart, derived files far ahead of the log", _with_more_in_derived_files_than_in_the_log, _start_and_go_on_elsewhere, _MEMORY),
     Script("restart, whole batches behind a gap", _with_whole_batches_behind_a_gap, start, {}),
     Script("restart, torn tail, two segments", _with_a_torn_tail(_with_halves_in_an_older_segment), start, {}),
 )  # fmt: skip

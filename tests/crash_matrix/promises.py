@@ -8,9 +8,12 @@ from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
 from halfmq.store.verify import verify_store
 from halfmq.testing.faulty_disk import FaultyDisk
-from tests.crash_matrix.house import COMMIT, ROLLBACK, House, Said, Tx, Violation
+from halfmq.model.records import SET_ASIDE_MS
+from tests.crash_matrix.house import COMMIT, GROUP, ROLLBACK, House, Said, Tx, Violation
 from tests.simulation.world import DATA, SeededEntropy
 
+#: What readers committed is logged once a second; a time step of the scripts in addition.
+OFFSETS_LATE_MS = 1_000 + 150
 #: A client asks again at most so often.
 _ROUNDS = 4
 
@@ -55,11 +58,11 @@ def check_answered(house: House) -> None:
         if tx.verdict is not None:
             house.end(tx.tx_id)
             house.end(tx.tx_id, ROLLBACK if tx.wanted == COMMIT else COMMIT)
-            if tx.verdict[1] < house.life.state.log_start:
-                continue  # past retention: to the broker it would be another transaction
+            if tx.verdict[1] < house.life.state.log_start or not house.knows_again(tx.asked_at_ms):
+                continue  # to the broker it would be another transaction
         house.halves(tx.tx_id, [index for index, said in enumerate(tx.messages) if said.acked is not None])
     for unique, said in house.book.plains.items():
-        if said.acked is not None and log_offset(said) >= house.life.state.log_start:
+        if said.acked is not None and house.knows_again(said.sent_at_ms):
             house.plain(unique)
     house.settle()
     for name, made in house.book.topics.items():
@@ -68,10 +71,42 @@ def check_answered(house: House) -> None:
     for name, deleted in house.book.deleted_topics.items():
         if deleted and name in house.life.state.topics_by_name:
             raise Violation(f"Durable: topic {name} was deleted and is there again")
+    for ext in house.book.gone:
+        house.ask("gone", ext, 37, ext)
+    house.settle()
+    _check_settings(house)
+    _check_offsets(house)
+
+
+def _check_settings(house: House) -> None:
+    """The last settings that were acknowledged stand, or some that were asked for later."""
+    asked = house.book.settings
+    last = max((place for place, (_, acked) in enumerate(asked) if acked), default=-1)
+    allowed: list[tuple[int, str, int] | None] = [settings for settings, _ in asked[max(last, 0) :]]
+    if last < 0:
+        allowed.append(None)
+    found = house.life.state.producer_settings.get(GROUP)
+    stands = (found.check_limit, found.past_limit.value, found.skip_age_ms) if found is not None else None
+    if stands not in allowed:
+        raise Violation(f"Durable: settings of {GROUP} are {stands}; it must be one of {allowed}")
+
+
+def _check_offsets(house: House) -> None:
+    """What readers committed is at most a second old, never ahead of what they committed, and stays once a start gave it."""
     for (topic, queue), committed in house.book.offsets.items():
         found = house.committed_offset(topic, queue)
-        if found is not None and found not in committed:
-            raise Violation(f"offset {found} of {topic}/{queue} was never committed; {committed} were")
+        late_ms = house.began_ms - OFFSETS_LATE_MS
+        least = max((place for place, (_, at_ms) in enumerate(committed) if at_ms < late_ms), default=-1)
+        allowed: list[int | None] = [offset for offset, _ in committed[max(least, 0) :]]
+        if least < 0:
+            allowed.append(None)
+        kept = house.book.offsets_kept.get((topic, queue))
+        if kept is not None:
+            allowed = [kept]
+        if found not in allowed:
+            raise Violation(f"offset of {topic}/{queue} is {found}, it must be one of {allowed}; committed: {committed}")
+        if found is not None:
+            house.book.offsets_kept[topic, queue] = found
 
 
 def _check_undecided(house: House, tx: Tx, undecided: dict[str, object]) -> None:
@@ -85,6 +120,8 @@ def _check_undecided(house: House, tx: Tx, undecided: dict[str, object]) -> None
     missing = {said.acked[0] for said in acked if said.acked is not None} - halves
     if missing:
         raise Violation(f"Retention: {tx.tx_id} lost its halves {sorted(missing)}")
+    if tx.aside and known.next_check_at_ms < SET_ASIDE_MS:  # type: ignore[attr-defined]
+        raise Violation(f"Durable: {tx.tx_id} was said to be set aside, and is not")
     if known.checks < tx.checks:  # type: ignore[attr-defined]
         raise Violation(f"{tx.tx_id} was checked {tx.checks} times, and the broker knows of {known.checks}")  # type: ignore[attr-defined]
 
@@ -96,6 +133,9 @@ def _check_visible(house: House) -> None:
             if unique in places:
                 raise Violation(f"Once: {unique} at {places[unique]} and at {(topic, queue, offset)}")
             places[unique] = (topic, queue, offset)
+    sent = {*house.book.plains, *(said.unique for tx in house.book.txs.values() for said in tx.messages)}
+    if places.keys() - sent:
+        raise Violation(f"Recovery: {sorted(places.keys() - sent)} is visible, which is not in the log any more")
     for tx in house.book.txs.values():
         shown = [said.unique in places for said in tx.messages]
         if any(shown) and not (tx.wanted == COMMIT and tx.asked):

@@ -336,6 +336,8 @@ class _DerivedCheck:
         self._deleted: set[int] = set()
         self._named: dict[int, str] = {}
         self._undecided: set[int] = set()
+        #: (group, id) -> half index of the first half, of transactions of several whose first one was read.
+        self._firsts: dict[tuple[str, str], int] = {}
         #: (group, id) of an undecided transaction -> (first half, how often it was asked about), as the last record says.
         #: Rows of its other halves learn of it at a start only.
         self._checks: dict[tuple[str, str], tuple[int, int]] = {}
@@ -427,6 +429,11 @@ class _DerivedCheck:
     def _half(self, record: HalfRecord, now_ms: int) -> None:
         self._undecided.add(record.half_index)
         message = record.message
+        expected: dict[str, int] = {}
+        if record.index == 0 and record.count != 1:
+            self._firsts[record.group, record.tx_id] = record.half_index
+        elif record.index and (first := self._firsts.get((record.group, record.tx_id))) is not None:
+            expected["first_half"] = first
         row = self._row(
             record.half_index,
             original_offset=record.offset,
@@ -436,6 +443,7 @@ class _DerivedCheck:
             number=record.index,
             group_hash=hash64(record.group.encode()),
             id_hash=hash64(record.tx_id.encode()),
+            **expected,
         )
         # Rows written again (at a start, by a carry) say when the transaction began, which is not after this half.
         if row is not None and row.prepared_at_ms > now_ms:
@@ -462,6 +470,7 @@ class _DerivedCheck:
 
     def _committed(self, record: Committed, now_ms: int) -> None:
         self._checks.pop((record.group, record.tx_id), None)
+        self._firsts.pop((record.group, record.tx_id), None)
         for ref in record.refs:
             self._verdict(ref.half_index, record.offset)
             expected: dict[str, int] = {
@@ -478,6 +487,7 @@ class _DerivedCheck:
 
     def _rolled_back(self, record: RolledBack, now_ms: int) -> None:
         self._checks.pop((record.group, record.tx_id), None)
+        self._firsts.pop((record.group, record.tx_id), None)
         for half_index in record.half_indexes:
             self._verdict(half_index, record.offset)
             self._row(
