@@ -37,6 +37,8 @@ class CheckTimes:
         #: In broker time, ms: no check before, and one at the latest by then if somebody can be asked.
         self._immune: dict[_Key, int] = {}
         self._due: dict[_Key, int] = {}
+        #: Number and next time of the check that was logged last.
+        self._put_off: dict[_Key, tuple[int, int]] = {}
         #: Of this life: what had counted when it began, what left since, what is decided and has not left.
         self._base: dict[_Key, int] = {}
         self._reached: Counter[_Key] = Counter()
@@ -78,6 +80,12 @@ class CheckTimes:
             return
         self._counts["look back-off"] += 1
         latest_ms = max(now_ms + self._pause_ms(record.checks), self._immune.get(key, 0))
+        checks_before, next_before_ms = self._put_off.get(key, (0, 0))
+        if (
+            record.checks < checks_before
+        ):  # one reached nobody, and another was asked meanwhile: the next stays as it was
+            latest_ms = max(latest_ms, next_before_ms)
+        self._put_off[key] = record.checks, record.next_check_at_ms
         if record.next_check_at_ms > latest_ms:
             raise Violation(
                 f"Progress: {record.tx_id} was asked {record.checks} times, and at {now_ms} the next one is put off to "

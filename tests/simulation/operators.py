@@ -10,7 +10,7 @@ from halfmq.client.outcome import Outcome
 from halfmq.testing.virtual_loop import ProcessLoop
 from halfmq.wire.remoting import operators as wire
 from halfmq.wire.remoting.codes import EXT_VERDICT
-from halfmq.wire.remoting.producer_groups import HMQ_ASK, HMQ_PRODUCER, HMQ_STATS
+from halfmq.wire.remoting.producer_groups import HMQ_ASK, HMQ_ASK_ASIDE, HMQ_PRODUCER, HMQ_STATS
 from tests.simulation.database import Database, DatabaseError
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.promises import Promises, Violation
@@ -104,6 +104,8 @@ class Administrator(Machine):
         self._asks = "ask-now" in administration
         #: In some seeds all policies are taken back before everything heals, in the others they go on.
         self._takes_back = self.dice.random() < 0.4
+        #: What is set aside is asked about by group, or one by one.
+        self._in_bulk = self.dice.random() < 0.5
         #: What each group is given first.
         self._to_give = [(group, what) for what in self._limits for group in groups]
 
@@ -198,12 +200,28 @@ class Administrator(Machine):
         answer = await line.ask(wire.HMQ_TRANSACTIONS, {wire.EXT_MAX: str(most)})
         rows = msgspec.json.decode(answer.body) if answer.code == 0 else []
         aside = [row for row in rows if row["set_aside"]]
+        if only_set_aside and aside and self._in_bulk:
+            return await self._ask_aside(line, sorted({row["group"] for row in aside}))
         self.around.chronicle.counts["seen set aside"] += len(aside)
         if not only_set_aside:
             rows = [self.dice.choice(rows)] if rows else []
         for row in aside if only_set_aside else rows:
             await self._ask_now(line, row)
         return len(aside)
+
+    async def _ask_aside(self, line: RawLine, groups: list[str]) -> int:
+        """
+        Raises:
+            LineLost: no answer.
+        """
+        for group in groups:
+            answer = await line.ask(
+                HMQ_ASK_ASIDE, {wire.EXT_GROUP: group, wire.EXT_MAX: self.dice.choice(("1", "256"))}
+            )
+            asked = msgspec.json.decode(answer.body) if answer.code == 0 else []
+            self.around.chronicle.counts[f"knob asked in bulk, answer {answer.code}"] += 1
+            self.around.chronicle.counts["knob asked in bulk, transactions"] += len(asked)
+        return len(groups)
 
     async def _ask_now(self, line: RawLine, row: dict[str, Any]) -> None:
         """
