@@ -56,7 +56,7 @@ def _refuse_first(state: State, message_bytes: int) -> Refused | None:
     settings = state.settings
     if not settings.undecided_max:
         return _none_at_all("")
-    if settings.undecided_max > 0 and message_bytes <= settings.undecided_bytes_max:
+    if message_bytes <= settings.undecided_bytes_max:
         return None
     return Refused(
         Why.LIMIT_REACHED,

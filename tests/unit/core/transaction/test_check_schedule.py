@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 from tests.support.core_log import START_MS, CoreLog, end, half, part, producer
 
+from halfmq import limits
 from halfmq.core.commands import AskNow, CheckNotSent, Tick, Wanted
 from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Asked, Done, Refused, SendCheck, Settled, Why
@@ -12,7 +13,7 @@ from halfmq.core.session import ConnectionClosed
 from halfmq.core.transaction import check_schedule
 from halfmq.core.transaction.check_schedule import backoff_ms, due_sooner, next_check_ms, send_checks
 from halfmq.core.transaction.invariants import check
-from halfmq.model.records import Checked
+from halfmq.model.records import Checked, checked_size
 from halfmq.model.settings import BrokerSettings
 
 
@@ -567,3 +568,25 @@ def test_one_tick_looks_at_exactly_as_many_entries_as_it_may(monkeypatch: pytest
     for left, more in ((2, True), (0, False)):
         assert send_checks(log.state, log.state.log_end + 64, 1 << 20, log.now_ms) == ([], [], more)
         assert (len(group.ready), "PG" in log.state.asking) == (left, more)
+
+
+def test_checks_are_sent_while_there_is_room_for_the_longest_record() -> None:
+    size = checked_size("PG", "T0")
+    for room, sent in ((511, 0), (512, 1), (511 + size, 1), (512 + size, 2)):
+        log = with_producer()
+        for number in range(5):
+            log.do(half(f"T{number}"))
+        log.later(6_100)
+        records, effects, more = send_checks(log.state, log.state.log_end + 64, room, log.now_ms)
+        assert (len(records), len(effects), more) == (sent, sent, True), room
+    assert checked_size("g" * limits.GROUP_CHARS_MAX, "t" * limits.TRANSACTION_ID_CHARS_MAX) <= 512
+
+
+def test_only_the_first_unknown_answers_the_check() -> None:
+    log = with_producer(check_interval_ms=400, check_answer_ms=5_000)
+    reply = log.do(half("T1"))
+    log.checks_after(6_100)
+    for _ in range(3):
+        log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+        log.later(50)
+    assert len(log.of(Checked)) == 2, "the one that was sent, and the one that its answer brought forward"
