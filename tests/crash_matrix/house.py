@@ -366,7 +366,9 @@ class House:
         for push in self.peer.pushes:
             if push.code == 39:
                 message, _, _ = decode_message(push.body)
-                last[self._checked(push)] = int(properties.find(message.properties, properties.TRANSACTION_CHECK_TIMES) or 0)
+                last[self._checked(push)] = int(
+                    properties.find(message.properties, properties.TRANSACTION_CHECK_TIMES) or 0
+                )
         for tx_id, number in last.items():
             if number != self.book.txs[tx_id].checks:
                 self.book.txs[tx_id].checks = number
@@ -458,7 +460,9 @@ class House:
 
     def _heard_gone(self, answer: Answer, ext: dict[str, str]) -> None:
         if answer.code != 1 or answer.ext.get("HMQ_VERDICT"):
-            raise Violation(f"Recovery: {ext['HMQ_TX_ID']} was lost with the end of the log, and has an answer: {answer}")
+            raise Violation(
+                f"Recovery: {ext['HMQ_TX_ID']} was lost with the end of the log, and has an answer: {answer}"
+            )
 
     # --- what consumers see ----------------------------------------------------------------------------------
 

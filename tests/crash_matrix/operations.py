@@ -473,10 +473,10 @@ def _set_policy(house: House) -> None:
 
 
 def _roll_with_policy(house: House) -> None:
-    """The settings stand in the next segment's base only, once the first one goes."""
+    """The settings stand in the base of the next segment, and are changed behind it."""
     house.set_policy(15, "set-aside", 0)
     house.settle()
-    _go_on_in_the_next_segment(house)
+    _roll(house, "roll")
     house.set_policy(2, "set-aside", 60_000)
     house.settle()
 
@@ -484,8 +484,8 @@ def _roll_with_policy(house: House) -> None:
 def _with_aside(house: House) -> None:
     _undecided_with_policy(1, "set-aside")(house)
     _policy_sets_aside(house)
+    house.answer_checks()  # nobody knows
     house.book.txs["t"].wanted = COMMIT
-    house.answer_checks()
 
 
 def _ask_now(house: House) -> None:

@@ -4,11 +4,12 @@ from halfmq.broker.broker import recover
 from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import invariants
 from halfmq.limits import DELAY_LEVELS_MS
+from halfmq.model.records import SET_ASIDE_MS
+from halfmq.model.settings import ProducerSettings
 from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
 from halfmq.store.verify import verify_store
 from halfmq.testing.faulty_disk import FaultyDisk
-from halfmq.model.records import SET_ASIDE_MS
 from tests.crash_matrix.house import COMMIT, GROUP, ROLLBACK, House, Said, Tx, Violation
 from tests.simulation.world import DATA, SeededEntropy
 
@@ -82,11 +83,11 @@ def _check_settings(house: House) -> None:
     """The last settings that were acknowledged stand, or some that were asked for later."""
     asked = house.book.settings
     last = max((place for place, (_, acked) in enumerate(asked) if acked), default=-1)
-    allowed: list[tuple[int, str, int] | None] = [settings for settings, _ in asked[max(last, 0) :]]
+    allowed = [settings for settings, _ in asked[max(last, 0) :]]
     if last < 0:
-        allowed.append(None)
-    found = house.life.state.producer_settings.get(GROUP)
-    stands = (found.check_limit, found.past_limit.value, found.skip_age_ms) if found is not None else None
+        allowed.append((0, "wait", 0))
+    found = house.life.state.producer_settings.get(GROUP, ProducerSettings(GROUP))
+    stands = (found.check_limit, found.past_limit.value, found.skip_age_ms)
     if stands not in allowed:
         raise Violation(f"Durable: settings of {GROUP} are {stands}; it must be one of {allowed}")
 
@@ -104,7 +105,9 @@ def _check_offsets(house: House) -> None:
         if kept is not None:
             allowed = [kept]
         if found not in allowed:
-            raise Violation(f"offset of {topic}/{queue} is {found}, it must be one of {allowed}; committed: {committed}")
+            raise Violation(
+                f"offset of {topic}/{queue} is {found}, it must be one of {allowed}; committed: {committed}"
+            )
         if found is not None:
             house.book.offsets_kept[topic, queue] = found
 

@@ -54,7 +54,9 @@ class ProducerGroups:
         if not name:
             self._wrong(connection, request, f"{EXT_GROUP}: which producer group")
         elif change.is_empty:
-            self._durably.tell(connection, request, ResponseCode.SUCCESS, body=encode_limits(self._limits(name)))
+            self._durably.tell(
+                connection, request, ResponseCode.SUCCESS, body=encode_limits(self._limits(self._standing(name)))
+            )
         elif not operator or len(operator) > OPERATOR_CHARS_MAX or not operator.isprintable():
             self._wrong(connection, request, f"{EXT_OPERATOR}: who sets this, 1 to {OPERATOR_CHARS_MAX} characters")
         else:
@@ -63,7 +65,7 @@ class ProducerGroups:
 
     def _changed(self, name: str, change: ProducerChange, operator: str) -> ProducerSettings:
         """What stands, with the change. Two changes at once: the later one sees the earlier only once it was decided."""
-        now = self._pump.state.producer_settings.get(name) or ProducerSettings(name)
+        now = self._standing(name)
         past = change.past_limit
         return replace(
             now,
@@ -89,13 +91,16 @@ class ProducerGroups:
             settings.set_by, connection.peer, settings.name, settings.check_limit, settings.past_limit.value,
             settings.skip_age_ms, settings.undecided_max, settings.undecided_bytes_max,
         )  # fmt: skip
-        self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=encode_limits(self._limits(settings.name)))
+        # What was set, and not what stands in memory by now: a later change may not be durable yet.
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=encode_limits(self._limits(settings)))
 
-    def _limits(self, name: str) -> ProducerLimits:
+    def _standing(self, name: str) -> ProducerSettings:
+        return self._pump.state.producer_settings.get(name) or ProducerSettings(name)
+
+    def _limits(self, now: ProducerSettings) -> ProducerLimits:
         state = self._pump.state
-        now = state.producer_settings.get(name) or ProducerSettings(name)
         return ProducerLimits(
-            name, now.check_limit, now.past_limit.value, now.skip_age_ms, now.undecided_max, now.undecided_bytes_max,
+            now.name, now.check_limit, now.past_limit.value, now.skip_age_ms, now.undecided_max, now.undecided_bytes_max,
             now.set_by, state.settings.undecided_max, state.settings.undecided_bytes_max,
         )  # fmt: skip
 

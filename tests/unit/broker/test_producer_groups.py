@@ -172,3 +172,13 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) -> 
         assert (await change(client, chek_limit=5)).code == 1
         assert (await client.ask(PRODUCER, {"group": "P", "operator": "ada"}, b"{")).code == 1
         assert running.log_bytes() == before
+
+
+async def test_an_answer_says_what_was_set_and_not_what_a_later_change_made_of_it(tmp_path: Path) -> None:
+    """What stands in memory when the answer leaves may be of a change that is not durable yet."""
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        two = (change(client, check_limit=3, past_limit="rollback"), change(client, check_limit=0, past_limit="wait"))
+        first, second = [json.loads(answer.body) for answer in await asyncio.gather(*two)]
+        assert (first["check_limit"], first["past_limit"], first["set_by"]) == (3, "rollback", "ada")
+        assert (second["check_limit"], second["past_limit"]) == (0, "wait")

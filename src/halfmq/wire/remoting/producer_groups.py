@@ -4,7 +4,7 @@
         answer  code 0, ext ``group``, ``clientId`` (whom; empty: whoever fetches next), ``checks``; 2 when nobody can or may
                 be asked now; 604 with HMQ_VERDICT when it is settled; 1 not found
     HMQ_PRODUCER   29007  ext ``group``; to change it ``operator`` and a body: JSON of what changes (``ProducerChange``)
-        answer  code 0; body JSON ``ProducerLimits``: as it stands now
+        answer  code 0; body JSON ``ProducerLimits``: what was set, or what stands
     HMQ_STATS      29008  ext ``group`` (empty: all)
         answer  code 0; body JSON [``GroupStats``, ...], the ones with most undecided first
 
