@@ -104,6 +104,9 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "^topic orders has an id that is still to be given": lambda state: setattr(
         state, "next_topic_id", next(iter(state.topics_by_id))
     ),
+    "an id that is still to be given; topic orders counts": lambda state: state.topics_by_id.update(
+        {0: state.topics_by_name["orders"]}
+    ),
     "^delayed 7 stands under another offset": lambda state: state.delayed.update(
         {7: state.delayed.pop(next(iter(state.delayed)))}
     ),
