@@ -8,8 +8,8 @@ It reads records and settings only, and keeps what they say in a way of its own:
     immunity      no check before its end, as the message said or else the broker
     settings      only an administrator changes them, to what was asked for
 
-What a trim has taken it does not know: of a transaction whose first record is a copy it believes the copy, and numbers
-are counted only where the log is whole.
+What a trim has taken it does not know: there it believes the copies, since a transaction may have begun before the log
+does, and numbers and ages are looked at only where the log is whole or a copy has told them.
 """
 
 from collections import Counter
@@ -54,6 +54,7 @@ class _Open:
     """An undecided transaction."""
 
     __slots__ = (
+        "sure",
         "aside",
         "checks",
         "halves",
@@ -64,8 +65,10 @@ class _Open:
         "sent_in",
     )
 
-    def __init__(self, prepared_ms: int) -> None:
+    def __init__(self, prepared_ms: int, *, sure: bool) -> None:
         self.prepared_ms = prepared_ms
+        #: It is known to have begun then.
+        self.sure = sure
         self.immune_until_ms = 0
         self.halves: set[int] = set()
         self.message_bytes = 0
@@ -148,7 +151,7 @@ class _PolicyLooks:
         size = self._settings.undecided_bytes_max if limits.undecided_bytes_max < 0 else limits.undecided_bytes_max
         message_bytes = record.size - MESSAGE_AT
         if known is None:
-            known = self._open[key] = _Open(batch.broker_time_ms)
+            known = self._open[key] = _Open(batch.broker_time_ms, sure=self._whole)
             self._numbers[record.group] += 1
             self._look(
                 not self._whole or self._numbers[record.group] <= number,
@@ -171,9 +174,12 @@ class _PolicyLooks:
         key = record.group, record.tx_id
         known = self._open.get(key)
         if known is None:
-            known = self._open[key] = _Open(record.prepared_at_ms)
+            known = self._open[key] = _Open(record.prepared_at_ms, sure=True)
             known.immune_until_ms = record.immune_until_ms
-        elif record.half_index in known.halves:
+        elif not known.sure:
+            known.prepared_ms, known.immune_until_ms = record.prepared_at_ms, record.immune_until_ms
+            known.sure = True
+        else:
             self._look(
                 (known.checks, known.immune_until_ms, known.prepared_ms)
                 == (record.checks, record.immune_until_ms, record.prepared_at_ms),
@@ -227,7 +233,7 @@ class _PolicyLooks:
         if record.because == AsideBecause.CHECKS:
             self._look(limits.past_limit == "set-aside", "policy", key, f"was set aside by {limits}")
             self._look_at_checks(key, limits, batch, "set aside")
-        elif known is not None:
+        elif known is not None and known.sure:
             age_ms = batch.broker_time_ms - known.prepared_ms
             self._look(
                 0 < limits.skip_age_ms <= age_ms and batch.broker_time_ms >= known.immune_until_ms,
