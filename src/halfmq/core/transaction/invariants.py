@@ -60,8 +60,11 @@ def _topics(state: State) -> Iterator[str]:
         yield "" if state.topics_by_name.get(name) is topic else f"topic {name} is not found by its name"
         yield "" if 0 < topic_id < state.next_topic_id else f"topic {name} has an id that is still to be given"
         yield "" if topic.pending == pending.get(topic_id, 0) else f"topic {name} counts {topic.pending} waiting"
-        yield "" if all(0 <= low <= end for low, end in zip(topic.mins, topic.ends, strict=True)) else f"ends of {name}"
-        yield "" if len(topic.wakes) == len(topic.ends) == len(topic.half_suffixes) else f"queues of {name}"
+        yield (
+            "" if all(0 <= low <= end for low, end in zip(topic.mins, topic.ends, strict=False)) else f"ends of {name}"
+        )
+        queues = {len(topic.mins), len(topic.ends), len(topic.wakes), len(topic.half_suffixes)}
+        yield "" if len(queues) == 1 else f"queues of {name}"
 
 
 def _group(state: State, group: ProducerGroup) -> Iterator[str]:

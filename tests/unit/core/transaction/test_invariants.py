@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from tests.support.core_log import CoreLog, end, half, message, part
+from tests.support.core_log import CoreLog, end, half, message, part, sent
 
 from halfmq import limits
+from halfmq.core.commands import SendMessage
 from halfmq.core.queues.delay import put_aside
 from halfmq.core.state import State, Undecided
 from halfmq.core.transaction.invariants import check
@@ -61,6 +62,8 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "^queues of orders": lambda state: setattr(
         state.topics_by_name["orders"], "half_suffixes", state.topics_by_name["orders"].half_suffixes[1:]
     ),
+    "^queues of orders$|mins": lambda state: state.topics_by_name["orders"].mins.pop(),
+    "^queues of orders$|ends": lambda state: state.topics_by_name["orders"].ends.pop(),
     "^PG: scheduled twice": lambda state: state.producer_groups["PG"].due.update({64: {"T2": None}}),
     "^PG: a settled transaction is scheduled$": lambda state: next(
         iter(state.producer_groups["PG"].due.values())
@@ -98,6 +101,9 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "^PG: its policy is not looked after$": lambda state: state.policies.update(PG=None),
     "^two verdicts at one position, or out of order$": lambda state: twice(state),
     "more is remembered than allowed": lambda state: object.__setattr__(state.settings, "sent_again_ids_max", 0),
+    "^more is remembered than allowed$": lambda state: object.__setattr__(
+        state.settings, "sent_again_ids_max", min(len(state.verdicts), len(state.sent))
+    ),
     "a verdict from before the log; a sent message from before the log": lambda state: setattr(
         state, "log_start", state.log_end
     ),
@@ -203,3 +209,18 @@ def test_a_transaction_of_as_many_messages_as_allowed_is_right() -> None:
         log.do(part("T1", index))
     assert len(log.state.producer_groups["PG"].undecided["T1"].halves) == limits.TRANSACTION_MESSAGES_MAX
     check(log.state)
+
+
+@pytest.mark.parametrize("command", [message("M1"), half("T1")])
+def test_what_is_remembered_may_begin_exactly_where_the_log_does(command: SendMessage) -> None:
+    log = CoreLog()
+    reply = sent(log.do(command))
+    if command.properties == half("T1").properties:
+        log.do(end("T1", reply))
+    (position,) = [one[3] for one in (*log.state.verdicts, *log.state.sent)]
+    log.state.bases.clear()
+    log.state.log_start = position
+    check(log.state)
+    log.state.log_start += 8
+    with pytest.raises(InvariantViolated, match=r"from before the log$"):
+        check(log.state)
