@@ -54,7 +54,6 @@ class _Open:
     """An undecided transaction."""
 
     __slots__ = (
-        "sure",
         "aside",
         "checks",
         "halves",
@@ -63,6 +62,7 @@ class _Open:
         "next_check_ms",
         "prepared_ms",
         "sent_in",
+        "sure",
     )
 
     def __init__(self, prepared_ms: int, *, sure: bool) -> None:
