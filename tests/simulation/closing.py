@@ -30,8 +30,8 @@ from halfmq.testing.faulty_disk import FaultyDisk
 from halfmq.testing.history.events import Local, Logged, QueueRead, Seen
 from halfmq.testing.virtual_loop import ProcessLoop, SeededEntropy
 from tests.simulation.broker_host import DATA, BrokerHost
-from tests.simulation.chronicle import Chronicle
 from tests.simulation.check_looks import CheckLooks
+from tests.simulation.chronicle import Chronicle
 from tests.simulation.database import Database
 from tests.simulation.delays import Delays
 from tests.simulation.policy_looks import look_at_log

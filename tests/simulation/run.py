@@ -271,7 +271,12 @@ class Run:
             return ["a broker that does not serve"]
         groups = self.host.broker._pump.state.producer_groups.values()
         forgotten = {tx.tx for tx in self.promises.txs.values() if tx.forgotten}
-        return [tx_id for group in groups for tx_id in group.undecided if tx_id not in forgotten]
+        return [
+            tx_id
+            for group in groups
+            for tx_id, known in group.undecided.items()
+            if tx_id not in forgotten or known.count == len(known.halves)
+        ]
 
     def close(self) -> None:
         """All clients are gone, and so is, in some seeds, what the broker remembers of verdicts; its table has them."""

@@ -48,6 +48,9 @@ _DAMAGED_PAUSE_S: Final = 1.0
 _DAMAGED_PAUSE_MAX_S: Final = 60.0
 #: A message that could not be handed back is delivered again here after this.
 _LOCAL_RETRY_S: Final = 5.0
+#: An offset that did not move is committed again after this: the last commit of the member that had the queue before may
+#: come late, and undo ours. Precedent: RocketMQ says all offsets each 5 s (``persistConsumerOffsetInterval``).
+_SAY_AGAIN_S: Final = 10.0
 
 
 class Start(NamedTuple):
@@ -138,6 +141,8 @@ class QueuePuller:
         self._committed = -1
         #: Where that is known: a broker that was started again may have forgotten it.
         self._committed_at: Connection | None = None
+        #: On the loop's clock.
+        self._say_again_at = 0.0
         self._committing = asyncio.Lock()
         self._acked = asyncio.Event()
         self._again: set[asyncio.TimerHandle] = set()
@@ -348,7 +353,8 @@ class QueuePuller:
     # --- commits --------------------------------------------------------------------------------------------------
 
     async def commit(self, timeout_s: float) -> None:
-        """Tell the broker what is done, if it does not know. Without an answer in ``timeout_s`` the next call says it again.
+        """Tell the broker what is done, if it does not know. Without an answer in ``timeout_s`` the next call says it again;
+        and now and then, since another member's word may have come behind ours.
 
         Never two at once: an older one must not arrive behind a newer one.
         """
@@ -357,7 +363,8 @@ class QueuePuller:
             if connection is None or self._tracker is None:
                 return
             offset = self._tracker.committable
-            if offset == self._committed and connection is self._committed_at:
+            now_s = asyncio.get_running_loop().time()
+            if offset == self._committed and connection is self._committed_at and now_s < self._say_again_at:
                 return
             ext = self._where(consumerGroup=self._group, commitOffset=str(offset))
             try:
@@ -371,6 +378,7 @@ class QueuePuller:
                 log.warning("commit of offset %d in %s: %d %s", offset, self.queue, answer.code, answer.remark)
                 return
             self._committed, self._committed_at = offset, connection
+            self._say_again_at = now_s + _SAY_AGAIN_S
 
     def _established(self) -> Connection | None:
         """The connection that is there; a commit opens none."""

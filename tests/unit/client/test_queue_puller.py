@@ -175,6 +175,24 @@ def test_commit_is_said_again_to_a_broker_that_was_started_again() -> None:
     run(test())
 
 
+def test_a_late_commit_of_the_member_before_does_not_stand() -> None:
+    """The queue changed hands, and the old owner's last word comes behind the new owner's first. Nothing moves after that."""
+
+    async def test() -> None:
+        broker = one_queue(b"0")
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            message = await messages.get(5)
+            assert message is not None
+            message.ack()
+            await asyncio.sleep(1.5)
+            assert broker.offsets["g", "t", 0] == 1
+            broker.offsets["g", "t", 0] = 0
+            await asyncio.sleep(12)
+            assert broker.offsets["g", "t", 0] == 1
+
+    run(test())
+
+
 def test_refused_commit_is_said_again() -> None:
     async def test() -> None:
         broker = one_queue(b"0")
