@@ -6,7 +6,7 @@ import time
 from collections import Counter
 
 from tests.crash_matrix.call_sites import call_sites
-from tests.crash_matrix.matrix import ALL_KEPT, KILL, NOTHING_KEPT, Tally, by_dice, go_through
+from tests.crash_matrix.matrix import ALL_KEPT, FIRST_NAME_LOST, KILL, NOTHING_KEPT, Tally, by_dice, go_through
 from tests.crash_matrix.operations import SCRIPTS
 
 
@@ -39,7 +39,7 @@ def main() -> None:
         parser.error(
             f"no script has {arguments.operation!r} in its name: {', '.join(script.name for script in SCRIPTS)}"
         )
-    losses = (KILL, NOTHING_KEPT, ALL_KEPT, *(by_dice(seed) for seed in range(1, arguments.dice + 1)))
+    losses = (KILL, NOTHING_KEPT, ALL_KEPT, FIRST_NAME_LOST, *(by_dice(seed) for seed in range(1, arguments.dice + 1)))
     total = Tally()
     started = time.monotonic()
     for script in SCRIPTS:

@@ -17,17 +17,23 @@ from tests.simulation.world import DATA, SeededEntropy
 
 
 class Loss(NamedTuple):
-    """``keep``: share of what was not synced that survives a power loss; None: the dice of ``seed`` choose. See ``FaultyDisk.crash``."""
+    """``keep``: share of what was not synced that survives a power loss; None: the dice of ``seed`` choose. See ``FaultyDisk.crash``.
+
+    ``first_name``: the first change of a name that was not synced is lost, whatever else is kept.
+    """
 
     name: str
     power: bool
     keep: float | None = None
     seed: int = 0
+    first_name: bool = False
 
 
 KILL = Loss("kill", power=False)
 NOTHING_KEPT = Loss("power, nothing kept", power=True, keep=0.0)
 ALL_KEPT = Loss("power, all kept", power=True, keep=1.0)
+#: A disk may keep what came later and lose what came before: who relies on their order must have synced in between.
+FIRST_NAME_LOST = Loss("power, a name lost", power=True, keep=1.0, first_name=True)
 
 
 def by_dice(seed: int) -> Loss:
@@ -35,7 +41,7 @@ def by_dice(seed: int) -> Loss:
 
 
 #: Of each run of the tests; ``python -m tests.crash_matrix`` takes more.
-LOSSES = (KILL, NOTHING_KEPT, by_dice(1))
+LOSSES = (KILL, NOTHING_KEPT, FIRST_NAME_LOST, by_dice(1))
 #: Cases of a log without a torn tail.
 CLEAN = frozenset("AHJLNP")
 #: Unless it is thorough, the state of the log alone is compared behind each third crash.
@@ -102,6 +108,8 @@ def lost(point: Point, loss: Loss) -> FaultyDisk:
     """The disk of the point, behind the crash; if it was full, somebody made room."""
     disk = point.disk.fork(point.operation.number * 1_000 + loss.seed)
     disk.heal()
+    if loss.first_name:
+        del disk._changes[:1]
     disk.crash(power=loss.power, keep=loss.keep)
     return disk
 

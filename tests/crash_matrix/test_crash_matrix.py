@@ -1,12 +1,28 @@
 """Every script of the matrix, what it reaches, and the proof that it can fail. More dice: ``python -m tests.crash_matrix``."""
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from halfmq.store.consume_queue import ConsumeQueues
+from halfmq.store.derive import Derived
+from halfmq.store.store import Store
+from halfmq.store.transaction_table import TransactionTable
 from tests.crash_matrix.call_sites import call_sites
-from tests.crash_matrix.matrix import KILL, LOSSES, NOTHING_KEPT, by_dice, go_through, letter_of, lost, reopened
+from tests.crash_matrix.matrix import (
+    FIRST_NAME_LOST,
+    KILL,
+    LOSSES,
+    NOTHING_KEPT,
+    Loss,
+    by_dice,
+    go_through,
+    letter_of,
+    lost,
+    reopened,
+)
 from tests.crash_matrix.operations import SCRIPTS, SHARD, Script
 from tests.crash_matrix.points import REST, Point, points_of
 
@@ -102,3 +118,43 @@ def test_answers_that_leave_before_the_sync_are_caught(name: str) -> None:
     tally = go_through(BY_NAME[name], (KILL, NOTHING_KEPT), thorough=False, eager=True)
     assert tally.violations
     assert all("nothing kept" in violation for violation in tally.violations), "a kill takes nothing that was written"
+
+
+def _cuts_no_rows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TransactionTable, "cut", lambda *_: None)
+
+
+def _cuts_no_queues(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ConsumeQueues, "cut", lambda *_: None)
+
+
+def _rewrites_nothing_undecided(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Derived, "rewrite_undecided", lambda *_: None)
+
+
+def _withdraws_a_checkpoint_without_a_sync(patch: pytest.MonkeyPatch) -> None:
+    def withdraw(store: Store) -> None:
+        path = store._shard / "checkpoint"
+        if store._disk.exists(path):
+            store._disk.remove(path)
+        store._slots = ()
+
+    patch.setattr(Store, "_withdraw_checkpoint", withdraw)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("breaks", "name", "loss"),
+    [
+        (_cuts_no_rows, "restart, derived files far ahead of the log", KILL),
+        (_cuts_no_queues, "restart, derived files far ahead of the log", KILL),
+        (_rewrites_nothing_undecided, "restart, snapshot", KILL),
+        (_withdraws_a_checkpoint_without_a_sync, "restart, queues gone", FIRST_NAME_LOST),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_a_start_that_leaves_a_step_out_is_caught(
+    monkeypatch: pytest.MonkeyPatch, breaks: Callable[[pytest.MonkeyPatch], None], name: str, loss: Loss
+) -> None:
+    breaks(monkeypatch)
+    assert go_through(BY_NAME[name], (loss,), thorough=False).violations
