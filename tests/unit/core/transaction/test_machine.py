@@ -742,7 +742,9 @@ def test_a_group_of_an_odd_name_is_told_why() -> None:
     log = CoreLog()
     assert "producer group" in text_of(log.do(half("T1", group="no spaces")))
     raw = half("T1")._replace(properties=b"TRAN_MSG\x01true\x02UNIQ_KEY\x01T1\x02PGROUP\x01\xff\xfe\x02")
-    refused(nothing_logged(log, raw), Why.INVALID_PARAMETER)
+    decision = log.decide(raw)
+    assert (decision.records, decision.effects) == (NOTHING, NOTHING)
+    refused(decision.reply, Why.INVALID_PARAMETER)
 
 
 def test_what_the_log_keeps_of_a_half_is_all_that_its_commit_shows() -> None:
