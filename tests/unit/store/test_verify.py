@@ -212,3 +212,20 @@ def test_without_a_store_nothing_is_verified(tmp_path: Path) -> None:
     (tmp_path / "store.json").write_text("{}")
     with pytest.raises(StoreDamaged, match=r"store\.json"):
         verify_store(RealDisk(), tmp_path)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_row_of_a_later_half_names_the_first_one(tmp_path: Path, damaged: bool) -> None:
+    """What a start writes again, for halves that come behind it; a wrong one is found while nobody has decided."""
+    writer = sample_store(tmp_path)
+    several = [("orders", 0, b"body", properties(number, tx_id="several")) for number in (600, 601, 602)]
+    halves = writer.prepare("several", several)
+    writer.publish()
+    if damaged:
+        row = first(tmp_path / "shard-0", "transactions/*.tx")
+        with row.open("r+b") as file:
+            file.seek(128 * halves[2].half_index)
+            file.write(b"\xff" * 8)
+    found = [finding.what for finding in verify_store(RealDisk(), tmp_path).findings]
+    says = f"the row of half {halves[2].half_index} says first_half -1 instead of {halves[0].half_index}"
+    assert found == [says] * damaged
