@@ -1,5 +1,7 @@
 """Prepare and settle: who gets which answer, and that nothing is written where nothing may be."""
 
+from zlib import crc32
+
 import pytest
 from tests.support.core_log import PEER, CoreLog, end, half, message, part, refused, sent
 
@@ -819,3 +821,25 @@ def test_a_commit_takes_exactly_the_bytes_that_it_says() -> None:
     log.do(end("T2", first))
     sizes = [record.size for record in log.of(Committed)]
     assert sizes == [committed_size("PG", "T1", 1), committed_size("PG", "T2", 2)]
+
+
+def test_the_properties_of_a_half_are_kept_as_they_came_with_one_separator_before_what_is_added() -> None:
+    log = CoreLog()
+    plain = half("T1", queue=2).properties.removesuffix(b"\x02")
+    for number, (came, separator) in enumerate([(plain, b"\x02"), (plain + b"\x02", b"")]):
+        tx_id = b"T%d" % number
+        came = came.replace(b"T1", tx_id)
+        sent(log.do(half("T1", queue=2)._replace(properties=came)))
+        stored = log.of(HalfRecord)[-1].message.properties
+        assert stored == came + separator + log.state.topics_by_name["orders"].half_suffixes[2]
+
+
+def test_a_half_is_stored_with_the_checksum_that_rocketmq_gives_its_body() -> None:
+    """CRC-32 without its highest bit (``UtilAll.crc32``); one body has that bit, the other has not."""
+    log = CoreLog()
+    for tx_id, body in (("T1", b"body"), ("T2", b"hello"), ("T3", b"")):
+        log.do(half(tx_id, body=body))
+        stored = log.of(HalfRecord)[-1].message
+        assert stored.body_crc == crc32(body) % (1 << 31)
+        assert (stored.prepared_offset, stored.reconsume_times, stored.store_time_ms) == (0, 0, log.now_ms)
+    assert {crc32(body) >> 31 for body in (b"body", b"hello")} == {0, 1}
