@@ -17,7 +17,7 @@ from halfmq.core.commands import SettledRow
 from halfmq.core.state import State
 from halfmq.store.transaction_table import Looked, row_hash
 
-__all__ = ["FILES_MAX", "LOOKS_MAX", "Busy", "Found", "LongSettled", "Missed", "row_hash"]
+__all__ = ["FILES_MAX", "LOOKS_MAX", "Found", "LongSettled", "Missed", "NotLooked", "row_hash"]
 
 #: Files of the table that one look reads: 16,777,216 halves, 2 GiB; one to five seconds where they are not cached.
 FILES_MAX = 512
@@ -36,13 +36,13 @@ class Missed(NamedTuple):
     text: str
 
 
-class Busy(NamedTuple):
-    """Too many look already; asking again is right."""
+class NotLooked(NamedTuple):
+    """Nothing is known of it: too many look already, or the table could not be read. Asking again is right."""
 
-    text: str = "many verdicts are looked for in the transaction table just now: ask again"
+    text: str
 
 
-Look = Found | Missed | Busy
+Look = Found | Missed | NotLooked
 _PAST_RETENTION: Final = Missed("its verdict is past retention: the log begins behind it now")
 
 
@@ -73,7 +73,7 @@ class LongSettled:
             then(found)
             return
         if self._looking >= LOOKS_MAX:
-            then(Busy())
+            then(NotLooked("many verdicts are looked for in the transaction table just now: ask again"))
             return
         self._looking += 1
         files_max = FILES_MAX
@@ -83,7 +83,7 @@ class LongSettled:
             if isinstance(result, Looked):
                 then(self._true_one(result, group, tx_id) or _missed(result))
             else:
-                then(Missed(f"the transaction table could not be read: {result}"))
+                then(NotLooked(f"the transaction table could not be read: {result}"))
 
         self._offload.run(lambda: self._store.look_for_settled(group, tx_id, files_max), looked)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from halfmq.broker.connection import Connection
 from halfmq.broker.durable_answer import DurableAnswers
-from halfmq.broker.long_settled import Busy, Found, LongSettled, Look, Missed
+from halfmq.broker.long_settled import Found, LongSettled, Look, Missed, NotLooked
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
@@ -104,11 +104,15 @@ class Operators:
     ) -> None:
         state, now_ms = self._pump.state, self._time.now_ms()
         stands = standing(state, group, tx_id)
+        if isinstance(look, NotLooked) and stands == UNKNOWN:
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_BUSY, look.text)
+            self._gateway.flush()
+            return
         if isinstance(look, Found) and stands == UNKNOWN:
             group, stands = look.group, standing_state(look.row.committed).value
             sentences = story(state, group, tx_id, now_ms, row=look.row)
         else:
-            looked = f"{look.text[0].upper()}{look.text[1:]}." if isinstance(look, Missed | Busy) else ""
+            looked = f"{look.text[0].upper()}{look.text[1:]}." if isinstance(look, Missed) else ""
             sentences = story(state, group, tx_id, now_ms, looked=looked)
         self._tell(connection, request, {EXT_GROUP: group, EXT_STATE: stands}, encode_story(sentences))
         self._gateway.flush()
@@ -221,7 +225,7 @@ class Operators:
                 again = command._replace(group=look.group, settled=look.row)
                 self._pump.submit(again, lambda _, reply: then(look.group, reply), None)
                 return
-            why = Why.NOT_NOW if isinstance(look, Busy) else Why.NOT_FOUND
+            why = Why.NOT_NOW if isinstance(look, NotLooked) else Why.NOT_FOUND
             then(command.group, refused._replace(why=why, text=f"{refused.text}; {look.text}"))
             self._gateway.flush()
 

@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
 
 from halfmq.broker import long_settled
 from halfmq.model.settings import BrokerSettings
+from halfmq.store.transaction_table import TransactionTable
 
 STORY, RESOLVE, ASK = 29_003, 29_004, 29_006
 ONE = "AC10000100002A9F0000000000000001"
@@ -149,3 +151,20 @@ async def test_too_many_looks_at_once_are_refused_and_the_others_answered(tmp_pa
         assert codes == {0, 2}
         assert sum(answer.code == 0 for answer in answers) >= long_settled.LOOKS_MAX
         assert (await resolve(client, ONE, "COMMIT")).code == 0
+
+
+async def test_a_table_that_cannot_be_read_is_no_verdict_and_no_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, settings=FORGETFUL) as running:
+        client = await running.client()
+        await settled(client, ONE, 8)
+        await settled(client, TWO, 8)
+        running.broker._store.derived.table._pages.clear()  # type: ignore[union-attr]
+
+        def broken(*_: Any) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(TransactionTable, "look_for_settled", broken)
+        for answer in (await client.ask(STORY, {"txId": ONE}), await resolve(client, ONE, "COMMIT")):
+            assert (answer.code, "could not be read" in str(answer.remark)) == (2, True)

@@ -270,3 +270,19 @@ async def test_what_check_is_about_must_be_said(tmp_path: Path) -> None:
         client = await running.client()
         for ext in ({}, {"group": "P", "max": "0"}, {"group": "P", "max": "many"}, {"group": "P", "max": "1001"}):
             assert (await client.ask(29_010, ext)).code == 29
+
+
+async def test_a_verdict_that_memory_has_forgotten_is_shown_and_stands(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=BrokerSettings(sent_again_ids_max=1)) as running:
+        client = await running.client()
+        for unique, wanted in ((ONE, 8), (TWO, 12)):
+            half = await client.half("orders", b"one", unique=unique)
+            await client.end(half, unique, wanted)
+        assert ONE not in running.state.producer_groups["P"].settled
+        shown = await run(running, "show", ONE)
+        assert (shown.exit_code, "is COMMITTED since" in shown.stdout) == (0, True)
+        again = await run(running, "commit", ONE, "--operator", "ada")
+        assert (again.exit_code, "already COMMITTED" in again.stdout) == (0, True)
+        opposite = await run(running, "rollback", ONE, "--operator", "ada")
+        assert (opposite.exit_code, "is COMMITTED since" in opposite.output) == (4, True)
+        assert (await run(running, "check", ONE)).exit_code == 4
