@@ -90,7 +90,7 @@ class Messages:
         losses = self._facts.losses
         for message, group in grouped(rows).items():
             if losses:
-                group = taken_back.of_message(self._facts, group)  # noqa: PLW2901 - what is left of it
+                group = taken_back.of_message(self._facts, group)
             if not usual(message, group):
                 self._message(message, group)
 

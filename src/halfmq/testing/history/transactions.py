@@ -98,7 +98,7 @@ class Transactions:
         losses = self._facts.losses
         for key, group in grouped(rows).items():
             if losses:
-                group = taken_back.of_transaction(self._facts, group)  # noqa: PLW2901 - what is left of it
+                group = taken_back.of_transaction(self._facts, group)
             if not usual(key, group):
                 self._transaction(self._story(key, group))
 
