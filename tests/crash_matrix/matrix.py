@@ -203,15 +203,17 @@ def go_through(
             )
             tally.add(result, fresh=True)
             if again is not None and not result.violation:
-                for second in _in_the_recovery(point, again, dice):
+                for second in _in_the_recovery(point, loss, again, dice):
                     tally.second_level += 1
                     tally.add(second._replace(cases=result.cases + second.cases), fresh=True)
     return tally
 
 
-def _in_the_recovery(point: Point, disk: FaultyDisk, dice: random.Random) -> Iterator[Result]:
-    """A crash at some operation of the start on ``disk``."""
+def _in_the_recovery(point: Point, first: Loss, disk: FaultyDisk, dice: random.Random) -> Iterator[Result]:
+    """A crash at some operation of the start on ``disk``, which is what the ``first`` one left."""
     house = reopened(point, disk)
+    if first.power and not point.script.survives_power_loss:
+        house.book.forget_answers()  # whatever comes next, the first loss may have taken them
     points = points_of_start(point.script._replace(name=f"{point.script.name}, in its recovery"), house)
     if not points:
         return
