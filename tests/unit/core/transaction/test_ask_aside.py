@@ -107,3 +107,11 @@ def test_a_group_without_any_is_no_error() -> None:
     log.session(producer(1, log.now_ms))
     sent(log.do(half("T1")))
     assert log.do(AskAside("PG", 10)) == AskedAside((), 0)
+
+
+def test_who_fetches_has_its_answer_also_where_that_is_less_than_it_has_room_for() -> None:
+    log = set_aside(1)
+    log.session(ConnectionClosed(1))
+    poll(log, 7, room=3)
+    assert ask(log)[0] == AskedAside(("T0",), 0)
+    assert log.state.producer_groups["PG"].parked == {}
