@@ -146,6 +146,10 @@ class BrokerHost:
         #: What the disk raises when an operation was cut means: the power is gone, or only the process.
         self._cut_is_power = True
         #: Since the last start that served.
+        #: Where the log ended that the last start found: the lowest, where others ended before they served.
+        self.left_until = 0
+        self._found_ends: list[int] = []
+        self._has_served = False
         self._power_was_lost = False
         self._scheduler = scheduler
         self._network = network
@@ -162,6 +166,7 @@ class BrokerHost:
     def start(self) -> None:
         assert self.process is None
         self.lives += 1
+        self._has_served = False
         process = self.process = ProcessLoop(self._scheduler, f"broker.{self.lives}", self._raised)
         process.after_turn = self._turned
         self.broker = Broker(
@@ -186,7 +191,7 @@ class BrokerHost:
         error = task.exception()
         if error is None:
             assert self.broker is not None
-            self.serves = True
+            self.serves = self._has_served = True
             state = self.broker._pump.state
             store = self.broker._store
             assert store is not None
@@ -213,7 +218,14 @@ class BrokerHost:
     def _what_is_left(self, store: Any) -> dict[str, Any]:
         """Of a start after a power loss: what the history checker may not hold against it."""
         was_lost, self._power_was_lost = self._power_was_lost, False
-        return {"durability": self.swarm.durability, "log_end": store.recovery.end} if was_lost else {}
+        self.left_until = min([store.recovery.end, *self._found_ends])
+        self._found_ends.clear()
+        return {"durability": self.swarm.durability, "log_end": self.left_until} if was_lost else {}
+
+    def _note_what_it_found(self) -> None:
+        """A start that ends before it serves may have written already: the next one finds more than was left."""
+        if not self._has_served and self.broker is not None and self.broker._store is not None:
+            self._found_ends.append(self.broker._store.recovery.end)
 
     def _turned(self) -> None:
         if self.serves:
@@ -261,6 +273,7 @@ class BrokerHost:
         self._again()
 
     def power_fails(self) -> None:
+        self._note_what_it_found()
         self._power_was_lost = True
         self.on_power_lost()
         process = self.process
@@ -291,6 +304,7 @@ class BrokerHost:
     def _end_process(self, *, close: bool) -> None:
         process, broker = self.process, self.broker
         assert process is not None
+        self._note_what_it_found()
         if close and broker is not None:
             try:
                 broker.close()

@@ -152,7 +152,7 @@ class Run:
         self.faults.damage.forget()
         if self._may_forget:
             self._may_forget = False
-            self.promises.forget_from(self.host.broker._store.recovery.end)  # type: ignore[union-attr]
+            self.promises.forget_from(self.host.left_until)
             self.check_times.forget()
             self.consuming.forgetful = True
         self.leaving.started(broker)

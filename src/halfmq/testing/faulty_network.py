@@ -104,6 +104,9 @@ class _Pipe:
         self._life = 0
 
     def send(self, data: bytes) -> None:
+        if self.dead and not (self.blocked or self.writer.orphaned):
+            # Nobody has that port any more: the answer is a reset.
+            self._network.scheduler.call_later(self._network.delay_us(), self.writer.arrived, RESET)
         for piece in self._network.cut(data):
             self.buffered += len(piece)
             self.put(piece)
@@ -167,10 +170,6 @@ class _Pipe:
         self._take()
         self._held.clear()
 
-    @property
-    def unread(self) -> bool:
-        return bool(self._flying or self._held)
-
     def _take(self) -> list[_Item]:
         self._life += 1
         items = list(self._flying)
@@ -228,7 +227,7 @@ class End(asyncio.Transport):
     def close(self) -> None:
         if not self._closing and self.process.alive:
             self._closing = True
-            self.out.put(FIN)
+            self.out.put(self.last_word)
             self.into.drop()
             self.process.call_soon(self.end, None)
 
@@ -260,9 +259,18 @@ class End(asyncio.Transport):
 
     # --- the network's side ------------------------------------------------------------------------------------------
 
+    @property
+    def last_word(self) -> _Finished:
+        """Whoever closes and has not read all that was sent to it, resets."""
+        return RESET if self.into.buffered else FIN
+
     def arrived(self, item: _Item) -> None:
         self._inbox.append(item)
-        self._look()
+        if item is RESET and self.out.writer_waits and not self._reading:
+            # Who waits to write is told, also when it does not read.
+            self.process.call_soon(self.end, ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
+        else:
+            self._look()
 
     def _look(self) -> None:
         if self._inbox and self._reading and not self._read_due:
@@ -442,9 +450,9 @@ class FaultyNetwork:
     def process_died(self, process: ProcessLoop) -> None:
         """Killed: its machine ends its connections, and what it had written arrives all the same."""
         for end in [end for end in self._ends if end.process is process]:
-            unread = end.into.unread
+            finished = end.last_word
             end.vanish()
-            end.out.end_with(RESET if unread else FIN, self.dice, lossy=False)
+            end.out.end_with(finished, self.dice, lossy=False)
         self._close_doors(process)
 
     def power_lost(self, process: ProcessLoop) -> None:

@@ -259,3 +259,41 @@ def test_a_request_comes_again_on_a_connection_of_its_own() -> None:
     town.run(100)
     assert [peer.got for peer in town.gateway.served] == [b"", b"again"]
     assert not town.raised
+
+
+def test_who_closes_and_has_not_read_everything_resets() -> None:
+    town = Town()
+    peer, served, _ = town.joined()
+    peer.transport.pause_reading()
+    served.transport.write(b"unread" * 10)
+    town.run(100)
+    peer.transport.close()
+    town.run(100)
+    assert [type(error) for error in served.lost] == [ConnectionResetError]
+
+
+def test_who_waits_to_write_hears_of_the_end_though_it_does_not_read() -> None:
+    """A broker stops reading from a connection that does not take its answers; when that client dies, it must be gone."""
+    town = Town()
+    peer, served, _ = town.joined()
+    peer.transport.pause_reading()
+    served.transport.write(bytes(200_000))
+    assert served.full == [True]
+    served.transport.pause_reading()
+    town.run(100)
+    town.client.kill()
+    town.network.process_died(town.client)
+    town.run(100)
+    assert [type(error) for error in served.lost] == [ConnectionResetError]
+
+
+def test_who_writes_to_a_port_that_is_gone_is_reset() -> None:
+    town = Town()
+    peer, served, _ = town.joined()
+    served.transport.pause_reading()
+    peer.transport.close()
+    town.run(100)
+    assert served.lost == []
+    served.transport.write(bytes(200_000))
+    town.run(100)
+    assert [type(error) for error in served.lost] == [ConnectionResetError]
