@@ -103,7 +103,7 @@ def draw(seed: int) -> Swarm:
     workers = dice.choice((1, 2, 3))
     work_ms = dice.choice((2_500, 4_000, 6_000))
     # So many things are begun, about; each is some ten events.
-    begun = dice.choice((45, 60, 80))
+    begun = dice.choice((30, 44, 60))
     administered = dice.choice((0.0, 0.0, 0.5, 0.8))
     administration = tuple(what for what in ADMINISTRATION if dice.random() < administered)
     retention_bytes = dice.choice((0, 0, 70_000, 150_000))
@@ -142,7 +142,7 @@ def draw(seed: int) -> Swarm:
         own_ids=dice.choice((0.0, 0.3)),
         silent=dice.choice((0.2, 0.5) if asked_soon else (0.0, 0.0, 0.3)),
         unknown=dice.choice((0.1, 0.5, 0.9) if asked_soon else (0.1, 0.1, 0.5)),
-        watchful=dice.random() < 0.25,
+        watchful=dice.random() < 0.15,
         topics=TOPICS[: dice.choice((1, 2, 2, 3))],
         queues=dice.choice((1, 1, 2, 4)),
         body_bytes=dice.choice(bodies),

@@ -9,6 +9,7 @@ Frames of one loop turn leave in one write. Deadlines are kept by one timer for 
 import asyncio
 import socket
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -59,7 +60,9 @@ class Connection(asyncio.Protocol):
         self._opaque = 0
         #: By opaque: the future and its deadline on the loop's clock.
         self._waiting: dict[int, tuple[asyncio.Future[Answer], float]] = {}
+        #: Runs at ``_looks_at``, the first deadline or before it.
         self._timer: asyncio.TimerHandle | None = None
+        self._looks_at = inf
         self._frames: list[bytes] = []
         self._writable = asyncio.Event()
         self._writable.set()
@@ -82,10 +85,11 @@ class Connection(asyncio.Protocol):
         if self.closed:
             raise NotSent(f"the connection to {self.address} is closed")
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self._waiting[opaque] = future, self._loop.time() + timeout_s
+        deadline = self._loop.time() + timeout_s
+        self._waiting[opaque] = future, deadline
         self._write(frame)
-        if self._timer is None:
-            self._timer = self._loop.call_later(_DEADLINE_TICK_S, self._expire)
+        if deadline < self._looks_at:
+            self._look_at(deadline)
         return future
 
     async def request(
@@ -145,8 +149,16 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self.closed and frames:
             self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
+    def _look_at(self, when: float) -> None:
+        """Look for requests that wait too long at ``when``, not later. One timer for all: most are answered before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._looks_at = when
+        self._timer = self._loop.call_at(when, self._expire)
+
     def _expire(self) -> None:
         self._timer = None
+        self._looks_at = inf
         now = self._loop.time()
         expired = [opaque for opaque, (_, deadline) in self._waiting.items() if deadline <= now]
         for opaque in expired:
@@ -156,7 +168,8 @@ class Connection(asyncio.Protocol):
         if expired and self._heard_at < now - 3 * _DEADLINE_TICK_S and self._silent_since_request(now):
             self.abort("it has been silent since the request that timed out")
         elif self._waiting:
-            self._timer = self._loop.call_later(_DEADLINE_TICK_S, self._expire)
+            earliest = min(deadline for _, deadline in self._waiting.values())
+            self._look_at(max(earliest, now + _DEADLINE_TICK_S))
 
     def _silent_since_request(self, now: float) -> bool:
         # A dead peer is noticed here: TCP alone would need minutes. A slow answer while others come is no reason.

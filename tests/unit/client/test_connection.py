@@ -94,6 +94,27 @@ def test_silence_is_no_answer_at_the_deadline_and_a_late_answer_is_dropped() -> 
     in_world(test)
 
 
+def test_waiting_for_an_answer_wakes_nobody_up_until_the_first_deadline() -> None:
+    """A consumer's pull is parked at the broker for 15 s, and a service may have a hundred of them."""
+
+    async def test(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        looks: list[float] = []
+        look = world.connection._expire
+        world.connection._expire = lambda: (looks.append(loop.time()), look())  # type: ignore[method-assign]
+        start = loop.time()
+        parked = asyncio.ensure_future(world.connection.request(11, timeout_s=20.0))
+        await asyncio.sleep(0.5)
+        with pytest.raises(NoAnswer):
+            await world.connection.request(34, timeout_s=1.0)
+        assert [round(at - start, 3) for at in looks] == [1.5]
+        with pytest.raises(NoAnswer):
+            await parked
+        assert [round(at - start, 3) for at in looks] == [1.5, 20.0]
+
+    in_world(test)
+
+
 def test_peer_that_is_silent_since_the_request_is_given_up() -> None:
     async def test(world: World) -> None:
         with pytest.raises(NoAnswer):
