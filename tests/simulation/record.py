@@ -3,14 +3,19 @@
 A line says which seeds, at which commit, how much happened in them, and what was found. ``next_seed`` is where to go on.
 Whoever wants to see a line again checks that commit out and runs ``python -m tests.simulation --first F --seeds N``: the
 digest of all trace hashes must be the same.
+
+What all of them have reached stands beside it, ``record_coverage.json``: cells of fault, state and recovery case, added up
+over the runs since the file began.
 """
 
 import json
 import subprocess
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.simulation import coverage
 from tests.simulation.chunks import Sum
 
 RECORD = Path(__file__).with_name("record.jsonl")
@@ -32,13 +37,13 @@ def commit_now() -> str:
         ["git", "rev-parse", "--short=10", "HEAD"], cwd=root, capture_output=True, text=True, check=True
     )
     changed = subprocess.run(
-        ["git", "status", "--porcelain", "--untracked-files=no", "--", "../../src", ".", ":!record.jsonl"], cwd=root, capture_output=True, text=True, check=True,
+        ["git", "status", "--porcelain", "--untracked-files=no", "--", "../../src", ".", ":!record*.json*"], cwd=root, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return commit.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
 def append(path: Path, first: int, commit: str, total: Sum) -> None:
-    kinds = ("fault ", "look ", "recovery ", "checker ")
+    kinds = ("fault ", "look ", "knob ", "recovery ", "checker ")
     line = {
         "first": first,
         **total.figures(),
@@ -50,6 +55,21 @@ def append(path: Path, first: int, commit: str, total: Sum) -> None:
     }
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
+    histories, cells = covered(path)
+    cells.update({name: count for name, count in total.counts.items() if name.startswith("cover ")})
+    text = json.dumps({"histories": histories + total.seeds, "cells": dict(sorted(cells.items()))}, indent=0)
+    _coverage_file(path).write_text(text + "\n")
+
+
+def covered(path: Path = RECORD) -> tuple[int, Counter[str]]:
+    """(histories, how often each cell of the coverage was met in them)."""
+    file = _coverage_file(path)
+    found = json.loads(file.read_text()) if file.exists() else {"histories": 0, "cells": {}}
+    return found["histories"], Counter(found["cells"])
+
+
+def _coverage_file(path: Path) -> Path:
+    return path.with_name(f"{path.stem}_coverage.json")
 
 
 def summary(path: Path = RECORD) -> str:
@@ -66,4 +86,13 @@ def summary(path: Path = RECORD) -> str:
         f"{sum(line['events'] for line in found):,} events, {sum(line['faults'] for line in found):,} faults, "
         f"{sum(line['violations'] for line in found)} violations"
     )
-    return "\n".join([head, *(f"{count:>14,}  {name}" for name, count in sorted(counts.items()))])
+    histories, cells = covered(path)
+    return "\n".join(
+        [
+            head,
+            *(f"{count:>14,}  {name}" for name, count in sorted(counts.items())),
+            f"coverage of {histories:,} of them",
+            coverage.table(cells),
+            f"cells that are possible and empty: {', '.join(coverage.empty_cells(cells)) or 'none'}",
+        ]
+    )

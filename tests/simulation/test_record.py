@@ -20,7 +20,12 @@ def test_a_record_is_resumed_behind_its_last_seed(tmp_path: Path) -> None:
     assert (one["first"], one["histories"], two["first"]) == (1, 2, 3)
     assert one["digest"] != two["digest"]
     assert one["counts"]["look invariants"] > 0
-    assert "4 histories in 2 runs" in record.summary(path)
+    histories, cells = record.covered(path)
+    assert histories == 4
+    assert cells.total() > 0
+    summary = record.summary(path)
+    assert "4 histories in 2 runs" in summary
+    assert "coverage of 4 of them" in summary
 
 
 def test_the_same_seeds_have_the_same_digest() -> None:
