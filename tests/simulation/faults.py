@@ -30,6 +30,8 @@ class Faults:
         self.damage = Damage(run.host.disk, run.swarm.segment_bytes, run.swarm.seed, run.counts)
         self.coverage = Coverage(run.counts)
         self.over = False
+        #: A start has looked at damage that was put right before it ended.
+        self._healed_in_a_start = False
         self.ghosts = 0
         #: A fault that waits for a state of some transaction, and until when.
         self._armed: tuple[str, str, int] | None = None
@@ -305,10 +307,11 @@ class Faults:
 
     def start_refused(self, error: StoreDamaged) -> None:
         """Right, if something is damaged; then it is restored."""
-        if not self.damage.any:
+        if not (self.damage.any or self._healed_in_a_start):
             raise Violation(f"Recovery: a start was refused, and nothing is damaged: {error}")
         self.run.counts["look damage refused"] += 1
         self.coverage.refused()
+        self._healed_in_a_start = False
         self.damage.restore()
 
     # --- the end of it -----------------------------------------------------------------------------------------------
@@ -319,6 +322,7 @@ class Faults:
         run.host.cut_after(None, power=False)
         run.network.heal()
         run.host.disk.heal()  # before anything is restored: what is still armed would hit that
+        self._healed_in_a_start = self.damage.any and not run.host.serves
         self.damage.restore()
         for database in run.databases.values():
             database.back()
