@@ -310,7 +310,7 @@ class Run:
         if dice.random() < _VERIFIED:
             closing.verify(self.host, self.counts)
         if self.swarm.consumers:
-            self.consuming.close(self.chronicle.events, log_start, self.tap.handed_back)
+            self.consuming.close(self.chronicle.events, state.log_start, self.tap.handed_back)
         closing.final_looks(self.chronicle, self.promises, self.databases, log_start)
         self._check_history()
 
