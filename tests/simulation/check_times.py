@@ -36,6 +36,8 @@ class CheckTimes:
         self._counts = counts
         #: In broker time, ms: no check before, and one at the latest by then if somebody can be asked.
         self._immune: dict[_Key, int] = {}
+        #: By index: what each half made of it. A half that a power loss took comes again, perhaps at an earlier broker time.
+        self._immune_by: dict[_Key, dict[int, int]] = {}
         self._due: dict[_Key, int] = {}
         #: Number and next time of the check that was logged last.
         self._put_off: dict[_Key, tuple[int, int]] = {}
@@ -55,10 +57,21 @@ class CheckTimes:
         self._reached.clear()
         self._out.clear()
         self._late.clear()
+        for key, immune_by in list(self._immune_by.items()):
+            group = state.producer_groups.get(key[0])
+            known = group.undecided.get(key[1]) if group is not None else None
+            stored = {half.index for half in known.halves} if known is not None else set()
+            for index in immune_by.keys() - stored:
+                del immune_by[index]
+                self._due.pop(key, None)
+            self._immune[key] = max(immune_by.values(), default=0)
+            if not immune_by:
+                del self._immune_by[key], self._immune[key]
 
     def forget(self) -> None:
         """Durability is ``memory``, and the power took the end of the log: broker time may go on from before it."""
         self._immune.clear()
+        self._immune_by.clear()
         self._due.clear()
 
     # --- in the log --------------------------------------------------------------------------------------------------
@@ -67,7 +80,8 @@ class CheckTimes:
         key = (record.group, record.tx_id)
         own = properties.to_dict(record.message.properties).get(properties.CHECK_IMMUNITY_SECONDS, "")
         immunity_ms = int(own) * 1_000 if own.isdigit() else self._settings.check_immunity_ms
-        self._immune[key] = max(self._immune.get(key, 0), now_ms + immunity_ms)
+        self._immune_by.setdefault(key, {})[record.index] = now_ms + immunity_ms
+        self._immune[key] = max(self._immune_by[key].values())
         self._due[key] = max(self._due.get(key, 0), self._immune[key])
 
     def checked(self, record: Checked, now_ms: int) -> None:

@@ -6,6 +6,7 @@ holds finds the newest of them, so only keys of few messages are asked for.
 
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from halfmq.model.stored_message import decode as decode_message
@@ -22,11 +23,28 @@ _ASKED_MAX = 6
 _FOUND_MAX = 32
 
 
-async def look_up(process: ProcessLoop, network: Any, chronicle: Chronicle, tap: WireTap) -> None:
+class NotFound(Violation):
+    def __init__(self, text: str, event: Seen) -> None:
+        super().__init__(text, event.message)
+        self.event = event
+
+
+async def look_up(
+    process: ProcessLoop, network: Any, chronicle: Chronicle, tap: WireTap, log_start: Callable[[], int]
+) -> None:
     """
     Raises:
-        Violation: a visible message is not found.
+        Violation: a visible message is not found, although the log has it still.
     """
+    try:
+        await _look_up(process, network, chronicle, tap)
+    except NotFound as missing:
+        if missing.event.offset >= log_start():
+            raise
+        chronicle.counts["looked for when it was trimmed"] += 1
+
+
+async def _look_up(process: ProcessLoop, network: Any, chronicle: Chronicle, tap: WireTap) -> None:
     visible = [
         event
         for event in chronicle.events
@@ -74,4 +92,4 @@ def _must_hold(event: Seen, code: int, body: bytes, by: str) -> None:
         at += size
     if (event.message, event.queue, event.queue_offset, event.crc) not in found:
         where = f"{event.topic}/{event.queue}@{event.queue_offset}"
-        raise Violation(f"Lookup: {event.message} at {where} is not found by {by}: {code}, {found}", event.message)
+        raise NotFound(f"Lookup: {event.message} at {where} is not found by {by}: {code}, {found}", event)

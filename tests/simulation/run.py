@@ -301,7 +301,9 @@ class Run:
         ]
         self._finish(lambda reader: closing.read_everything(reader, self.network, self.chronicle, queues))
         log_start = state.log_start
-        self._finish(lambda reader: lookups.look_up(reader, self.network, self.chronicle, self.tap))
+        self._finish(
+            lambda reader: lookups.look_up(reader, self.network, self.chronicle, self.tap, lambda: state.log_start)
+        )
         closing.note_locals(self.chronicle, self.promises, self.databases)
         broker = self.host.broker
         self.host._end_process(close=False)
