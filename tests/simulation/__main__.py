@@ -1,6 +1,9 @@
 """``python -m tests.simulation --seeds N``: many histories; ``--seed S``: one of them again, with its story.
 
---record        go on where the record in the repository ends, and write what was run into it
+--record        go on where the record in the repository ends, and write what was run into it; FILE: in that one
+--show-record   what the record says, with --record FILE that one
+--first F --seeds N --brief
+                the figures and the digest of a line of the record, at its commit: the digest must be the line's
 --seconds S     as many new seeds as fit
 --break NAME    with a bug planted: it must be found
 --story         with --seed: every event, and what the broker and the clients log
@@ -50,7 +53,7 @@ def main() -> None:
     parser.add_argument("--break", dest="breakage", choices=("", *breakages.NAMES), default="")
     arguments = parser.parse_args()
     if arguments.show_record:
-        print(record.summary())
+        print(record.summary(arguments.record or record.RECORD))
     elif arguments.seed is not None:
         sys.exit(one(arguments.seed, arguments.breakage, arguments.story))
     elif arguments.record is not None:
@@ -86,18 +89,21 @@ def many(arguments: argparse.Namespace) -> int:
         total.add(chunk)
         for result in chunk.red:
             print(result.violation, flush=True)
+    figures = total.figures()
+    if not arguments.seconds:  # else the chunks are others, and the digest is comparable with none
+        figures["digest"] = total.digest.hexdigest()
     if arguments.brief:
-        print(total.figures())
+        print(figures)
     elif arguments.json:
         found = {"seed": total.red[0].seed, "violation": total.red[0].violation} if total.red else {}
-        print(json.dumps({**total.figures(), **found}))
+        print(json.dumps({**figures, **found}))
     else:
         for name, count in sorted(total.counts.items()):
             if not name.startswith("cover "):
                 print(f"{count:>10}  {name}")
         print(coverage.table(total.counts))
         print(f"cells that are possible and empty: {', '.join(coverage.empty_cells(total.counts)) or 'none'}")
-        print(total.figures())
+        print(figures)
     return 1 if total.red else 0
 
 

@@ -1,8 +1,12 @@
 """The record of what was run: one line of JSON for each run, in a file in the repository.
 
 A line says which seeds, at which commit, how much happened in them, and what was found. ``next_seed`` is where to go on.
-Whoever wants to see a line again checks that commit out and runs ``python -m tests.simulation --first F --seeds N``: the
-digest of all trace hashes must be the same.
+Whoever wants to see a line again checks that commit out and runs ``python -m tests.simulation --brief --first F --seeds N``
+with its ``first`` and ``histories``: that prints ``digest``, which must be the line's. The digest is over the trace hashes in
+chunks of ``chunks.CHUNK`` seeds from the first one on, so a part of a line has another; how many processes ran is all one.
+A line whose commit ends in a plus ran on code that no commit has, and cannot be seen again.
+
+``mended`` is written by hand behind a mend: {red seed: commit that mended it}.
 
 What all of them have reached stands beside it, ``record_coverage.json``: cells of fault, state and recovery case, added up
 over the runs since the file began.
@@ -11,6 +15,7 @@ over the runs since the file began.
 import json
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,16 +35,21 @@ def next_seed(path: Path = RECORD) -> int:
     return max((line["first"] + line["histories"] for line in lines(path)), default=1)
 
 
-def commit_now() -> str:
-    """The commit of the working tree, with a plus where code in it differs (the record itself grows while it runs)."""
-    root = Path(__file__).parent
+def commit_now(root: Path = Path(__file__).parent) -> str:
+    """The commit of the working tree that ``root`` is in (as ``tests/simulation``), with a plus where code in it differs.
+
+    The record itself grows while it runs, and of what git does not know only Python files are code.
+    """
     commit = subprocess.run(
         ["git", "rev-parse", "--short=10", "HEAD"], cwd=root, capture_output=True, text=True, check=True
     )
-    changed = subprocess.run(
-        ["git", "status", "--porcelain", "--untracked-files=no", "--", "../../src", ".", ":!record*.json*"], cwd=root, capture_output=True, text=True, check=True,
+    status = subprocess.run(
+        ["git", "status", "--porcelain", "--untracked-files=all", "--", "../../src", ".", ":!record*.json*"], cwd=root, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return commit.stdout.strip() + ("+" if changed.stdout.strip() else "")
+    changed = [
+        line for line in status.stdout.splitlines() if not line.startswith("??") or line.rstrip('"').endswith(".py")
+    ]
+    return commit.stdout.strip() + ("+" if changed else "")
 
 
 def append(path: Path, first: int, commit: str, total: Sum) -> None:
@@ -84,15 +94,36 @@ def summary(path: Path = RECORD) -> str:
     head = (
         f"{path.name}: {sum(line['histories'] for line in found):,} histories in {len(found)} runs, "
         f"{sum(line['events'] for line in found):,} events, {sum(line['faults'] for line in found):,} faults, "
-        f"{sum(line['violations'] for line in found)} violations"
+        f"{_violations(found)}"
     )
     histories, cells = covered(path)
     return "\n".join(
         [
             head,
+            *_remarks(found),
             *(f"{count:>14,}  {name}" for name, count in sorted(counts.items())),
             f"coverage of {histories:,} of them",
             coverage.table(cells),
             f"cells that are possible and empty: {', '.join(coverage.empty_cells(cells)) or 'none'}",
         ]
     )
+
+
+def _violations(found: list[dict[str, Any]]) -> str:
+    red = sum(line["violations"] for line in found)
+    mended = red - sum(len(_not_mended(line)) for line in found)
+    return f"{red} violations" + (f", {mended} of them mended since" if red else "")
+
+
+def _not_mended(line: dict[str, Any]) -> list[int]:
+    return [seed for seed in line["red_seeds"] if str(seed) not in line.get("mended", {})]
+
+
+def _remarks(found: list[dict[str, Any]]) -> Iterator[str]:
+    """What somebody must know who wants to see these lines again."""
+    for line in found:
+        for seed in _not_mended(line):
+            yield f"not mended: seed {seed} at {line['commit']}"
+        if line["commit"].endswith("+"):
+            last = line["first"] + line["histories"] - 1
+            yield f"not repeatable: seeds {line['first']} to {last}, run at {line['commit']}: on changes that no commit has"
