@@ -1,6 +1,7 @@
 """The first verdict stands: over raw frames, in one segment, repeated, opposed, after a restart."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,31 @@ async def test_verdict_stands_after_a_trim_of_what_came_before_it(tmp_path: Path
     async with serving(tmp_path, segment_bytes=1 << 16) as running:
         assert_settled(await restarted_end(running, half, COMMIT), "COMMITTED", repeated=True)
         assert await visible(await running.client()) == [b"one"]
+
+
+async def test_verdict_stands_when_its_half_is_trimmed_and_all_derived_files_are_lost(tmp_path: Path) -> None:
+    """The transaction table is made again from the log, which says whose the verdict is, and no more where its half was."""
+    async with serving(
+        tmp_path, segment_bytes=1 << 16, retention_bytes=1 << 17, retention_check_ms=20, checkpoint_interval_ms=40,
+        settings=BrokerSettings(sent_again_ms=0),
+    ) as running:  # fmt: skip
+        client = await running.client()
+        half = await client.half("T", b"one", unique=ID)
+        for number in range(60):
+            assert (await client.send("Fill", bytes(8_000), unique=f"FILL{number:028d}")).code == 0
+            if number == 8:  # in the second segment, so that the half is no longer needed
+                assert_settled(await client.end(half, ID, ROLLBACK), "ROLLED_BACK", repeated=False)
+            await asyncio.sleep(0.03)
+            if running.state.log_start:
+                break
+        assert int(half.ext["msgId"][-16:], 16) < running.state.log_start == 1 << 16
+    for path in (tmp_path / "shard-0").iterdir():
+        if path.name != "log":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    async with serving(tmp_path, segment_bytes=1 << 16, settings=BrokerSettings(sent_again_ms=0)) as running:
+        await (await running.client()).send("Fill", b"later", unique=f"FILL{99:028d}")
+        assert_conflict(await restarted_end(running, half, COMMIT), "ROLLED_BACK")
+        assert_settled(await restarted_end(running, half, ROLLBACK), "ROLLED_BACK", repeated=True)
 
 
 async def test_unknown_is_heard_and_settles_nothing(tmp_path: Path) -> None:

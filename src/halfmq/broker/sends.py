@@ -176,14 +176,14 @@ class Sends:
         connection, request = context
         fields = request.ext
         row = self._stored.settled_row(fields.tran_state_table_offset)
-        if row is None or row.first_offset != fields.commit_log_offset:
+        if row is None or row.first_offset not in (fields.commit_log_offset, 0):
             return False
         command = EndTransaction(
             connection.number,
             fields.producer_group,
             _tx_id(fields, self._pump.state.producer_groups.get(fields.producer_group)),
             row.half_index,
-            row.first_offset,
+            fields.commit_log_offset,
             _WANTED[fields.commit_or_rollback],
             _decided_by(fields) if fields.from_transaction_check else _BY_PRODUCER,
             request.remark or "",

@@ -65,6 +65,7 @@ class SettledRow(NamedTuple):
     """What the transaction table says of a half that memory no longer knows."""
 
     half_index: int
+    #: 0: not known. The table was made again from a log that had this half no more, but its verdict: names must do.
     first_offset: int
     committed: bool
     verdict_position: int

@@ -422,7 +422,7 @@ def _end_of_settled(state: State, group: ProducerGroup | None, command: EndTrans
             return _wrong_offsets(tx_id, half_index, log_offset)
         return _standing(wanted, group_name, tx_id, committed=verdict[2], position=verdict[3])
     # The row before other groups: what somebody else does under this id is no reason to deny a verdict that stands.
-    if row is not None and row.half_index == half_index and row.first_offset == log_offset:
+    if row is not None and row.half_index == half_index and row.first_offset in (log_offset, 0):
         return _standing_in_row(state, row, group_name, tx_id, wanted)
     for other in islice(state.producer_groups.values(), _GROUPS_LOOKED_AT_MAX):
         if other is not group and (tx_id in other.undecided or tx_id in other.settled):

@@ -402,6 +402,19 @@ def test_a_row_of_another_transaction_or_group_is_no_verdict_for_this_one() -> N
     refused(nothing_logged(log, end("T1", reply, log_offset=8, settled=row)), Why.NOT_FOUND)
 
 
+def test_a_row_that_does_not_know_the_place_of_its_half_tells_the_verdict_by_the_names() -> None:
+    """The table was made again from a log that has the verdict and, after a trim, the half no more (promise 1)."""
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ms=1_000))
+    reply = log.do(half("T1"))
+    position = log.do(end("T1", reply)).position
+    log.later(5_000)
+    log.do(message("later"))
+    row = SettledRow(reply.queue_offset, 0, True, position, hash64(b"T1"), hash64(b"PG"))
+    assert nothing_logged(log, end("T1", reply, settled=row)) == Settled("PG", "T1", True, position, True)
+    refused(nothing_logged(log, end("T2", reply, settled=row)), Why.WRONG_OFFSETS)
+    refused(nothing_logged(log, end("T1", reply, group="PG2", settled=row)), Why.WRONG_GROUP)
+
+
 def test_a_standing_verdict_is_told_also_while_another_group_uses_the_same_id() -> None:
     """Goal: promise 1. Method: memory has forgotten the verdict, the row has not, and another group's half is undecided."""
     log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ms=1_000))
