@@ -2,6 +2,10 @@
 
 A deleted topic's id is never given again. A topic is not deleted while an undecided or delayed message will still come
 to it: an undecided body is never thrown away (RocketMQ deletes the topic and loses the message at commit).
+
+Write queues may be lowered at any time. A read queue is taken away only when it is empty and nothing will come to it: a
+consumer must not see one half of what was committed together, and not the other. In RocketMQ any counts are taken, and what
+lies in a queue above the new count is out of reach, as is what is sent to a queue that is written but not read.
 """
 
 from typing import Final, NamedTuple
@@ -106,12 +110,23 @@ def decide_ensure_topic(state: State, command: EnsureTopic, now_ms: int) -> Deci
 
 
 def decide_set_topic(state: State, command: SetTopic, now_ms: int) -> Decision:
-    """Make the topic, or change the one of this name. Making it smaller hides queues, it does not empty them."""
+    """Make the topic, or change the one of this name.
+
+    Replies:
+        Done. Refused NO_PERMISSION, INVALID_PARAMETER: cannot be. LIMIT_REACHED: no room, or messages would be out of
+            reach; the text names the queue, what is in it, and what to do. Nothing was changed.
+    """
     refused = topic_refusal(command.name)
     if refused is not None:
         return Decision(NOTHING, refused)
     if not 0 <= command.permission <= 7:
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, f"permission {command.permission} is not 0 to 7"))
+    if command.write_queues > command.read_queues:
+        text = (
+            f"topic {command.name!r}: {command.write_queues} write queues and {command.read_queues} read queues: nobody could "
+            "read what is sent to the others"
+        )
+        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
     topic = state.topics_by_name.get(command.name)
     made = make_topic(
         state, next_offset(state), command.name, command.read_queues, command.write_queues, command.permission
@@ -121,11 +136,50 @@ def decide_set_topic(state: State, command: SetTopic, now_ms: int) -> Decision:
     record = made.record
     topic_id = made.topic.topic_id
     if topic is not None:
+        text = _out_of_reach(state, topic, command.read_queues)
+        if text:
+            return Decision(NOTHING, Refused(Why.LIMIT_REACHED, text))
         topic_id = topic.topic_id
         record = topic_set(
             next_offset(state), topic_id, command.name, command.read_queues, command.write_queues, command.permission
         )
     return Decision((record,), Done(), (TopicChanged(topic_id, command.name),))
+
+
+def _out_of_reach(state: State, topic: Topic, read_queues: int) -> str:
+    """What nobody could pull any more with so many read queues, and what to do; "" if nothing."""
+    for queue_id in range(read_queues, topic.read_queues):
+        messages = topic.ends[queue_id] - topic.mins[queue_id]
+        if messages:
+            return (
+                f"topic {topic.name!r} keeps its {topic.read_queues} read queues: queue {queue_id} holds {messages} messages "
+                f"that nobody could pull with {read_queues}. Lower the write queues now, and the read queues when retention "
+                "has emptied them; or delete the topic"
+            )
+    coming = _coming_from(state, topic, read_queues) if topic.pending and read_queues < topic.read_queues else ""
+    if not coming:
+        return ""
+    return (
+        f"topic {topic.name!r} keeps its {topic.read_queues} read queues: {coming}, which nobody could pull with "
+        f"{read_queues}. Lower the write queues now, settle it or wait for it, and lower the read queues when retention has "
+        "emptied them"
+    )
+
+
+def _coming_from(state: State, topic: Topic, queue_id: int) -> str:
+    """The first message that will come to this queue of the topic or one behind it; "" if none will.
+
+    Looks through what is undecided and delayed, once for each such request of an administrator.
+    """
+    for group in state.producer_groups.values():
+        for known in group.undecided.values():
+            for half in known.halves:
+                if half.topic_id == topic.topic_id and half.queue_id >= queue_id:
+                    return f"transaction {known.tx_id!r} of group {group.name!r} is undecided and goes to queue {half.queue_id}"
+    for delayed in state.delayed.values():
+        if delayed.topic_id == topic.topic_id and delayed.queue_id >= queue_id:
+            return f"a delayed message, due at {delayed.due_ms} ms, goes to queue {delayed.queue_id}"
+    return ""
 
 
 def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Decision:

@@ -74,7 +74,7 @@ def make_base_again(log: CoreLog) -> Base:
 def test_queues_from_before_a_topic_was_made_smaller_keep_their_ends() -> None:
     log = CoreLog()
     log.do(message("M1", queue=3))
-    log.do(SetTopic("orders", 2, 2, 6))
+    log.do(SetTopic("orders", 4, 2, 6))
     log.roll()
     alone = log.redone(log.batches[-1:])
     topic = alone.topics_by_name["orders"]

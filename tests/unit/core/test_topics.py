@@ -1,11 +1,11 @@
 """Topics: names, first use, change, deletion."""
 
 import pytest
-from tests.support.core_log import CoreLog, end, half, message, refused, sent
+from tests.support.core_log import CoreLog, end, half, message, part, refused, sent
 
 from halfmq import limits
 from halfmq.core.base import base_payload
-from halfmq.core.commands import DeleteTopic, EnsureTopic, SetTopic, Wanted
+from halfmq.core.commands import DeleteTopic, EnsureTopic, SetTopic, TrimLog, Wanted
 from halfmq.core.decision import Done, TopicChanged, Why
 from halfmq.core.topics import base_bytes_bound
 from halfmq.model.records import TopicDeleted, TopicSet
@@ -47,24 +47,64 @@ def test_topics_get_ids_in_order_and_never_one_again() -> None:
     assert {name: topic.topic_id for name, topic in log.state.topics_by_name.items()} == {"a": 1, "b": 3}
 
 
-def test_a_topic_can_be_changed_and_keeps_what_its_queues_hold() -> None:
+def test_fewer_queues_are_written_at_once_and_read_when_they_are_empty() -> None:
     log = CoreLog()
     log.do(SetTopic("orders", 4, 4, 6))
     log.do(message("M1", queue=3))
-    log.do(SetTopic("orders", 2, 2, 6))
+    assert "queue 3 holds 1 messages" in refused(log.do(SetTopic("orders", 2, 2, 6)), Why.LIMIT_REACHED).text
+    assert log.do(SetTopic("orders", 4, 2, 6)) == Done(), "that is what the refusal says to do"
     refused(log.do(message("M2", queue=3)), Why.INVALID_PARAMETER)
+    refused(log.do(SetTopic("orders", 3, 2, 6)), Why.LIMIT_REACHED)
+    log.roll()
+    log.do(TrimLog(max(log.state.bases)))
+    assert log.do(SetTopic("orders", 2, 2, 6)) == Done(), "retention has emptied queue 3"
     log.do(SetTopic("orders", 6, 6, 6))
-    assert sent(log.do(message("M2", queue=3))).queue_offset == 1
+    assert sent(log.do(message("M2", queue=3))).queue_offset == 1, "an offset is never given twice"
     log.restart()
     assert log.state.topics_by_name["orders"].ends == [0, 0, 0, 2, 0, 0]
 
 
-def test_a_half_for_a_queue_that_is_no_longer_written_is_still_committed() -> None:
+def test_no_part_of_a_committed_transaction_goes_out_of_reach() -> None:
     log = CoreLog()
-    reply = log.do(half("T1", queue=3))
-    log.do(SetTopic("orders", 2, 2, 6))
-    log.do(end("T1", reply))
-    assert log.state.topics_by_name["orders"].ends == [0, 0, 0, 1]
+    log.do(SetTopic("orders", 4, 4, 6))
+    first = sent(log.do(part("T1", 0, queue=0)))
+    sent(log.do(part("T1", 1, 2, queue=3)))
+    assert (
+        "'T1' of group 'PG' is undecided and goes to queue 3"
+        in refused(log.do(SetTopic("orders", 2, 2, 6)), Why.LIMIT_REACHED).text
+    )
+    assert log.do(SetTopic("orders", 4, 2, 6)) == Done()
+    log.do(end("T1", first))
+    topic = log.state.topics_by_name["orders"]
+    assert (topic.ends, topic.read_queues) == ([1, 0, 0, 1], 4), (
+        "committed to queues that are no longer written, and read"
+    )
+    refused(log.do(SetTopic("orders", 3, 2, 6)), Why.LIMIT_REACHED)
+
+
+def test_what_stays_in_reach_is_no_reason_to_keep_a_queue() -> None:
+    log = CoreLog()
+    log.do(SetTopic("orders", 4, 4, 6))
+    log.do(SetTopic("stock", 4, 4, 6))
+    log.do(half("T1", queue=1))
+    log.do(half("T2", topic="stock", queue=3))
+    log.do(message("M1", queue=1))
+    assert log.do(SetTopic("orders", 2, 2, 6)) == Done()
+    refused(log.do(SetTopic("orders", 1, 1, 6)), Why.LIMIT_REACHED)
+
+
+def test_a_read_queue_is_kept_for_a_delayed_message_that_goes_there() -> None:
+    log = CoreLog()
+    log.do(SetTopic("orders", 4, 4, 6))
+    log.do(message("M1", queue=2, DELAY="1"))
+    assert "delayed message" in refused(log.do(SetTopic("orders", 2, 2, 6)), Why.LIMIT_REACHED).text
+    assert log.do(SetTopic("orders", 3, 3, 6)) == Done()
+
+
+def test_what_nobody_could_read_is_not_written() -> None:
+    log = CoreLog()
+    refused(log.do(SetTopic("orders", 2, 4, 6)), Why.INVALID_PARAMETER)
+    assert log.do(SetTopic("orders", 4, 0, 4)) == Done(), "reading what there is, and nothing new"
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
