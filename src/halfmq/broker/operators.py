@@ -18,7 +18,7 @@ from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import AskAside, AskNow, ResolveTransaction, Wanted
 from halfmq.core.decision import Asked, AskedAside, Refused, Reply, Settled, Why
-from halfmq.core.transaction.listing import UNKNOWN, groups_of, oldest_undecided, standing, undecided_among
+from halfmq.core.transaction.listing import UNDECIDED, UNKNOWN, groups_of, oldest_undecided, standing, undecided_among
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.transaction.story import story
 from halfmq.wire.remoting.codes import (
@@ -58,6 +58,11 @@ log = logging.getLogger("halfmq.operators")
 _WANTED: Final = {"COMMIT": Wanted.COMMIT, "ROLLBACK": Wanted.ROLLBACK}
 
 
+def _is_count(text: str) -> bool:
+    """1 to ``LISTED_MAX``, in the digits that ``int`` takes; no more of them than that needs."""
+    return text.isascii() and text.isdigit() and len(text) <= len(str(LISTED_MAX)) and 1 <= int(text) <= LISTED_MAX
+
+
 class Operators:
     def __init__(
         self, gateway: Gateway, pump: Pump, time: BrokerTime, long_settled: LongSettled, *, durability: str
@@ -79,7 +84,7 @@ class Operators:
 
     def transactions(self, connection: Connection, request: Request[Any]) -> None:
         asked = request.ext.get(EXT_MAX, str(LISTED_MAX))
-        if not asked.isdigit() or not 1 <= int(asked) <= LISTED_MAX:
+        if not _is_count(asked):
             self._wrong(connection, request, f"{EXT_MAX} {asked!r}: 1 to {LISTED_MAX}")
             return
         state = self._pump.state
@@ -182,7 +187,7 @@ class Operators:
         group, wanted = request.ext.get(EXT_GROUP, ""), request.ext.get(EXT_MAX, str(LISTED_MAX))
         if not group:
             self._wrong(connection, request, f"{EXT_GROUP}: which producer group")
-        elif not (wanted.isascii() and wanted.isdigit() and 1 <= int(wanted) <= LISTED_MAX):
+        elif not _is_count(wanted):
             self._wrong(connection, request, f"{EXT_MAX} {wanted!r}: 1 to {LISTED_MAX}")
         else:
             self._pump.submit(AskAside(group, int(wanted)), self._asked_aside, (connection, request, group))
@@ -201,8 +206,12 @@ class Operators:
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext, encode_ids(reply.tx_ids))
 
     def undecided(self, connection: Connection, request: Request[Any]) -> None:
-        """Which of these are undecided. Their markers must stay; those of others may be forgotten."""
-        found = undecided_among(self._pump.state, decode_ids(request.body))
+        """Which of these are undecided, in the group that is named or in any. Their markers must stay; others' need not."""
+        state, group, ids = self._pump.state, request.ext.get(EXT_GROUP, ""), decode_ids(request.body)
+        if group:
+            found = [tx_id for tx_id in ids if standing(state, group, tx_id) == UNDECIDED]
+        else:
+            found = undecided_among(state, ids)
         self._tell(connection, request, {}, encode_ids(found))
 
     # --- helpers

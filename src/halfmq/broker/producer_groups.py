@@ -8,6 +8,7 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+from halfmq import limits
 from halfmq.broker.connection import Connection
 from halfmq.broker.durable_answer import DurableAnswers
 from halfmq.broker.pump import Failed, Pump
@@ -17,6 +18,8 @@ from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import SetProducer
 from halfmq.core.decision import Done, PolicyActed, Reply
 from halfmq.core.transaction.listing import group_stats
+from halfmq.errors import InvalidName
+from halfmq.model.ids import checked_name
 from halfmq.model.records import AsideBecause
 from halfmq.model.settings import PastLimit, ProducerSettings
 from halfmq.wire.remoting.codes import ResponseCode
@@ -51,8 +54,9 @@ class ProducerGroups:
         change = decode_change(request.body)
         name = request.ext.get(EXT_GROUP, "")
         operator = request.ext.get(EXT_OPERATOR, "").strip()
-        if not name:
-            self._wrong(connection, request, f"{EXT_GROUP}: which producer group")
+        wrong = _wrong_name(name)
+        if wrong:
+            self._wrong(connection, request, wrong)
         elif change.is_empty:
             self._durably.tell(
                 connection, request, ResponseCode.SUCCESS, body=encode_limits(self._limits(self._standing(name)))
@@ -106,6 +110,17 @@ class ProducerGroups:
 
     def _wrong(self, connection: Connection, request: Request[Any], text: str) -> None:
         self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, text)
+
+
+def _wrong_name(name: str) -> str:
+    """Why no producer group can have this name; empty: one can."""
+    if not name:
+        return f"{EXT_GROUP}: which producer group"
+    try:
+        checked_name(name, "group", limits.GROUP_CHARS_MAX)
+    except InvalidName as error:
+        return str(error)
+    return ""
 
 
 def tell_policy(acted: PolicyActed) -> None:

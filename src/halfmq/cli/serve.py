@@ -1,8 +1,7 @@
 """``halfmq serve``: the broker and its name service, one process on one directory, until SIGTERM."""
 
-from math import isfinite
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -14,6 +13,9 @@ from halfmq.model.settings import BrokerSettings
 from halfmq.store.store import Durability
 
 # Plain: the boxes cut long names of flags at 80 columns.
+#: A hundred years. Who means for ever says 0.
+_RETENTION_HOURS_MAX: Final = 876_600
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -91,8 +93,9 @@ def serve(
     """
     from halfmq.broker.process import run
 
-    if not isfinite(retention_hours):
-        raise typer.BadParameter("a number of hours; 0: never by age", param_hint="--retention-hours")
+    if not 0 <= retention_hours <= _RETENTION_HOURS_MAX:  # also what is not a number
+        text = f"0 to {_RETENTION_HOURS_MAX:,} hours; 0: never by age"
+        raise typer.BadParameter(text, param_hint="--retention-hours")
     config = BrokerConfig(
         data=data,
         host=host,

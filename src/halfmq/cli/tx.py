@@ -8,7 +8,7 @@ output, everything else to standard error.
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import msgspec
 import typer
@@ -36,11 +36,30 @@ _STATUS: dict[int, int] = {
     ResponseCode.SERVICE_NOT_AVAILABLE: REFUSED,
 }
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+#: Digits of a time span: in days still far from what a record can hold.
+_SPAN_DIGITS_MAX: Final = 9
+#: Nobody waits longer for an answer, seconds; a socket takes no timeout of any size.
+_WAIT_S_MAX: Final = 86_400.0
+
+
+def _seconds(seconds: float) -> float:
+    if not 0 <= seconds <= _WAIT_S_MAX:  # also what is not a number
+        raise typer.BadParameter(f"{seconds} is no time to wait: 0 to {_WAIT_S_MAX:,.0f} seconds")
+    return seconds
+
+
+def _seconds_for_an_answer(seconds: float) -> float:
+    if seconds == 0:
+        raise typer.BadParameter("no answer comes in no time: more than 0 seconds")
+    return _seconds(seconds)
+
 
 _Url = Annotated[
     str, typer.Option(envvar="HALFMQ_URL", help="Where the broker is, rocketmq://HOST:PORT; either of its two ports.")
 ]
-_Timeout = Annotated[float, typer.Option(help="Seconds to wait for the broker.")]
+_Timeout = Annotated[
+    float, typer.Option(callback=_seconds_for_an_answer, help="Seconds to wait for the broker, more than 0.")
+]
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
 _Id = Annotated[str, typer.Argument(metavar="TX_ID", help="Transaction id; of stock clients the UNIQ_KEY.")]
 _Group = Annotated[str, typer.Option(help="Producer group; needed only when several have this id.")]
@@ -120,7 +139,7 @@ def check(
         bool, typer.Option("--set-aside", help="Everything that a policy set aside in --group, the first at first.")
     ] = False,
     count: Annotated[int, typer.Option("--max", help="With --set-aside: at most so many; 0: all of them.")] = 0,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for what the producer says.")] = 10.0,
+    wait: Annotated[float, typer.Option(callback=_seconds, help="Seconds to wait for what the producer says.")] = 10.0,
     url: _Url = _URL,
     timeout: _Timeout = _TIMEOUT_S,
 ) -> None:
@@ -135,8 +154,12 @@ def check(
         return
     if not tx_id or count:
         _fail("say which: TX_ID, or --group GROUP --set-aside [--max NUMBER]", USAGE)
-    answer = _ask(url, groups.HMQ_ASK, {wire.EXT_GROUP: group, wire.EXT_ID: tx_id}, timeout)
-    found = answer.ext.get(wire.EXT_GROUP, group)
+    found, state, sentences = _story(url, tx_id, group, timeout)
+    if state == UNKNOWN:  # asked about, it would be a failure like others
+        typer.echo("\n".join(sentences), err=True)
+        raise typer.Exit(NOT_FOUND)
+    answer = _ask(url, groups.HMQ_ASK, {wire.EXT_GROUP: found, wire.EXT_ID: tx_id}, timeout)
+    found = answer.ext.get(wire.EXT_GROUP, found)
     whom = answer.ext.get(groups.EXT_CLIENT) or "whoever fetches the checks of the group next"
     typer.echo(f"asked {whom}, for the time number {answer.ext.get(groups.EXT_CHECKS)}", err=True)
     until = time.monotonic() + wait
@@ -176,7 +199,7 @@ def _check_set_aside(url: str, group: str, count: int, wait: float, timeout: flo
         if not ids:
             time.sleep(_LOOK_S)
     until = time.monotonic() + wait
-    while (open_ := _undecided_among(url, list(asked), timeout)) and time.monotonic() < until:
+    while (open_ := _undecided_among(url, group, list(asked), timeout)) and time.monotonic() < until:
         time.sleep(_LOOK_S)
     typer.echo(f"asked about {len(asked)}: {len(asked) - open_} settled, {open_} still undecided")
     if len(asked) < wanted:
@@ -185,11 +208,11 @@ def _check_set_aside(url: str, group: str, count: int, wait: float, timeout: flo
         raise typer.Exit(STILL_UNDECIDED)
 
 
-def _undecided_among(url: str, ids: list[str], timeout: float) -> int:
+def _undecided_among(url: str, group: str, ids: list[str], timeout: float) -> int:
     found = 0
     for at in range(0, len(ids), wire.UNDECIDED_IDS_MAX):
         body = wire.encode_ids(ids[at : at + wire.UNDECIDED_IDS_MAX])
-        found += len(wire.decode_ids(_ask(url, wire.HMQ_UNDECIDED, {}, timeout, body).body))
+        found += len(wire.decode_ids(_ask(url, wire.HMQ_UNDECIDED, {wire.EXT_GROUP: group}, timeout, body).body))
     return found
 
 
@@ -297,7 +320,10 @@ def limits_(
         )
         _confirm(group, f"Type the group's name to give {group} this policy")
     fields = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: operator}
-    body = b"" if change.is_empty else groups.encode_change(change)
+    try:
+        body = b"" if change.is_empty else groups.encode_change(change)
+    except OverflowError:
+        _fail("that number is too large for any limit", USAGE)
     stands = groups.decode_limits(_ask(url, groups.HMQ_PRODUCER, fields, timeout, body).body)
     if as_json:
         typer.echo(msgspec.json.encode(stands))
@@ -412,8 +438,8 @@ def _fail(text: str, status: int) -> NoReturn:
 
 def _span_ms(text: str) -> int:
     number, unit = text[:-1], text[-1:]
-    if not number.isdigit() or unit not in _UNITS_MS:
-        _fail(f"{text!r} is no time span: a number and s, m, h or d", USAGE)
+    if not (number.isascii() and number.isdigit() and len(number) <= _SPAN_DIGITS_MAX and unit in _UNITS_MS):
+        _fail(f"{text!r} is no time span: a number of at most {_SPAN_DIGITS_MAX} digits, and s, m, h or d", USAGE)
     return int(number) * _UNITS_MS[unit]
 
 

@@ -61,7 +61,7 @@ def test_exit_code_is_the_brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert CliRunner().invoke(app, ["serve", "--data", str(tmp_path)]).exit_code == 1
 
 
-@pytest.mark.parametrize("hours", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("hours", ["nan", "inf", "-inf", "1e300", "1e307", "-1", "876601"])
 def test_retention_that_is_no_number_of_hours_is_refused(served: dict[str, Any], tmp_path: Path, hours: str) -> None:
     result = CliRunner().invoke(app, ["serve", "--data", str(tmp_path), f"--retention-hours={hours}"])
     assert result.exit_code == 2, result.output

@@ -74,6 +74,19 @@ async def test_exit_codes_tell_scripts_what_is_wrong(tmp_path: Path) -> None:
         assert (await run(running, "commit", "never", "--operator", "ada", "--yes")).exit_code == 3
         assert (await run(running, "list", "--older", "soon")).exit_code == 2
         assert (await run(running, "list", "--max", "0")).exit_code == 2
+        for older in ("²s", "9" * 5_000 + "d", "s", ""):
+            wrong = await run(running, "list", "--older", older)
+            assert (wrong.exit_code, "is no time span" in wrong.output) == (2, True), older[:9]
+        for seconds in ("-1", "nan", "inf", "1e300", "0"):
+            wrong = await run(running, "list", f"--timeout={seconds}")
+            assert (wrong.exit_code, "--timeout" in wrong.output) == (2, True), seconds
+        for seconds in ("-1", "nan", "inf"):
+            wrong = await run(running, "check", ONE, f"--wait={seconds}")
+            assert (wrong.exit_code, "--wait" in wrong.output) == (2, True), seconds
+        for most in ("²", "9" * 5_000, "-1", "1001"):
+            answer = await client.ask(29_002, {"max": most})
+            assert (answer.code, "1 to 1000" in str(answer.remark)) == (29, True), most[:9]
+            assert (await client.ask(29_010, {"group": "P", "max": most})).code == 29, most[:9]
         await client.half("orders", b"one", unique=ONE, HMQ_TX_ID="T-1", HMQ_TX_INDEX="0")
         assert (await run(running, "commit", "T-1", "--operator", "ada", "--yes")).exit_code == 4
     nobody = await run(running, "list")
@@ -103,7 +116,8 @@ async def test_check_asks_now_and_tells_what_came_of_it(tmp_path: Path) -> None:
         await task
         assert (settled.exit_code, "is COMMITTED" in settled.stdout) == (0, True)
         assert (await run(running, "check", ONE)).exit_code == 4
-        assert (await run(running, "check", "never")).exit_code == 1
+        unknown = await run(running, "check", "never")
+        assert (unknown.exit_code, "never prepared here" in unknown.output) == (3, True), unknown.output
 
 
 async def test_check_without_anybody_to_ask_says_so(tmp_path: Path) -> None:
@@ -172,9 +186,12 @@ async def test_limits_that_cannot_be_are_refused(tmp_path: Path) -> None:
             ("--skip-age", "5s", "--operator", "ada"),
             ("--skip-age", "soon", "--operator", "ada"),
             ("--undecided-max", "-2", "--operator", "ada"),
+            ("--undecided-max", "9" * 30, "--operator", "ada"),
         ):
             assert (await run(running, "limits", "P", *arguments)).exit_code == 2, arguments
         assert "waits for ever" in (await run(running, "limits", "P")).stdout
+        wrong = await run(running, "limits", "bad group!")
+        assert (wrong.exit_code, "bad group!" in wrong.output, wrong.stdout) == (2, True, "")
 
 
 async def test_list_says_what_was_set_aside(tmp_path: Path) -> None:
@@ -245,6 +262,20 @@ async def test_all_that_was_set_aside_is_asked_about_in_steps_and_the_outcome_to
         none = await run(running, "check", "--group", "P", "--set-aside")
         assert (none.exit_code, "nothing is set aside in group P" in none.output) == (0, True)
         task.cancel()
+
+
+async def test_what_another_group_has_under_the_same_id_is_not_told_as_undecided(tmp_path: Path) -> None:
+    settings = BrokerSettings(check_immunity_ms=50, check_interval_ms=300, check_answer_ms=300)
+    async with serving(tmp_path, settings=settings) as running:
+        client = await running.client()
+        (unique,) = await set_aside(running, client, 1)
+        await client.half("orders", b"other", unique=unique, group="Q")
+        task = asyncio.create_task(answer_check(client, 8))
+        done = await run(running, "check", "--group", "P", "--set-aside", "--wait", "2")
+        await task
+        assert "asked about 1: 1 settled, 0 still undecided" in done.stdout, done.output
+        assert done.exit_code == 0
+        assert unique in running.state.producer_groups["Q"].undecided
 
 
 async def test_a_bound_on_what_is_asked_about_is_kept_and_the_rest_stays_set_aside(tmp_path: Path) -> None:

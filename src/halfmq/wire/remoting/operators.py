@@ -9,8 +9,8 @@
         answer  as to END_TRANSACTION (37): code 0 with HMQ_VERDICT, HMQ_POSITION, HMQ_DURABILITY, HMQ_REPEATED, or the
                 same refusals: 604 with the standing verdict, 604 without one for an incomplete transaction, 1 not found
 
-    HMQ_UNDECIDED     29005  body JSON [id, ...], at most 1,000
-        answer  code 0; body JSON: those of them that are undecided, in whatever producer group
+    HMQ_UNDECIDED     29005  ext ``group`` (empty or none: any); body JSON [id, ...], at most 1,000
+        answer  code 0; body JSON: those of them that are undecided in that group, or in whatever group
 
 29 for a field that cannot be. A stock broker answers 3. The codes fit the 16 bits of the binary header. Pure.
 """
