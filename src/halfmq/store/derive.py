@@ -53,16 +53,13 @@ from halfmq.model.records import (
 from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, list_queues
-from halfmq.store.key_index import KeyIndex
+from halfmq.store.key_index import KeyIndex, ReadMessage
 from halfmq.store.layout import QUEUE_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.topics_file import TopicInfo, read_topics, write_topics
 from halfmq.store.transaction_table import TransactionRow, TransactionTable, UndecidedHalf
 
 log = logging.getLogger("halfmq.store")
-
-#: Reads the message whose record starts at a log offset: (kind, message).
-ReadMessage = Callable[[int], tuple[int, StoredMessage]]
 
 #: Records staged between two writes of a redo: large enough for long writes, small enough for memory.
 _REDO_RECORDS: Final = 16_384
@@ -140,7 +137,7 @@ class Derived:
         derived.log_start = log_start
         derived.queues.load(redo_from, log_start)
         derived.table.load()
-        derived.keys.load(redo_from)
+        derived.keys.load(redo_from, read_message)
         derived._read_topics()
         derived._distrust_names()
         return derived

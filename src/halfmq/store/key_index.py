@@ -7,7 +7,8 @@ The index says where a body may be; whether it is visible the queues say, and wh
 A file goes with its segment. The bytes behind its end are of no meaning: after a redo they are cut.
 """
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,9 @@ from halfmq.store.consume_queue import list_bases
 from halfmq.store.layout import KEY_ENTRY
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.record_codec import stored_property
+
+#: (kind, message) of the record at a log offset. LookupError, ValueError or struct.error: there is none.
+ReadMessage = Callable[[int], tuple[int, StoredMessage]]
 
 _ENTRY_BYTES: Final = KEY_ENTRY.size
 _pack_entry: Final = KEY_ENTRY.pack
@@ -88,13 +92,20 @@ class KeyIndex:
                     yield int.from_bytes(data[at + 8 : at + 16], "big")
                 at = data.rfind(wanted, 0, at + 7)
 
-    def load(self, position: int) -> None:
-        """Count entries of records below ``position``; the redo writes those from there on again."""
+    def load(self, position: int, read_message: ReadMessage) -> None:
+        """Count entries of records below ``position``; the redo writes those from there on again.
+
+        The last one may be of a write that was cut short: an offset without its last bytes is a smaller one.
+        """
         self._staged.clear()
         self._ends.clear()
         for start in list_bases(self._disk, self._directory, ".key"):
             file = self._files.get((-2, -2, start), self._path(start))
-            self._ends[start] = _entries_below(file, position) * _ENTRY_BYTES
+            count = _entries_below(file, position)
+            if start + self._segment_bytes > position:
+                while count and not _is_whole(file, count - 1, position, read_message):
+                    count -= 1
+            self._ends[start] = count * _ENTRY_BYTES
 
     def cut(self) -> None:
         """Forget bytes behind the end of each file. Nobody maps these files, so they may shrink."""
@@ -111,7 +122,9 @@ class KeyIndex:
             self._files.remove((-2, -2, start), self._path(start))
 
     def reset(self) -> None:
-        self.load(0)
+        """Remove all of it."""
+        self._staged.clear()
+        self._ends = dict.fromkeys(list_bases(self._disk, self._directory, ".key"), 0)
         self.trim(1 << 62)
 
     def _path(self, start: int) -> Path:
@@ -128,3 +141,14 @@ def _entries_below(file: File, position: int) -> int:
         else:
             high = middle
     return low
+
+
+def _is_whole(file: File, number: int, position: int, read_message: ReadMessage) -> bool:
+    """Whether the entry is one of a message before ``position`` that has the key."""
+    value, offset = KEY_ENTRY.unpack(file.read(number * _ENTRY_BYTES, _ENTRY_BYTES))
+    if not 0 < offset < position:
+        return False
+    try:
+        return value in key_hashes(read_message(offset)[1])
+    except (LookupError, ValueError, struct.error):
+        return False

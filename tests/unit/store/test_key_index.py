@@ -1,9 +1,11 @@
 from pathlib import Path
 
+import pytest
 from tests.support import log_records as make
 from tests.support.vectors import vectors
 
 from halfmq.model.ids import unsigned_hash64
+from halfmq.model.stored_message import StoredMessage
 from halfmq.store.key_index import KeyIndex, key_hashes
 from halfmq.store.layout import KEY_ENTRY
 from halfmq.store.open_files import OpenFiles
@@ -59,14 +61,43 @@ def test_after_a_crash_only_entries_below_the_position_count_and_the_rest_is_cut
         keys.add(message, offset)
     keys.flush()
     again = index(disk)
-    again.load(300)
+
+    def read_message(offset: int) -> tuple[int, StoredMessage]:
+        return 1, message
+
+    again.load(300, read_message)
     again.add(message, 300)
     again.cut()
     assert list(again.find("orders", "a")) == [300, 200, 64]
     assert len(disk.content(ROOT / f"{0:020d}.key")) == 48
-    again.load(200)
+    again.load(200, read_message)
     again.cut()
     assert len(disk.content(ROOT / f"{0:020d}.key")) == 16
+
+
+@pytest.mark.parametrize("kept", range(1, 8))
+def test_an_entry_of_a_write_that_was_cut_short_does_not_count(kept: int) -> None:
+    """An offset without its last bytes is a smaller one, perhaps below the position: it would stay, and name no message."""
+    disk = FaultyDisk()
+    keys = index(disk)
+    message = make.message(properties=keyed("a"))
+    for offset in (SEGMENT + 64, 2 * SEGMENT - 8):
+        keys.add(message, offset)
+    keys.flush()
+    path = ROOT / f"{SEGMENT:020d}.key"
+    disk.put(path, disk.content(path)[: 24 + kept] + bytes(8 - kept))
+    again = index(disk)
+
+    def read_message(offset: int) -> tuple[int, StoredMessage]:
+        if offset != SEGMENT + 64:
+            raise LookupError(offset)
+        return 1, message
+
+    again.load(SEGMENT + 400, read_message)
+    again.add(message, 2 * SEGMENT - 8)
+    again.cut()
+    assert list(again.find("orders", "a")) == [2 * SEGMENT - 8, SEGMENT + 64]
+    assert len(disk.content(path)) == 32
 
 
 def test_a_files_goes_with_its_segment() -> None:
