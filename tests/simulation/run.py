@@ -258,7 +258,9 @@ class Run:
         assert self.host.broker is not None
         state = self.host.broker._pump.state
         at_work = any(machine.busy or machine.process is None for machine in self.machines)
-        return bool(at_work or state.delayed or state.disk_full or not self.host.broker._pump.idle)
+        return bool(
+            at_work or state.delayed or state.disk_full or not self.host.broker._pump.idle or self.network.under_way
+        )
 
     def _goes_on(self) -> str:
         if self.host.broker is None or not self.host.serves:

@@ -170,6 +170,10 @@ class _Pipe:
         self._take()
         self._held.clear()
 
+    @property
+    def under_way(self) -> bool:
+        return bool(self._flying)
+
     def _take(self) -> list[_Item]:
         self._life += 1
         items = list(self._flying)
@@ -429,6 +433,11 @@ class FaultyNetwork:
             end.out.unblock()
             end.into.unblock()
         self._refuse_until_us = 0
+
+    @property
+    def under_way(self) -> bool:
+        """Something that was written to the server will arrive."""
+        return any(end.into.under_way for end in self._ends if not end.is_client)
 
     @property
     def partitioned(self) -> bool:
