@@ -8,6 +8,7 @@ Meanwhile a plain oracle watches the records: one verdict each, nothing shown tw
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,6 +42,8 @@ from halfmq.model.stored_message import StoredMessage
 TOPICS = ("orders", "loyalty", "audit")
 GROUPS = ("PG", "PG2")
 COMMANDS = 350
+#: From one snapshot to the next: few enough that most have their log still behind them.
+SNAPSHOT_COMMANDS = 70
 
 
 class Life:
@@ -59,6 +62,7 @@ class Life:
             ),
             batch_commands=self.dice.choice([1, 3, 10]),
         )
+        self.log.begin_epoch()
         self.count = 0
         #: (group, id) -> first answers by index, and how many halves it shall have.
         self.open: dict[tuple[str, str], tuple[dict[int, Sent], int]] = {}
@@ -186,7 +190,12 @@ class Life:
                 elif self.dice.random() < 0.9:
                     self.log.session(CheckLeft(effect.group, effect.tx_id, effect.checks, self.log.now_ms))
             elif isinstance(effect, PolicyActed) and effect.rolled_back:
-                position = self.log.state.producer_groups[effect.group].settled[effect.tx_id][3]
+                # From the log: memory may have forgotten it, where it keeps no more than ten ids.
+                position = next(
+                    one.offset
+                    for one in reversed(self.log.of(RolledBack))
+                    if (one.group, one.tx_id) == (effect.group, effect.tx_id)
+                )
                 self.verdicts[effect.group, effect.tx_id] = (False, position)
                 self.seen["rolled back by policy"] += 1
             elif isinstance(effect, PolicyActed):
@@ -268,21 +277,33 @@ class Life:
         self.log.restart()
         self.seen["restart"] += 1
 
+    def restart_otherwise(self) -> None:
+        """As an operator does who changes ``--check-immunity-ms``; from here on every redo has the new setting."""
+        self.compare()
+        self.log.begin_epoch(replace(self.log.settings, check_immunity_ms=self.one_of([0, 700, 6_000, 60_000])))
+        self.seen["restart with another immunity"] += 1
+        self.compare()
+
     STEPS = (
         (prepare, 30), (settle, 30), (send, 15), (send_batch, 3), (send_back, 3), (wait, 10), (tick, 12), (connect, 5),
         (offsets, 5), (topics, 2), (disk, 2), (publish, 5), (trim, 2), (compare, 2), (restart, 1),
-        (poll, 5), (policy, 1), (ask, 4),
+        (poll, 5), (policy, 1), (ask, 4), (restart_otherwise, 1),
     )  # fmt: skip
 
     def live(self) -> None:
         steps = [step for step, _ in self.STEPS]
         weights = [weight for _, weight in self.STEPS]
-        chunks: list[bytes] = []
-        for at in range(COMMANDS):
+        chunks = self.log.snapshot()
+        for at in range(1, COMMANDS + 1):
             self.dice.choices(steps, weights)[0](self)
-            if at == COMMANDS // 3:
+            if at % SNAPSHOT_COMMANDS == 0:
+                self.log.close()
+                self.compare_with_snapshot(chunks)
                 chunks = self.log.snapshot()
         self.compare()
+
+    def compare_with_snapshot(self, chunks: list[bytes]) -> None:
+        """Unless the log behind it was trimmed meanwhile."""
         if self.log.state.log_start <= _snapshot_end(self.log.settings, chunks):
             assert_same(durable_digest(self.log.state), durable_digest(self.log.reloaded(chunks)))
             self.seen["snapshot"] += 1
@@ -352,6 +373,7 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
     for what in (
         "half sent again", "repeated", "conflict", "incomplete", "check", "trim", "restart", "snapshot", "shown",
         "delayed", "past the window", "rolled back by policy", "set aside by CHECKS", "set aside by AGE", "asked by hand",
+        "restart with another immunity",
     ):  # fmt: skip
         assert seen[what], (what, seen)
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from halfmq.core.apply import apply, close_batch, open_batch
-from halfmq.core.base import make_base
+from halfmq.core.base import epoch_started, make_base
 from halfmq.core.commands import Command, EndTransaction, SendMessage, SettledRow, Tick, Wanted
 from halfmq.core.decide import decide, next_deadline_ms, size_bound
 from halfmq.core.decision import Decision, Done, Refused, Reply, SendCheck, Sent, Why
 from halfmq.core.session import ConsumerData, Heartbeat, apply_session
 from halfmq.core.snapshot import encode_rows, load_rows, snapshot_rows
-from halfmq.core.state import State, Subscription
+from halfmq.core.state import State, Subscription, next_offset
 from halfmq.core.transaction.invariants import check
 from halfmq.model import properties
 from halfmq.model.placement import SEGMENT_BYTES_MIN, fits, next_segment_start
@@ -158,6 +158,21 @@ class CoreLog:
         self.close()
         state = load_rows(self.settings, chunks)
         return redo(state, [batch for batch in self.batches if batch.offset >= state.log_end])
+
+    def begin_epoch(self, settings: BrokerSettings | None = None) -> None:
+        """Start as a broker does, maybe with other settings: redo, then the record of the start."""
+        self.close()
+        self.settings = settings or self.settings
+        self.restart()
+        if fits(self.state.log_end, False, 64, self.settings.segment_bytes):
+            self._open(self.state.log_end)
+        else:
+            self._roll()
+        wall_ms, immunity_ms = 1_700_000_000_000, self.settings.check_immunity_ms
+        record = epoch_started(next_offset(self.state), self.state.epoch + 1, wall_ms, immunity_ms)
+        apply(self.state, record)
+        self._records.append(record)
+        self.close()
 
     def restart(self) -> None:
         """Go on with what redo of the remaining log gives: session state is gone."""

@@ -33,7 +33,7 @@ from halfmq import limits
 from halfmq.broker.seldom import Seldom
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.apply import apply, apply_all, close_batch, open_batch
-from halfmq.core.base import make_base
+from halfmq.core.base import epoch_started, make_base
 from halfmq.core.commands import CarryForward, Command, EndTransaction, SendBatch, SendMessage, Tick
 from halfmq.core.decide import decide, next_deadline_ms, size_bound
 from halfmq.core.decision import Decision, Effect, Refused, Reply, WakeQueue, Why
@@ -45,10 +45,7 @@ from halfmq.model.placement import fits, next_segment_start
 from halfmq.model.records import (
     CarriedDelayed,
     CarriedHalf,
-    EpochStarted,
     Record,
-    payload_of,
-    payload_record_size,
 )
 
 log = logging.getLogger("halfmq.pump")
@@ -218,13 +215,12 @@ class Pump:
         """
         state = self.state
         now_ms = self._time.now_ms()
-        payload = payload_of(epoch, wall_ms)
-        size = payload_record_size(payload)
-        if not state.loaded or not fits(state.log_end, False, size, self._segment_bytes):
+        record = epoch_started(0, epoch, wall_ms, state.settings.check_immunity_ms)
+        if not state.loaded or not fits(state.log_end, False, record.size, self._segment_bytes):
             self._roll(now_ms)
         else:
             self._open(state.log_end, now_ms)
-        record = EpochStarted(next_offset(state), size, epoch, wall_ms, payload)
+        record = record._replace(offset=next_offset(state))
         apply(state, record)
         self._records.append(record)
         self._close()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from heapq import heappush
 from typing import Any, Final
 
-from halfmq.core.base import apply_base, read_group, read_producer, read_topic
+from halfmq.core.base import apply_base, read_epoch, read_group, read_producer, read_topic
 from halfmq.core.queues.sent_again import forget_old, forget_sent, forget_verdict, remember, remember_verdict
 from halfmq.core.state import CHECK_BUCKET_MS, Delayed, Half, ProducerGroup, State, Undecided
 from halfmq.core.transaction.immunity import immunity_ms
@@ -176,7 +176,7 @@ def _half(state: State, record: HalfRecord) -> None:
     parsed = state.parsed
     if parsed[0] is not message[13]:  # redo; live, the decision has just read the same properties
         pairs = pairs_of(message[13])
-        parsed = (message[13], half_facts(pairs), immunity_ms(state.settings, pairs))
+        parsed = (message[13], half_facts(pairs), immunity_ms(state.check_immunity_ms, pairs))
     tag_hash, key_hash, delay = parsed[1]
     message_bytes = size - MESSAGE_AT
     half = _new(
@@ -361,7 +361,7 @@ def _offsets(state: State, record: OffsetsCommitted) -> None:
 
 
 def _epoch_started(state: State, record: EpochStarted) -> None:
-    state.epoch = record.epoch
+    read_epoch(state, record)
 
 
 def _trim(state: State, record: Trim) -> None:

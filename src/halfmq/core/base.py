@@ -15,6 +15,7 @@ from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
 from halfmq.model.records import (
     Base,
+    EpochStarted,
     GroupSet,
     ProducerSet,
     TopicSet,
@@ -38,6 +39,8 @@ class _Payload(msgspec.Struct, array_like=True):
     offsets: list[tuple[str, list[tuple[int, int, int]]]]
     #: Not written while there are none, so that a base from before there could be any still compares.
     producers: list[bytes] = []
+    #: Not written while no start has said so, for the same reason.
+    epoch_immunity_ms: int = -1
 
 
 _decode: Final = msgspec.msgpack.Decoder(_Payload)
@@ -119,6 +122,19 @@ def read_producer(state: State, payload: bytes) -> None:
         state.producer_settings[name] = settings
 
 
+def epoch_started(offset: int, epoch: int, wall_ms: int, check_immunity_ms: int) -> EpochStarted:
+    """A run of the broker begins. What decides the meaning of its records stands in it, since redo may have other settings."""
+    payload = payload_of(epoch, wall_ms, check_immunity_ms)
+    return EpochStarted(offset, payload_record_size(payload), epoch, wall_ms, payload)
+
+
+def read_epoch(state: State, record: EpochStarted) -> None:
+    """Begin the epoch. One of an earlier version does not say its immunity: the settings of now do."""
+    fields: list[int] = msgspec.msgpack.decode(record.payload) if record.payload else []
+    state.epoch = record.epoch
+    state.epoch_immunity_ms = fields[2] if len(fields) > 2 else -1
+
+
 def base_payload(state: State) -> bytes:
     """Everything durable that is not messages. The same state gives the same bytes."""
     topics = [state.topics_by_id[topic_id] for topic_id in sorted(state.topics_by_id)]
@@ -136,6 +152,8 @@ def base_payload(state: State) -> bytes:
         ],
     )
     producers = [producer_payload(state.producer_settings[name]) for name in sorted(state.producer_settings)]
+    if state.epoch_immunity_ms >= 0:
+        return msgspec.msgpack.encode((*fields, producers, state.epoch_immunity_ms))
     return msgspec.msgpack.encode((*fields, producers) if producers else fields)
 
 
@@ -179,6 +197,7 @@ def _load(state: State, payload: _Payload) -> None:
         group: {(topic_id, queue_id): at for topic_id, queue_id, at in entries} for group, entries in payload.offsets
     }
     state.epoch = payload.epoch
+    state.epoch_immunity_ms = payload.epoch_immunity_ms
     state.next_topic_id = payload.next_topic_id
     state.next_half_index = payload.next_half_index
 

@@ -16,6 +16,7 @@ def durable_digest(state: State) -> dict[str, Any]:
         "log_start": state.log_start,
         "batch_time_ms": state.batch_time_ms,
         "epoch": state.epoch,
+        "epoch_immunity_ms": state.epoch_immunity_ms,
         "next_topic_id": state.next_topic_id,
         "next_half_index": state.next_half_index,
         "topics": sorted(

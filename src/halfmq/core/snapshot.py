@@ -63,6 +63,7 @@ def snapshot_rows(state: State) -> Snapshot:
         state.log_end,
         (
             ("head", [head]),
+            ("immunity", [state.epoch_immunity_ms]),
             ("topics", topics),
             ("groups", [group_payload(settings) for settings in state.groups.values()]),
             ("producers", [producer_payload(settings) for settings in state.producer_settings.values()]),
@@ -139,6 +140,11 @@ def _load_head(state: State, rows: list[_Head]) -> None:
     ) = rows[0]  # fmt: skip
 
 
+def _load_immunity(state: State, rows: list[int]) -> None:
+    """A snapshot of an earlier version has none: the settings of now say it, as where the start of the epoch does not."""
+    state.epoch_immunity_ms = rows[0]
+
+
 def _load_topics(state: State, rows: list[_TopicRow]) -> None:
     for payload, ends, mins in rows:
         topic = read_topic(state, payload)
@@ -208,6 +214,7 @@ _decode_frame: Final = msgspec.msgpack.Decoder(tuple[int, str, bytes]).decode
 _decode_end: Final = msgspec.msgpack.Decoder(list[int]).decode
 _LOADERS: Final[dict[str, tuple[Callable[[bytes], list[Any]], Callable[[State, Any], None]]]] = {
     "head": (msgspec.msgpack.Decoder(list[_Head]).decode, _load_head),
+    "immunity": (msgspec.msgpack.Decoder(list[int]).decode, _load_immunity),
     "topics": (msgspec.msgpack.Decoder(list[_TopicRow]).decode, _load_topics),
     "groups": (msgspec.msgpack.Decoder(list[bytes]).decode, _load_groups),
     "producers": (msgspec.msgpack.Decoder(list[bytes]).decode, _load_producers),

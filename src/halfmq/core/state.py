@@ -260,6 +260,8 @@ class State:
         #: Broker time of the open or last batch.
         self.batch_time_ms = 0
         self.epoch = 0
+        #: What a half rests that asks for nothing else, in this epoch, ms; -1 where its start did not say so.
+        self.epoch_immunity_ms = -1
         self.next_topic_id = 1
         self.next_half_index = 0
         #: The same topics by name and by id; ids are never used again.
@@ -315,6 +317,12 @@ class State:
         self.offsets_logged: dict[str, int] = {}
         #: How far a trim is prepared, a ``transaction.retention.Carrying``. None: collect anew.
         self.carrying: Any = None
+
+    @property
+    def check_immunity_ms(self) -> int:
+        """What a half rests that asks for nothing else, ms. Of its epoch, not of today's settings: redo must agree."""
+        said = self.epoch_immunity_ms
+        return said if said >= 0 else self.settings.check_immunity_ms
 
     def producer_group(self, name: str) -> ProducerGroup:
         """The group, made if it was never heard of. It is durable only by what it holds."""

@@ -7,7 +7,6 @@ makes the age negative and is asked at once.
 from typing import Final
 
 from halfmq.model.properties import CHECK_IMMUNITY_SECONDS
-from halfmq.model.settings import BrokerSettings
 
 #: The longest rest that a message may ask for, ms: without a bound nobody would ever ask about it.
 #: As long as the longest timer (RocketMQ ``timerMaxDelaySec``).
@@ -15,9 +14,12 @@ IMMUNITY_MAX_MS: Final = 3 * 86_400_000
 _CHECK_IMMUNITY_SECONDS: Final = CHECK_IMMUNITY_SECONDS.encode()
 
 
-def immunity_ms(settings: BrokerSettings, pairs: dict[bytes, bytes]) -> int:
-    """What CHECK_IMMUNITY_TIME_IN_SECONDS says, else the broker's setting; so does RocketMQ with -1 and with nonsense."""
+def immunity_ms(of_epoch_ms: int, pairs: dict[bytes, bytes]) -> int:
+    """What CHECK_IMMUNITY_TIME_IN_SECONDS says, else the broker's setting; so does RocketMQ with -1 and with nonsense.
+
+    ``of_epoch_ms``: ``State.check_immunity_ms``.
+    """
     text = pairs.get(_CHECK_IMMUNITY_SECONDS)
     if text is None or not text.isdigit() or len(text) > 12:
-        return settings.check_immunity_ms
+        return of_epoch_ms
     return min(int(text) * 1_000, IMMUNITY_MAX_MS)

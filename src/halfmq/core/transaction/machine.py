@@ -171,7 +171,7 @@ def prepare(state: State, command: SendMessage, pairs: dict[bytes, bytes], place
         return Decision(NOTHING, refused)
     settings = state.settings
     half_index = state.next_half_index
-    state.parsed = (properties, facts, immunity_ms(settings, pairs))
+    state.parsed = (properties, facts, immunity_ms(state.check_immunity_ms, pairs))
     message = _new(
         StoredMessage,
         (topic.name, queue_id, half_index, flag, sys_flag & ~NOT_STORED_BITS, born_time_ms, born_host, now_ms,

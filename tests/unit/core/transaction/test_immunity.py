@@ -1,8 +1,18 @@
 """How long a message rests before anybody is asked."""
 
-import pytest
+from dataclasses import replace
 
+import msgspec
+import pytest
+from tests.support.core_log import START_MS, CoreLog, half, redo
+
+from halfmq.core.commands import CarryForward, TrimLog
+from halfmq.core.decision import Done
+from halfmq.core.digest import durable_digest
+from halfmq.core.snapshot import encode_rows, load_rows, snapshot_rows
+from halfmq.core.state import State
 from halfmq.core.transaction.immunity import IMMUNITY_MAX_MS, immunity_ms
+from halfmq.model.records import Base, EpochStarted, payload_of, payload_record_size
 from halfmq.model.settings import BrokerSettings
 
 
@@ -17,7 +27,7 @@ from halfmq.model.settings import BrokerSettings
 )  # fmt: skip
 def test_a_message_may_say_its_immunity_within_reason(text: bytes | None, expected: int) -> None:
     pairs = {} if text is None else {b"CHECK_IMMUNITY_TIME_IN_SECONDS": text}
-    assert immunity_ms(BrokerSettings(), pairs) == expected
+    assert immunity_ms(BrokerSettings().check_immunity_ms, pairs) == expected
 
 
 def test_the_longest_immunity_is_three_days() -> None:
@@ -25,4 +35,80 @@ def test_the_longest_immunity_is_three_days() -> None:
 
 
 def test_the_brokers_setting_counts_without_a_word() -> None:
-    assert immunity_ms(BrokerSettings(check_immunity_ms=77), {}) == 77
+    assert immunity_ms(77, {}) == 77
+
+
+# --- a restart with another setting
+
+
+LONG = BrokerSettings(segment_bytes=65_536, check_immunity_ms=60_000)
+SHORT = replace(LONG, check_immunity_ms=500)
+
+
+def immune_for_ms(state: State, tx_id: str) -> int:
+    known = state.producer_groups["PG"].undecided[tx_id]
+    return known.immune_until_ms - known.prepared_at_ms
+
+
+def test_a_half_keeps_the_immunity_of_its_epoch_whatever_a_restart_reads() -> None:
+    log = CoreLog(LONG)
+    log.begin_epoch()
+    log.do(half("T1"))
+    chunks = log.snapshot()
+    for state in (log.state, redo(State(SHORT), log.batches), load_rows(SHORT, chunks)):
+        assert immune_for_ms(state, "T1") == 60_000
+        assert durable_digest(state) == durable_digest(log.state)
+    log.begin_epoch(SHORT)
+    log.do(half("T2"))
+    log.begin_epoch(LONG)
+    assert [immune_for_ms(log.state, tx_id) for tx_id in ("T1", "T2")] == [60_000, 500]
+    assert durable_digest(log.reloaded(chunks)) == durable_digest(log.state)
+
+
+def test_the_epoch_that_a_half_is_redone_in_may_have_begun_before_the_snapshot() -> None:
+    log = CoreLog(LONG)
+    log.begin_epoch()
+    chunks = log.snapshot()
+    log.do(half("T1"))
+    log.settings = SHORT
+    assert immune_for_ms(log.reloaded(chunks), "T1") == 60_000
+
+
+def test_the_epoch_that_a_half_is_redone_in_may_have_begun_before_a_trim() -> None:
+    log = CoreLog(LONG)
+    log.begin_epoch()
+    log.roll()
+    log.do(half("T1"))
+    start = max(log.state.bases)
+    assert log.do(CarryForward(start, 100)) == Done()
+    assert log.do(TrimLog(start)) == Done()
+    assert not [record for batch in log.remaining() for record in batch.records if isinstance(record, EpochStarted)]
+    log.settings = SHORT
+    assert immune_for_ms(log.redone(), "T1") == 60_000
+    assert durable_digest(log.redone()) == durable_digest(log.state)
+
+
+@pytest.mark.parametrize("payload", [b"", payload_of(1, START_MS)])
+def test_an_epoch_of_an_earlier_version_has_what_the_settings_say(payload: bytes) -> None:
+    log = CoreLog(LONG)
+    log.begin_epoch()
+    before = log.batches[-1]
+    record = log.of(EpochStarted)[-1]
+    older = EpochStarted(record.offset, payload_record_size(payload), 1, START_MS, payload)
+    state = redo(State(SHORT), [*log.batches[:-1], before._replace(records=(older,))])
+    assert (state.epoch, state.epoch_immunity_ms, state.check_immunity_ms) == (1, -1, 500)
+
+
+def test_a_base_and_a_snapshot_of_an_earlier_version_are_read_and_compared() -> None:
+    log = CoreLog(LONG)
+    log.roll()
+    earlier = log.of(Base)[-1]
+    assert len(msgspec.msgpack.decode(earlier.payload)) == 7, "as they were written before there was an immunity in it"
+    assert log.redone(log.batches[-1:]).check_immunity_ms == 60_000
+    capture = snapshot_rows(log.state)
+    rows = tuple((kind, rows) for kind, rows in capture.rows if kind != "immunity")
+    state = load_rows(SHORT, encode_rows(capture._replace(rows=rows)))
+    assert (state.epoch_immunity_ms, state.check_immunity_ms) == (-1, 500)
+    log.begin_epoch()
+    log.roll()
+    assert log.redone(log.batches[-1:]).epoch_immunity_ms == 60_000
