@@ -1,26 +1,26 @@
 """Requests that have come in part, over all connections: a bound on their bytes, and who is read from near it.
 
 One connection may hold a frame of 16 MiB in part; thousands that do must not take the machine's memory. What is held is
-counted when a read ends in the middle of a frame, which few reads do.
+counted when a read ends in the middle of a frame, which few reads do. The bound has three parts, so the sum is exact:
 
-    up to half of the bound         everybody is read from
-    above                           a frame in part is admitted when what it lacks still fits: its room is kept, and it is
-                                    read from until it is whole. Else its connection waits, unread, and the kernel holds the
-                                    sender back. Who lacks least comes first.
-    waiting ones hold too much      the one that waits longest is closed. Only a crowd comes here, since who waits holds no
-                                    more than one read.
+    shared, half or more        a frame is admitted if its whole size is a quarter or less of what is free here. That much
+                                is kept for it, and it is read from until it is whole.
+    the elder's, one frame      whoever waits longest, whatever its size.
+    waiting ones', a quarter    everybody else is not read from, and the kernel holds the sender back. The smallest that
+                                fits is admitted first. If they hold too much, the one that waits longest is closed:
+                                only a crowd comes here, since who waits holds no more than one read.
 
-No deadlock: who waits and who stopped may hold three quarters together, so that any frame fits into the rest, and who was
-admitted has its room. An eighth is kept from all but the first who is admitted, for those who have to wait. An admitted frame that is not whole after ``ADMITTED_S`` while others wait is closed. Nothing of an
-unfinished request was acted on, so sending it again is right: clients do, on a new connection.
+Small frames pass large ones: who was admitted left three times its size free, so frames that are larger by a third or
+more never hold up a smaller one. No deadlock: while somebody waits there is an elder, and who is admitted has its room.
+An admitted frame that is not whole after ``ADMITTED_S`` while others wait is closed. Nothing of an unfinished request
+was acted on, so sending it again is right: clients do, on a new connection.
 
 Whole frames are never counted or held up: who sends its requests in one piece notices nothing. Decision 0025.
 """
 
 import asyncio
 import logging
-from heapq import heapify, heappop, heappush
-from itertools import count
+from bisect import bisect_left, insort
 from typing import Final, NamedTuple, Protocol
 
 from halfmq import limits
@@ -29,6 +29,8 @@ log = logging.getLogger("halfmq.gateway")
 
 #: How long an admitted frame may take while others wait, s. Stock clients give up on a request after 3 s.
 ADMITTED_S: Final = 10.0
+#: A frame takes no more than 1 / this of what is free. 2 would let a frame of 8 MiB hold up one of 4.
+_PART: Final = 4
 #: How often it is looked for those that took longer, s.
 _LOOK_S: Final = 1.0
 #: Closed connections are counted, and said this often at most, s.
@@ -53,7 +55,7 @@ class Reader(Protocol):
 
 class _Admitted(NamedTuple):
     reader: Reader
-    missing: int
+    size: int
     until_s: float
 
 
@@ -65,24 +67,22 @@ class UnfinishedFrames:
         assert bytes_max >= least(frame_bytes_max)
         self._loop = loop
         self._bytes_max = bytes_max
-        self._free_max = bytes_max // 2
-        #: What those may hold together that are not admitted. A whole frame fits beside it.
-        self._stopped_max = bytes_max - bytes_max // 4
-        #: Kept from who is admitted, so that who has to wait is not closed at once.
-        self._waiting_room = bytes_max // 8
-        #: By connection number: bytes held, never 0.
+        self._waiting_max = bytes_max // 4
+        self._shared_max = bytes_max - self._waiting_max - (frame_bytes_max + 4)
+        #: By connection number: bytes held, never 0. Each is admitted or waits.
         self._held: dict[int, int] = {}
-        #: Sum of ``_held``, and the part of it that admitted ones hold.
+        #: Sum of ``_held``, and the part of it that waiting ones hold.
         self.bytes = 0
-        self._admitted_held = 0
-        #: By connection number, the one admitted first at first; and the sum of what they lack.
+        self._waiting_held = 0
+        #: By connection number. The size of each but the elder is in ``_shared``, which is never above its maximum.
         self._admitted: dict[int, _Admitted] = {}
-        self._reserved = 0
-        #: By connection number, the one that waits longest at first: who, and what it lacks.
+        self._shared = 0
+        #: Connection number. Somebody whenever anybody waits.
+        self._elder: int | None = None
+        #: By connection number, the one that waits longest at first: who, and the size of its frame.
         self._waiting: dict[int, tuple[Reader, int]] = {}
-        #: (what it lacks, a number that breaks ties, connection number); some wait no more.
-        self._order: list[tuple[int, int, int]] = []
-        self._ties = count()
+        #: (size, connection number) of those, sorted.
+        self._by_size: list[tuple[int, int]] = []
         #: Runs while somebody waits, which began then.
         self._timer: asyncio.TimerHandle | None = None
         self._pressed_since = 0.0
@@ -98,31 +98,29 @@ class UnfinishedFrames:
 
         ``another``: a frame was finished in this read, so that what is held is of another one than before.
         """
-        number = reader.number
-        before = self._held.get(number, 0)
-        admitted = self._admitted.pop(number, None)
-        if admitted is not None:
-            self._reserved -= admitted.missing
-            self._admitted_held -= before
-        self._hold(number, held)
+        number, size = reader.number, held + missing
+        admitted = self._admitted.get(number)
+        # The length of a frame stands in its first four bytes: a frame that turns out longer asks anew.
+        if held and admitted is not None and not another and size == admitted.size:
+            self.bytes += held - self._held[number]
+            self._held[number] = held
+            return
+        waited = number in self._waiting
+        self._forget(number)
+        self._let_in()  # before the next frame of this one, which came later
         if held:
-            # The length of a frame stands in its first four bytes: a frame that turns out longer asks anew.
-            goes_on = admitted is not None and not another and missing <= admitted.missing
-            if goes_on and admitted is not None:
-                self._admit(reader, missing, admitted.until_s)
-            elif number in self._waiting:
-                self._wait(reader, missing)
-            elif self.bytes > self._free_max:
-                self._admit_or_wait(reader, missing)
-            self._make_room()
-        elif number in self._waiting:
-            del self._waiting[number]
+            self._held[number] = held
+            self.bytes += held
+            if not (self._fits(size) or self._elder is None):
+                self._wait(reader, size)
+                return
+            self._admit(reader, size)
+        if waited:
             reader.go_on()
-        self._let_in()
 
     def gone(self, number: int) -> None:
         """The connection ended, and what it held went with it."""
-        if number in self._held or number in self._waiting:
+        if number in self._held:
             self._forget(number)
             self._let_in()
 
@@ -133,53 +131,48 @@ class UnfinishedFrames:
 
     # --- who is read from
 
-    def _admit_or_wait(self, reader: Reader, missing: int) -> None:
-        if self._fits(missing):
-            self._admit(reader, missing, self._loop.time() + ADMITTED_S)
+    def _fits(self, size: int) -> bool:
+        return size * _PART <= self._shared_max - self._shared
+
+    def _admit(self, reader: Reader, size: int) -> None:
+        """In the shared part if it fits, else as the elder: nobody is."""
+        self._admitted[reader.number] = _Admitted(reader, size, self._loop.time() + ADMITTED_S)
+        if self._fits(size):
+            self._shared += size
         else:
-            self._wait(reader, missing)
-            reader.wait()
+            self._elder = reader.number
 
-    def _fits(self, missing: int) -> bool:
-        limit = self._bytes_max - self._waiting_room if self._admitted else self._bytes_max
-        return self.bytes + self._reserved + missing <= limit
-
-    def _admit(self, reader: Reader, missing: int, until_s: float) -> None:
-        self._admitted[reader.number] = _Admitted(reader, missing, until_s)
-        self._reserved += missing
-        self._admitted_held += self._held[reader.number]
-
-    def _wait(self, reader: Reader, missing: int) -> None:
-        self._waiting[reader.number] = reader, missing
-        heappush(self._order, (missing, next(self._ties), reader.number))
+    def _wait(self, reader: Reader, size: int) -> None:
+        self._waiting[reader.number] = reader, size
+        self._waiting_held += self._held[reader.number]
+        insort(self._by_size, (size, reader.number))
+        reader.wait()
         if self._timer is None:
             self._pressed_since = self._loop.time()
             self._timer = self._loop.call_later(_LOOK_S, self._look)
+        while self._waiting_held > self._waiting_max:
+            self._turn_away(next(iter(self._waiting.values()))[0])
 
     def _let_in(self) -> None:
-        """Admit who waits and fits, the one that lacks least at first: if it does not fit, nobody does."""
-        while self._waiting and self._order:
-            missing, _, number = self._order[0]
-            found = self._waiting.get(number)
-            current = found is not None and found[1] == missing
-            if current and not self._fits(missing):
-                break
-            heappop(self._order)
-            if found is not None and current:
-                del self._waiting[number]
-                self._admit(found[0], missing, self._loop.time() + ADMITTED_S)
-                found[0].go_on()
-        if len(self._order) > 2 * len(self._waiting) + 64:
-            self._order = [(lacks, next(self._ties), number) for number, (_, lacks) in self._waiting.items()]
-            heapify(self._order)
+        """Admit the smallest ones that fit (if one does not, no larger one does), and an elder."""
+        while self._waiting:
+            if self._fits(self._by_size[0][0]):
+                number = self._by_size[0][1]
+            elif self._elder is None:
+                number = next(iter(self._waiting))
+            else:
+                return
+            reader, size = self._leave(number)
+            self._admit(reader, size)
+            reader.go_on()
+
+    def _leave(self, number: int) -> tuple[Reader, int]:
+        reader, size = self._waiting.pop(number)
+        self._waiting_held -= self._held[number]
+        del self._by_size[bisect_left(self._by_size, (size, number))]
+        return reader, size
 
     # --- who is closed
-
-    def _make_room(self) -> None:
-        while self._waiting and (
-            self.bytes + self._reserved > self._bytes_max or self.bytes - self._admitted_held > self._stopped_max
-        ):
-            self._turn_away(next(iter(self._waiting.values()))[0])
 
     def _look(self) -> None:
         """Close admitted ones that are not whole in time. Only while others wait."""
@@ -208,22 +201,17 @@ class UnfinishedFrames:
             self._said_at = now
             self._closed = 0
 
-    # --- counting
-
-    def _hold(self, number: int, held: int) -> None:
-        self.bytes += held - self._held.pop(number, 0)
-        if held:
-            self._held[number] = held
-
     def _forget(self, number: int) -> None:
         admitted = self._admitted.pop(number, None)
-        if admitted is not None:
-            self._reserved -= admitted.missing
-            self._admitted_held -= self._held.get(number, 0)
-        self._waiting.pop(number, None)
-        self._hold(number, 0)
+        if number in self._waiting:
+            self._leave(number)
+        elif number == self._elder:
+            self._elder = None
+        elif admitted is not None:
+            self._shared -= admitted.size
+        self.bytes -= self._held.pop(number, 0)
 
 
 def least(frame_bytes_max: int = limits.FRAME_BYTES_MAX) -> int:
-    """The smallest bound that lets any frame in: a quarter of it takes the largest one, with its length field."""
+    """The smallest bound: a quarter of it takes the largest frame, with its length field."""
     return 4 * (frame_bytes_max + 4)
