@@ -1,5 +1,6 @@
 """``halfmq check-history FILE...``: what a recorded run shows against the ten promises, and how much was looked at."""
 
+import os
 import sys
 import tempfile
 import time
@@ -11,7 +12,7 @@ import typer
 from halfmq.cli.store import ReadOnlyDisk
 from halfmq.errors import HalfmqError
 from halfmq.testing.history.checker import MEMORY_BYTES, check_files
-from halfmq.testing.history.logged import write_log
+from halfmq.testing.history.logged import log_source
 from halfmq.testing.history.report import Report
 
 app = typer.Typer(help="Check a recorded run against the promises.")
@@ -33,20 +34,27 @@ def check_history(
     memory_bytes: Annotated[
         int, typer.Option(help="Memory for what is collected, bytes; more goes to files.")
     ] = MEMORY_BYTES,
-    show: Annotated[int, typer.Option(help="Violations to show of each kind.")] = _SHOWN,
+    show: Annotated[int, typer.Option(min=0, help="Violations to show of each kind.")] = _SHOWN,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="A history with nothing to look at is no error.")
+    ] = False,
 ) -> None:
     """Name every violation of the promises in a recorded history. What a history is: docs/check-history.md.
 
-    Exit status: 0 no violation, 1 violations, 2 the input cannot be used.
+    Exit status: 0 no violation, 1 violations, 2 the input cannot be used, or nothing was recorded.
     """
     progress = _Progress()
     try:
         with tempfile.TemporaryDirectory(prefix="halfmq-log-") as directory:
-            paths = list(files)
+            logs = []
             if log is not None:
+                if _is_served(log):
+                    progress.note(
+                        f"a broker runs on {log}: the end of its log may be newer than what was recorded; stop it first"
+                    )
                 progress("reading the log", 0, 1)
-                paths.append(write_log(ReadOnlyDisk(), log, Path(directory) / "log.jsonl", progress.note))
-            report = check_files(paths, memory_bytes=memory_bytes, progress=progress)
+                logs.append(log_source(ReadOnlyDisk(), log, Path(directory) / "log.jsonl", progress.note))
+            report = check_files(files, logs=logs, memory_bytes=memory_bytes, progress=progress)
     except (HalfmqError, OSError) as error:
         progress.end()
         typer.echo(f"halfmq check-history: {error}", err=True)
@@ -57,7 +65,31 @@ def check_history(
         sys.stdout.buffer.flush()
     else:
         _print(report, show)
+    if report.looked_at_nothing and not allow_empty:
+        typer.echo(
+            "halfmq check-history: nothing was recorded that a promise could be held against; did the run do anything, and "
+            "are these its files? (--allow-empty when that is wanted)",
+            err=True,
+        )
+        raise typer.Exit(2)
     raise typer.Exit(0 if report.clean else 1)
+
+
+def _is_served(directory: Path) -> bool:
+    """Whether a process has the store's lock. Asks for a share of it and gives it back at once."""
+    import fcntl
+
+    try:
+        descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False  # no store, or nobody ever served it; the log says which
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 class _Progress:
@@ -109,4 +141,7 @@ def _print(report: Report, show: int) -> None:
             typer.echo("\n" + violation.text())
         if count > show:
             typer.echo(f"... and {count - show:,} more of kind {kind}")
-    typer.echo("\nclean" if report.clean else f"\n{sum(report.counts.values()):,} violations")
+    if report.looked_at_nothing:
+        typer.echo("\nnothing to look at")
+    else:
+        typer.echo("\nclean" if report.clean else f"\n{sum(report.counts.values()):,} violations")

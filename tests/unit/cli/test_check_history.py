@@ -1,6 +1,7 @@
 """The command as a user calls it: what it prints and how it exits."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.sample_store import sample_store
 from typer.testing import CliRunner
 
 from halfmq.cli.check_history import app
+from halfmq.runtime.disk import RealDisk
 
 run = CliRunner().invoke
 
@@ -32,10 +34,22 @@ def test_a_clean_history_exits_0_and_says_how_much_was_looked_at(history: Path) 
 
 def test_a_check_without_anything_to_look_at_says_so(tmp_path: Path) -> None:
     (tmp_path / "h").write_text('{"e":"began","t_us":0,"by":"p"}\n')
-    result = run(app, [str(tmp_path / "h")])
+    result = run(app, [str(tmp_path / "h"), "--allow-empty"])
     assert result.exit_code == 0
     assert result.output.count("nothing to look at: ") == 13
     assert "note: no queue was read to its end" in result.output
+
+
+def test_a_run_that_recorded_nothing_is_not_clean(tmp_path: Path) -> None:
+    (tmp_path / "h").write_text(
+        '{"e":"began","t_us":0,"by":"p"}\n{"e":"half","t_us":1,"by":"p","op":"1","group":"g","tx":"T","message":"M","topic":"t"}\n'
+    )  # asked, never answered, never seen: no broker was there
+    for more in ([], ["--json"]):
+        result = run(app, [str(tmp_path / "h"), *more])
+        assert result.exit_code == 2
+        assert "nothing was recorded" in result.stderr
+        assert "clean\n" not in result.stdout
+    assert run(app, [str(tmp_path / "h"), "--json", "--allow-empty"]).exit_code == 0
 
 
 def test_violations_exit_1_with_a_sentence_and_lines(history: Path) -> None:
@@ -69,4 +83,32 @@ def test_the_log_of_a_store_is_looked_at_too(history: Path, tmp_path: Path) -> N
     result = run(app, [str(history), "--log", str(tmp_path / "store")])
     assert result.exit_code == 1  # that store is of other clients: nobody said its verdicts
     assert "decided by nobody" in result.output
+    assert "/tmp/halfmq-log-" not in result.output
+    assert f"{tmp_path / 'store'} log offset " in result.output
+    assert "was everybody recorded who sends" in result.output
+    assert "a broker runs" not in result.output
     assert run(app, [str(history), "--log", str(tmp_path)]).exit_code == 2
+
+
+def test_the_log_of_a_running_broker_is_read_with_a_warning(history: Path, tmp_path: Path) -> None:
+    sample_store(tmp_path / "store")
+    held = RealDisk().lock(tmp_path / "store/lock")
+    assert held is not None
+    assert f"a broker runs on {tmp_path / 'store'}" in run(app, [str(history), "--log", str(tmp_path / "store")]).stderr
+    del held
+    assert "a broker runs" not in run(app, [str(history), "--log", str(tmp_path / "store")]).stderr
+
+
+@pytest.mark.timeout(20)
+def test_what_cannot_be_read_exits_2(history: Path, tmp_path: Path) -> None:
+    (history / "deep.jsonl").write_text('{"e":"began","t_us":0,"by":"d","x":' + "[" * 5_000 + "\n")
+    result = run(app, [str(history)])
+    assert (result.exit_code, "deep.jsonl:1: not an event" in result.stderr) == (2, True), result.output
+    os.mkfifo(tmp_path / "pipe")
+    result = run(app, [str(tmp_path / "pipe")])
+    assert (result.exit_code, "not a regular file" in result.stderr) == (2, True), result.output
+
+
+def test_a_number_of_violations_to_show_is_none_or_more(history: Path) -> None:
+    assert run(app, [str(history), "--show", "-1"]).exit_code == 2
+    assert run(app, [str(history), "--show", "0"]).exit_code == 0

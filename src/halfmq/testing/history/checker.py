@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Final, Self
 
 from halfmq.errors import UsageError
-from halfmq.testing.history.events import AnyEvent
+from halfmq.testing.history.events import AnyEvent, Logged
 from halfmq.testing.history.messages import Messages
 from halfmq.testing.history.order import Order, Places
-from halfmq.testing.history.reader import EventsSource, Source, Sources, files_of
+from halfmq.testing.history.reader import EventsSource, FileSource, Source, Sources, files_of
 from halfmq.testing.history.report import (
+    BY_NOBODY,
     CHECKS,
+    PHANTOM,
     Evidence,
     Findings,
     Found,
@@ -51,14 +53,18 @@ Progress = Callable[[str, int, int], None]
 
 
 def check_files(
-    paths: Sequence[Path], *, memory_bytes: int = MEMORY_BYTES, progress: Progress = lambda what, done, of: None
+    paths: Sequence[Path],
+    *,
+    logs: Sequence[FileSource] = (),
+    memory_bytes: int = MEMORY_BYTES,
+    progress: Progress = lambda what, done, of: None,
 ) -> Report:
-    """Check the history in these files and directories.
+    """Check the history in these files and directories, with ``logs`` of stores (``logged.log_source``).
 
     Raises:
         UsageError: a file cannot be read or is no history; says which, where and why.
     """
-    files = files_of(paths)
+    files = [*files_of(paths), *logs]
     with HistoryCheck(sum(file.size for file in files), memory_bytes=memory_bytes, progress=progress) as check:
         for file in files:
             check.take(file)
@@ -218,7 +224,8 @@ class HistoryCheck:
     def _evidence(self, place: int) -> Evidence:
         name, line = self._sources.name_and_line(place)
         event, text = self._sources.event(place)
-        return Evidence(name, line, event.t_us, event.by, text)
+        offset = event.offset if isinstance(event, Logged) and self._sources.is_log(place) else -1
+        return Evidence(name, line, event.t_us, event.by, text, offset)
 
     def _notes(self) -> Iterator[str]:
         scan, facts = self._scan, self._scan.facts
@@ -230,6 +237,11 @@ class HistoryCheck:
             yield "the run did not settle (settled): nothing can be called stuck"
         if not facts.log_records:
             yield "the log was not read (--log DIR): answers are not held against it"
+        elif self._findings.counts[BY_NOBODY] or self._findings.counts[PHANTOM]:
+            yield (
+                "was everybody recorded who sends to this broker? What others send is a phantom, and their verdicts are "
+                "decided by nobody"
+            )
         if not facts.broker_starts:
             yield "no broker was restarted (started)"
         if facts.forgets:

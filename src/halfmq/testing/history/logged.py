@@ -14,6 +14,7 @@ import msgspec
 from halfmq.runtime.disk import Disk
 from halfmq.store.dump import dump_store
 from halfmq.testing.history.events import AnyEvent, Began, Logged
+from halfmq.testing.history.reader import FileSource
 
 #: ``producer`` is what the log calls an application that said so in its own name.
 _DECIDED_BY: Final = {"producer": "application"}
@@ -131,3 +132,12 @@ def write_log(disk: Disk, directory: Path, path: Path, note: Callable[[str], Non
         for event in log_events(disk, directory, note=note):
             file.write(encode(event) + b"\n")
     return path
+
+
+def log_source(disk: Disk, directory: Path, path: Path, note: Callable[[str], None] = lambda text: None) -> FileSource:
+    """``write_log`` as a source for ``check_files``: violations name ``directory`` and log offsets, not ``path``.
+
+    Raises:
+        UsageError, StoreDamaged: as ``log_events``.
+    """
+    return FileSource(write_log(disk, directory, path, note), log_of=directory)

@@ -234,12 +234,17 @@ class Messages:
 
     def _same_body(self, key: str, message: str, asks: list[Row], seens: list[Row], logs: list[Row]) -> None:
         sent = {row[12] & _CRC_MASK for row in asks}
-        if not sent or 0 in sent:
-            return
-        wrong = [row[3] for row in seens if row[9] and row[9] & _CRC_MASK not in sent]
-        wrong += [row[2] for row in logs if row[7] and row[7] & _CRC_MASK not in sent]
-        if wrong:
-            self._findings.add(AT_PHANTOM, key, message, "its body is not one that was sent", [asks[0][3], *wrong])
+        if sent and 0 not in sent:
+            wrong = [row[3] for row in seens if row[9] and row[9] & _CRC_MASK not in sent]
+            wrong += [row[2] for row in logs if row[7] and row[7] & _CRC_MASK not in sent]
+            if wrong:
+                self._findings.add(AT_PHANTOM, key, message, "its body is not one that was sent", [asks[0][3], *wrong])
+                return
+        bodies = {row[9] & _CRC_MASK: row[3] for row in sorted(seens, key=_time_and_place, reverse=True) if row[9]}
+        if len(bodies) > 1:  # which one was sent is not known; they cannot both have been
+            self._findings.add(
+                AT_PHANTOM, key, message, f"it was seen with {len(bodies)} different bodies", list(bodies.values())
+            )
 
     def _one_place(self, key: str, message: str, asks: list[Row], seens: list[Row], logs: list[Row]) -> bool:
         """Whether it was told to stand at several places.

@@ -8,6 +8,7 @@ A process that is killed leaves half a line at the end of its file; when it come
 file unusable, since nobody knows what it would have said.
 """
 
+import stat
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,9 @@ LINE_BYTES_MAX: Final = 64 << 20
 #: A place is ``source << PLACE_BITS | line``, lines from 1.
 PLACE_BITS: Final = 40
 _LINE_MASK: Final = (1 << PLACE_BITS) - 1
+
+#: What a decoder raises for bytes that are no event.
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _decoder = msgspec.json.Decoder(AnyEvent)
 _encode = msgspec.json.Encoder().encode
@@ -44,6 +48,8 @@ class Source(Protocol):
     name: str
     size: int
     torn: int
+    #: ``name`` is a store whose log this is: people find a record there by its log offset, not by a line.
+    is_log: bool
 
     def blocks(self) -> Iterator[Block]: ...
 
@@ -54,15 +60,25 @@ class FileSource:
     """One file of lines.
 
     ``blocks`` raises UsageError for a file that is no history, of another format, or damaged; with the line.
+    ``log_of``: the store whose log was written to this file (``logged.write_log``); violations name it.
+
+    Raises:
+        UsageError: no such file, or something else than a file, such as a pipe: it is read again to tell violations.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, log_of: Path | None = None) -> None:
         self.path = path
-        self.name = str(path)
+        self.name = str(path if log_of is None else log_of)
+        self.is_log = log_of is not None
         try:
-            self.size = path.stat().st_size
+            found = path.stat()
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}") from error
+        if not stat.S_ISREG(found.st_mode):
+            raise UsageError(
+                f"{path}: not a regular file", hint="lines are read again to tell violations; write a file"
+            )
+        self.size = found.st_size
         self.torn = 0
         #: (first line, byte offset) of each block read.
         self._index: list[tuple[int, int]] = []
@@ -115,7 +131,7 @@ class FileSource:
     def _decode(self, block: bytes, line: int) -> Iterator[Block]:
         try:
             events = _decoder.decode_lines(block)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except _UNREADABLE:
             events = []
         if len(events) != block.count(b"\n"):  # empty lines are skipped by the decoder, and would shift the places
             yield from self._decode_one_by_one(block, line)
@@ -130,7 +146,9 @@ class FileSource:
                 continue
             try:
                 event = _decoder.decode(text)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except RecursionError as error:  # whole or torn, no recorder wrote it
+                raise UsageError(f"{self.path}:{number}: not an event: {error}") from error
+            except _UNREADABLE as error:
                 self._check(number, None)
                 self._torn_at = (number, str(error))
                 continue
@@ -172,6 +190,8 @@ class EventsSource:
     _BYTES: Final = 200
     _AT_ONCE: Final = 5_000
 
+    is_log = False
+
     def __init__(self, events: Sequence[AnyEvent], name: str = "memory") -> None:
         self.name = name
         self.size = len(events) * self._BYTES
@@ -200,6 +220,9 @@ class Sources:
 
     def name_and_line(self, place: int) -> tuple[str, int]:
         return self._all[place >> PLACE_BITS].name, place & _LINE_MASK
+
+    def is_log(self, place: int) -> bool:
+        return self._all[place >> PLACE_BITS].is_log
 
     def event(self, place: int) -> tuple[AnyEvent, str]:
         """The event that stands there, and its line."""

@@ -59,13 +59,19 @@ def transaction_name(key: str) -> str:
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """An event that shows a violation: ``line`` of ``file``, as it stands there."""
+    """An event that shows a violation: ``line`` of ``file``, as it stands there; or a record of a store's log."""
 
     file: str
     line: int
     t_us: int
     by: str
     text: str
+    #: ``file`` is a store, and this the offset of the record in its log; -1: it is a file of lines.
+    log_offset: int = -1
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}" if self.log_offset < 0 else f"{self.file} log offset {self.log_offset}"
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -82,7 +88,7 @@ class Violation(msgspec.Struct, frozen=True):
     def text(self) -> str:
         what = " ".join(part for part in (self.transaction, self.message and f"message {self.message}") if part)
         lines = [f"{self.kind}: {what}", f"  {self.sentence} (promise {self.promise})"]
-        lines += [f"  {one.t_us:>16,} us  {one.by:<14} {one.file}:{one.line}  {one.text}" for one in self.events]
+        lines += [f"  {one.t_us:>16,} us  {one.by:<14} {one.where}  {one.text}" for one in self.events]
         return "\n".join(lines)
 
 
@@ -121,11 +127,19 @@ class Report(msgspec.Struct, frozen=True):
     def clean(self) -> bool:
         return not any(self.counts.values())
 
+    @property
+    def looked_at_nothing(self) -> bool:
+        """No promise could be held against anything: ``clean`` means nothing then."""
+        return self.clean and not any(one.looked for one in self.looked)
+
     def of_kind(self, kind: str) -> list[Violation]:
         return [one for one in self.violations if one.kind == kind]
 
     def as_json(self) -> bytes:
-        fields: dict[str, Any] = {"clean": self.clean} | msgspec.to_builtins(self)
+        fields: dict[str, Any] = {
+            "clean": self.clean,
+            "looked_at_nothing": self.looked_at_nothing,
+        } | msgspec.to_builtins(self)
         return msgspec.json.format(msgspec.json.encode(fields), indent=2)
 
 

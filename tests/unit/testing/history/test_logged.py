@@ -10,7 +10,7 @@ from halfmq.errors import UsageError
 from halfmq.runtime.disk import RealDisk
 from halfmq.testing.history import check_files
 from halfmq.testing.history.events import Began, Logged
-from halfmq.testing.history.logged import log_events, write_log
+from halfmq.testing.history.logged import log_events, log_source, write_log
 
 
 def test_records_have_their_messages_topics_and_verdicts(tmp_path: Path) -> None:
@@ -43,6 +43,16 @@ def test_what_the_log_says_without_anybody_is_found(tmp_path: Path) -> None:
     said = sum(count for name, count in counts.items() if name.startswith("verdict by "))
     assert counts["committed"] + counts["rolled_back"] == said == verdicts
     assert report.counts["phantom"] > 0
+
+
+def test_violations_of_a_log_name_the_store_and_the_log_offset(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    sample_store(store)
+    report = check_files([], logs=[log_source(RealDisk(), store, tmp_path / "log.jsonl")])
+    offsets = {event.offset for event in log_events(RealDisk(), store) if isinstance(event, Logged)}
+    told = [event for violation in report.violations for event in violation.events]
+    assert {event.file for event in told} == {str(store)}
+    assert {event.log_offset for event in told} <= offsets
 
 
 def test_a_directory_without_a_store_is_said_so(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """One message: sent, with this body, at one place, and where it was acknowledged."""
 
+import pytest
 from tests.support.tales import Tale
 
 from halfmq.testing.history.report import DUPLICATE, LOST, NOT_DURABLE, PHANTOM
@@ -46,6 +47,41 @@ def test_another_body_than_the_one_sent_is_a_phantom_and_31_bits_of_it_count() -
     tale.seen("P", crc=7)
     assert tale.found() == {}
     tale.seen("P", crc=8)
+    assert tale.found() == {PHANTOM: 1}
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_two_bodies_of_one_message_are_a_phantom_also_when_nobody_says_which_was_sent(plain: bool) -> None:
+    tale = Tale()
+    if plain:
+        tale.plain()
+    else:
+        tale.half("P")
+        tale.end("P")
+    tale.seen("P", crc=0x80000007)
+    tale.seen("P", crc=7, reader="other")
+    tale.seen("P", reader="third, who does not look")
+    assert tale.found() == {}
+    tale.seen("P", crc=8, reader="fourth")
+    assert tale.found() == {PHANTOM: 1}
+    (violation,) = tale.report().violations
+    assert violation.sentence == "it was seen with 2 different bodies"
+    assert len(violation.events) == 2
+
+
+def test_two_bodies_of_which_one_was_sent_are_told_once() -> None:
+    tale = Tale()
+    tale.plain(crc=7)
+    tale.seen("P", crc=7)
+    tale.seen("P", crc=8, reader="other")
+    assert tale.found() == {PHANTOM: 1}
+    assert tale.sentence() == "its body is not one that was sent"
+    tale = Tale()
+    tale.plain(crc=7)
+    tale.plain(crc=8)  # the same message with two bodies: whatever is visible, it is one of them
+    tale.seen("P", crc=7)
+    assert tale.found() == {}
+    tale.seen("P", crc=8, reader="other")
     assert tale.found() == {PHANTOM: 1}
 
 

@@ -1,11 +1,13 @@
 """Files in: torn lines of killed processes are left out and counted, anything else that is wrong is named with its line."""
 
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from halfmq.errors import UsageError
+from halfmq.testing.history import check_files
 from halfmq.testing.history import reader as reader_module
 from halfmq.testing.history.events import AnyEvent, Began, Fault
 from halfmq.testing.history.reader import EventsSource, FileSource, Sources, files_of
@@ -65,6 +67,35 @@ def test_what_is_no_history_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"no \*\.jsonl files"):
         files_of([tmp_path / "empty"])
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_no_history_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "h.jsonl").write_bytes(BEGAN)
+    for path in (tmp_path / "pipe.jsonl", tmp_path):
+        with pytest.raises(UsageError, match=r"pipe\.jsonl: not a regular file"):
+            check_files([path])
+
+
+def test_a_line_that_is_nested_too_deep_is_named_and_never_taken_for_torn(tmp_path: Path) -> None:
+    deep = b'{"e":"fault","t_us":2,"by":"p","what":"w","x":' + b"[" * 5_000
+    for line in (deep, deep + b"\n", deep + b"]" * 5_000 + b"}\n", deep + b"\n" + BEGAN):
+        with pytest.raises(UsageError, match=r"h\.jsonl:3: not an event: .*recursion"):
+            events(source(tmp_path, BEGAN + fault(1) + line))
+
+
+def test_a_source_can_be_the_log_of_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(
+        BEGAN + b'{"e":"log","t_us":1,"by":"log","kind":"message","offset":4096,"message":"M","topic":"t"}\n'
+    )
+    (violation,) = check_files([], logs=[FileSource(path, log_of=Path("/var/lib/halfmq"))]).violations
+    (event,) = violation.events
+    assert event.where == "/var/lib/halfmq log offset 4096"
+    assert "/var/lib/halfmq log offset 4096  {" in violation.text()
+    (violation,) = check_files([path]).violations
+    assert violation.events[0].where == f"{path}:2"
 
 
 def test_an_empty_file_is_one_of_a_process_that_was_killed_at_once(tmp_path: Path) -> None:

@@ -23,6 +23,12 @@ def test_a_check_that_had_nothing_to_look_at_says_zero() -> None:
     report = Tale().report()
     assert report.clean
     assert {one.looked for one in report.looked} == {0}
+    assert report.looked_at_nothing
+    assert json.loads(report.as_json())["looked_at_nothing"]
+    tale = Tale()
+    tale.plain()
+    tale.seen("P")
+    assert not tale.report().looked_at_nothing
 
 
 def test_a_violation_names_transaction_sentence_and_events_with_time_writer_and_line() -> None:
