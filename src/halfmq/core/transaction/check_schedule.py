@@ -29,7 +29,7 @@ from halfmq import limits
 from halfmq.core.commands import AskAside, AskNow, CheckNotSent
 from halfmq.core.decision import DONE, NOTHING, Asked, AskedAside, Decision, Done, Effect, Refused, SendCheck, Why
 from halfmq.core.state import CHECK_BUCKET_MS, ProducerGroup, State, Undecided, next_offset
-from halfmq.core.transaction.past_limit import is_at_limit, sort_due
+from halfmq.core.transaction.past_limit import is_at_limit, look_by, sort_due
 from halfmq.core.transaction.states import standing_state
 from halfmq.model.records import SET_ASIDE_MS, Checked, Record, checked_size
 from halfmq.model.settings import BrokerSettings
@@ -64,7 +64,7 @@ def move_due(state: State, now_ms: int) -> None:
             if group.policy is None:
                 group.ready.extend(ids)
             else:
-                sort_due(group, group.policy, ids)
+                sort_due(group, group.policy, ids, now_ms)
             state.asking[name] = None
     for name in state.asking:
         expire_in_flight(state.producer_groups[name], now_ms)
@@ -265,6 +265,8 @@ def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
         return Decision(NOTHING, Refused(Why.NOT_NOW, f"transaction {known.tx_id!r} {text}"))
     set_aside = known.next_check_at_ms >= SET_ASIDE_MS
     offset = next_offset(state)
+    if set_aside:
+        look_by(group, now_ms + state.settings.check_answer_ms)
     if not (group.members or group.parked):
         checks = 0 if set_aside else known.checks
         record = _checked(state, known, checks, offset, now_ms)._replace(next_check_at_ms=now_ms)
@@ -310,6 +312,8 @@ def decide_ask_aside(state: State, command: AskAside, now_ms: int) -> Decision:
         offset += record.size
     for connection in served:
         group.parked.pop(connection, None)  # it gets its answer, however little that is
+    if records:
+        look_by(group, now_ms + state.settings.check_answer_ms)
     asked = tuple([effect.tx_id for effect in effects if isinstance(effect, SendCheck)])
     return Decision(tuple(records), AskedAside(asked, len(aside) - len(asked)), tuple(effects))
 

@@ -11,7 +11,8 @@ policy never acts on a question that nobody heard (RocketMQ counts checks while 
 immunity: its #8311). Nothing here is past a limit inside its immunity.
 
 A transaction comes to the check limit when its next check falls due, which costs nothing extra. Age is looked for in
-rounds over all of the group, a step for each tick, and no more often than an age is worth.
+rounds over all of the group, a step for each tick, and no more often than an age is worth. What an operator took up again
+was too old before: a round comes when its answer is overdue, and whoever was asked once is not asked again at that age.
 """
 
 from collections.abc import Iterable
@@ -56,11 +57,11 @@ def why_past(policy: Policy, known: Undecided, now_ms: int) -> AsideBecause | No
     return None
 
 
-def sort_due(group: ProducerGroup, policy: Policy, ids: Iterable[str]) -> None:
-    """Checks of these have fallen due: who is at the limit is not asked."""
+def sort_due(group: ProducerGroup, policy: Policy, ids: Iterable[str], now_ms: int) -> None:
+    """Checks of these have fallen due: who is at the limit, or was asked before and is too old now, is not asked."""
     for tx_id in ids:
         known = group.undecided[tx_id]
-        if is_at_limit(policy, known):
+        if is_at_limit(policy, known) or (known.checks and why_past(policy, known, now_ms) is not None):
             policy.past[tx_id] = None
         else:
             group.ready.append(tx_id)
@@ -77,6 +78,14 @@ def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer
     policy.left[tx_id] = checks
     if len(policy.left) > _LEFT_KEPT + 2 * len(group.undecided):
         policy.left = {one: number for one, number in policy.left.items() if one in group.undecided}
+
+
+def look_by(group: ProducerGroup, at_ms: int) -> None:
+    """A transaction that was set aside is taken up again, which no round counted on: the next one comes by ``at_ms``."""
+    policy = group.policy
+    if policy is not None and policy.settings.skip_age_ms:
+        policy.scan_at_ms = min(policy.scan_at_ms, at_ms)
+        policy.scan_next_ms = min(policy.scan_next_ms, at_ms)  # of the round that is under way
 
 
 def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:

@@ -8,9 +8,9 @@ from tests.support.core_log import START_MS, CoreLog, end, half, part, producer,
 from halfmq import limits
 from halfmq.core.apply import apply
 from halfmq.core.base import base_payload
-from halfmq.core.commands import AskNow, CarryForward, CheckNotSent, SetProducer, Tick, TrimLog, Wanted
+from halfmq.core.commands import AskAside, AskNow, CarryForward, CheckNotSent, SetProducer, Tick, TrimLog, Wanted
 from halfmq.core.decide import next_deadline_ms
-from halfmq.core.decision import Asked, Done, PolicyActed, SendCheck, Settled, Why
+from halfmq.core.decision import Asked, AskedAside, Done, PolicyActed, SendCheck, Settled, Why
 from halfmq.core.digest import durable_digest
 from halfmq.core.session import CheckLeft, ConnectionClosed
 from halfmq.core.snapshot import load_rows
@@ -436,6 +436,62 @@ def test_what_was_set_aside_is_taken_up_again_by_asking_and_counts_from_one() ->
     assert durable_digest(log.redone()) == durable_digest(log.state)
     assert asked(run(log, 60_000)) == [2]
     assert len(log.of(SetAside)) == 2
+
+
+def set_aside_by_age(*ids: str) -> CoreLog:
+    """After three days; the next round would come a day later at the earliest."""
+    log = with_policy(skip_age_ms=3 * DAY_MS)
+    for tx_id in ids:
+        log.do(half(tx_id))
+    run(log, 3 * DAY_MS + 60_000)
+    assert len(log.of(SetAside)) == len(ids)
+    log.later(3_600_000)
+    log.tick()
+    return log
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_what_was_set_aside_by_age_is_so_again_when_the_answer_is_overdue(answers: bool) -> None:
+    log = set_aside_by_age("T1")
+    assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
+    run(log, 4_900, answer=answers)
+    assert len(log.of(SetAside)) == 1, "it may still be answered"
+    assert asked(run(log, 2_000, answer=answers)) == []
+    assert len(log.of(SetAside)) == 2
+    assert durable_digest(log.redone()) == durable_digest(log.state)
+
+
+def test_each_that_is_taken_up_again_is_set_aside_when_its_own_answer_is_overdue() -> None:
+    log = set_aside_by_age("T1", "T2", "T3")
+    assert log.do(AskAside("PG", 1)) == AskedAside(("T1",), 2)
+    run(log, 3_000, answer=False)
+    assert log.do(AskAside("PG", 1)) == AskedAside(("T2",), 1)
+    run(log, 1_000, answer=False)
+    assert log.do(AskAside("PG", 1)) == AskedAside(("T3",), 0)
+    assert asked(run(log, 10_000, answer=False)) == []
+    assert [record.tx_id for record in log.of(SetAside)[3:]] == ["T1", "T2", "T3"]
+
+
+def test_what_is_taken_up_again_and_reaches_nobody_is_set_aside_again() -> None:
+    log = set_aside_by_age("T1")
+    assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
+    assert log.do(CheckNotSent("PG", "T1", 1)) == Done()
+    run(log, 5_100)
+    assert len(log.of(SetAside)) == 2
+
+
+def test_a_round_that_is_under_way_does_not_forget_what_is_taken_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past_limit, "LOOKED_AT_MAX", 1)
+    log = set_aside_by_age("T1", "T2")
+    policy = log.state.producer_groups["PG"].policy
+    assert policy is not None
+    policy.scan_at_ms = 0
+    log.decide(Tick())
+    assert list(policy.scan) == ["T2"], "it was past T1"
+    assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
+    assert log.do(CheckNotSent("PG", "T1", 1)) == Done()
+    run(log, 62_000)
+    assert [record.tx_id for record in log.of(SetAside)[2:]] == ["T1"]
 
 
 def test_what_is_settled_or_unknown_is_not_asked_about() -> None:
