@@ -13,7 +13,7 @@ from tests.unit.broker.test_back_check import answered, next_check
 
 from halfmq.model.settings import BrokerSettings
 
-ASK, PRODUCER, STATS, STORY, LIST = 29_006, 29_007, 29_008, 29_003, 29_002
+ASK, PRODUCER, STATS, STORY, LIST, UNDECIDED = 29_006, 29_007, 29_008, 29_003, 29_002, 29_005
 ONE = "AC10000100002A9F0000000000000001"
 TWO = "AC10000100002A9F0000000000000002"
 QUICK = BrokerSettings(check_immunity_ms=50, check_interval_ms=50, check_interval_max_ms=100, check_answer_ms=100)
@@ -37,6 +37,14 @@ async def until(client: RawClient, state: str) -> list[str]:
             return list(json.loads(answer.body))
         await asyncio.sleep(0.02)
     raise AssertionError(f"it never became {state}")
+
+
+async def until_set_aside(client: RawClient, group: str = "P") -> None:
+    for _ in range(300):
+        if (await stats(client, group))[0]["set_aside"]:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it was never set aside")
 
 
 async def test_a_policy_rolls_back_after_its_checks_says_so_everywhere_and_survives_a_restart(
@@ -96,6 +104,20 @@ async def test_what_was_set_aside_is_listed_and_taken_up_by_asking(tmp_path: Pat
         table = store.transaction_row(0)
         assert table is not None
         assert (table.state, table.decided_by) == (2, 2)
+
+
+async def test_what_was_set_aside_is_told_to_be_undecided_so_that_its_marker_stays(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        client = await running.client()
+        await change(client, check_limit=1, past_limit="set-aside")
+        await client.heartbeat("me", producers=["P"])
+        await client.half("orders", b"one", unique=ONE)
+        await until_set_aside(client)
+        assert json.loads((await client.ask(UNDECIDED, None, json.dumps([ONE, TWO]).encode())).body) == [ONE]
+    async with serving(tmp_path, settings=QUICK) as running:
+        client = await running.client()
+        assert (await stats(client, "P"))[0]["set_aside"] == 1
+        assert json.loads((await client.ask(UNDECIDED, None, json.dumps([ONE, TWO]).encode())).body) == [ONE]
 
 
 async def test_set_aside_is_still_so_in_the_table_after_a_restart(tmp_path: Path) -> None:

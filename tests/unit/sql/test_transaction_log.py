@@ -1,8 +1,13 @@
+from pathlib import Path
+
 from sqlalchemy import MetaData, create_engine, insert, select
 from sqlalchemy.orm import scoped_session, sessionmaker
+from tests.support.in_process import serving
+from tests.unit.broker.test_producer_groups import ONE, QUICK, TWO, change, until_set_aside
 from tests.unit.sql.conftest import AsyncShop, Shop
 from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
+from halfmq import AsyncClient
 from halfmq.client.transaction_log import TransactionLog as TransactionLogPort
 from halfmq.sql import TransactionLog
 
@@ -56,6 +61,27 @@ async def test_prune_with_an_async_session_asks_and_keeps_what_is_undecided(asyn
         assert await log.prune_async(session, older_than_s=86_400, undecided=which) == 0
         assert [row.tx_id for row in await session.execute(select(log.table))] == ["undecided"]
     assert asked == [["settled", "undecided"], ["undecided"]]
+
+
+async def test_prune_keeps_the_marker_of_a_transaction_that_a_policy_set_aside(
+    async_shop: AsyncShop, tmp_path: Path
+) -> None:
+    """Goal: an operator who has it asked about later gets COMMIT. Method: a real broker says what is undecided."""
+    log = async_shop.shop.log
+    async with async_shop.engine.begin() as connection:
+        for tx_id in (ONE, TWO):
+            await connection.execute(insert(log.table).values(tx_id=tx_id, outcome="C", written_at_ms=1))
+    async with serving(tmp_path / "broker", settings=QUICK) as running:
+        client = await running.client()
+        await change(client, check_limit=1, past_limit="set-aside")
+        await client.heartbeat("me", producers=["P"])
+        await client.half("orders", b"one", unique=ONE)
+        await client.end(await client.half("orders", b"two", unique=TWO), TWO, 8)
+        await until_set_aside(client)
+        async with AsyncClient(f"127.0.0.1:{running.ports.names}", group="P") as mq, async_shop.sessions() as session:
+            assert await log.prune_async(session, older_than_s=86_400, undecided=mq.undecided) == 1
+            await session.commit()
+            assert [row.tx_id for row in await session.execute(select(log.table))] == [ONE]
 
 
 def test_create_all_makes_the_table(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -74,6 +74,18 @@ def test_which_of_some_ids_are_undecided_in_any_group() -> None:
     assert undecided_among(log.state, []) == []
 
 
+def test_what_was_set_aside_is_among_the_undecided_ones() -> None:
+    """An operator may have it asked about any day, so its marker must stay: ``TransactionLog.prune`` goes by this."""
+    log = CoreLog()
+    log.do(SetProducer(ProducerSettings("PG", 0, PastLimit.WAIT, 60_000)))
+    log.do(half("T1"))
+    log.do(half("T2", group="other"))
+    log.run_to(log.now_ms + 70_000)
+    assert group_stats(log.state, "PG", log.now_ms)[0].set_aside == 1
+    assert undecided_among(log.state, ["T1", "T2", "T3"]) == ["T1", "T2"]
+    assert standing(log.state, "PG", "T1") == "UNDECIDED"
+
+
 def test_each_figure_of_a_transaction_and_what_is_missing() -> None:
     log = CoreLog()
     log.session(producer(1, log.now_ms))
