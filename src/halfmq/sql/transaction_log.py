@@ -110,8 +110,8 @@ class TransactionLog:
         ...     session.commit()
 
         ``undecided``: ``mq.undecided`` of a ``Client`` whose brokers have **all** transactions of this table, so that
-        the markers of those that a broker still asks about stay, whatever their age. Or the ids themselves; see
-        ``MarkerTable.prune``. At most 1,000 rows; commit, and repeat until it returns 0.
+        the markers of those that are still undecided stay, whatever their age, also of those that a policy set aside. Or
+        the ids themselves; see ``MarkerTable.prune``. At most 1,000 rows; commit, and repeat until it returns 0.
 
         Raises:
             UsageError: less than an hour. ConnectError: the broker could not be asked; nothing was deleted.

@@ -3,6 +3,9 @@
 ``machine``, ``check_schedule``, ``policy`` and ``retention`` do what it says; a test plays each cell against them, and
 ``docs/transactions.md`` is made from it. It is not what they look up: on the hot path a table costs more than a comparison.
 
+The stage *set aside* is of a transaction that has all its messages. One that was set aside while it was incomplete takes
+the halves that are missing and refuses a COMMIT, as an incomplete one does, and stays set aside.
+
 An event that cannot come in a stage has no cell content (``None``): a check cannot be answered before it was sent.
 """
 

@@ -265,6 +265,30 @@ def test_the_code_does_what_the_cell_says(event: Event, stage: Stage) -> None:
     check(world.log.state)
 
 
+def test_one_that_was_set_aside_while_incomplete_takes_what_is_missing_and_stays_so() -> None:
+    world = Played(Stage.PARTIAL)
+    _age(world)
+    world.policy()
+    world.mark()
+    assert world.stage is Stage.ASIDE
+    assert said(world.end(Wanted.COMMIT)) is Why.INCOMPLETE
+    assert said(world.prepare(0)) is Said.SENT
+    assert world.kinds(world.since) == ()
+    assert said(world.prepare(1, 2)) is Said.SENT
+    assert (world.kinds(world.since), world.stage) == ((Kind.HALF,), Stage.ASIDE)
+    assert said(world.prepare(2, 3)) is Why.INVALID_PARAMETER, "from here on it is as the table says"
+    assert said(world.end(Wanted.COMMIT)) is Said.SETTLED
+    check(world.log.state)
+
+
+def test_one_that_was_set_aside_while_incomplete_is_incomplete_again_when_an_operator_asks() -> None:
+    world = Played(Stage.PARTIAL)
+    _age(world)
+    world.policy()
+    assert said(_ask(world)) is Said.ASKED
+    assert world.stage is Stage.PARTIAL
+
+
 def test_only_undecided_stages_ever_change_but_for_a_new_transaction() -> None:
     undecided = {Stage.PARTIAL, Stage.OPEN, Stage.ASIDE}
     for event, row in TRANSITIONS.items():
