@@ -446,7 +446,7 @@ PLANTS: Final = (
         "epoch-kept",
         10,
         "two starts have the same epoch",
-        "core/apply.py",
+        "core/base.py",
         "    state.epoch = record.epoch\n",
         "    state.epoch = max(1, state.epoch)\n",
     ),
