@@ -195,7 +195,9 @@ class _PolicyLooks:
         if known is None:
             self._look(not self._whole, "check", key, "is asked about, and is not undecided")
             return
-        sent = record.checks > known.checks or known.aside
+        # Of one that began before the log does, the first number says nothing: an answer has it as well as a check.
+        counted = known.sure or known.checks > 0
+        sent = (counted and record.checks > known.checks) or known.aside
         self._look(
             not sent or batch.broker_time_ms >= known.immune_until_ms,
             "immunity in the log", key, f"is immune until {known.immune_until_ms}, asked at {batch.broker_time_ms}",

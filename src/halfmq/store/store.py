@@ -250,10 +250,15 @@ class Store:
             identity = _identity(disk, directory, entropy, segment_bytes)
             files = SegmentFiles(disk, directory / SHARD / "log", identity.segment_bytes)
             checkpoints = _read_checkpoints(disk, directory / SHARD, identity.store_id)
-            recovery = find_out(files, checkpoints.found)
-            page = read_published(disk, directory / SHARD / "published")
+            read = read_published(disk, directory / SHARD / "published")
+            page = read if isinstance(read, Published) and read.store == identity.store_id else None
+            found = checkpoints.found
+            if page is not None and page.position > 0 and not files.numbers():
+                # There was a log: names of segments are durable before anything in them is published.
+                found = (*found, CheckpointFound(page.position, page.epoch, False))
+            recovery = find_out(files, found)
             # A run that crashed before its first batch left its epoch in the page only.
-            paged = page.epoch if isinstance(page, Published) and page.store == identity.store_id else 0
+            paged = page.epoch if page is not None else 0
             return cls(
                 disk,
                 directory,

@@ -93,6 +93,19 @@ def test_a_refused_start_gives_the_lock_back(disk: FaultyDisk, broker: SmallBrok
             Store.open(disk, HOME, entropy=SystemEntropy())
 
 
+def test_a_log_that_is_gone_without_a_checkpoint_is_refused_too(disk: FaultyDisk, broker: SmallBroker) -> None:
+    """Else a broker would begin anew, and deny all that it has confirmed, because somebody removed a directory."""
+    some_traffic(broker, 5)
+    broker.store.close()
+    assert not disk.exists(SHARD / "checkpoint")
+    for name in disk.list(SHARD / "log"):
+        disk.remove(SHARD / "log" / name)
+    before = disk.image()
+    with pytest.raises(StoreDamaged, match="case B: the segment files are gone"):
+        broker.start()
+    assert disk.image() == before
+
+
 def test_the_stored_segment_size_wins(broker: SmallBroker) -> None:
     broker.turn([("send", 0, b"x")])
     broker.sync()
