@@ -148,7 +148,8 @@ class Damage:
 
     def _sync_directories(self) -> None:
         for directory in sorted({path.parent for path in self._disk.paths()} | {LOG}):
-            self._disk.sync_directory(directory)
+            if self._disk.exists(directory):  # else the first start has not come so far
+                self._disk.sync_directory(directory)
 
     # --- back --------------------------------------------------------------------------------------------------------
 

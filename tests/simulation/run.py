@@ -302,7 +302,6 @@ class Run:
             for queue in range(len(topic.ends))
         ]
         self._finish(lambda reader: closing.read_everything(reader, self.network, self.chronicle, queues))
-        log_start = state.log_start
         self._finish(
             lambda reader: lookups.look_up(reader, self.network, self.chronicle, self.tap, lambda: state.log_start)
         )
@@ -315,7 +314,7 @@ class Run:
             closing.verify(self.host, self.counts)
         if self.swarm.consumers:
             self.consuming.close(self.chronicle.events, state.log_start, self.tap.handed_back)
-        closing.final_looks(self.chronicle, self.promises, self.databases, log_start)
+        closing.final_looks(self.chronicle, self.promises, self.databases, state.log_start)
         self._check_history()
 
     def _finish(self, work: Callable[[ProcessLoop], Coroutine[Any, Any, None]]) -> None:
