@@ -1,7 +1,8 @@
 """``store.json``: which store this is, and the lock that says whose process has it.
 
-Written once, before anything else of the store, by temp + fsync + rename + fsync of the directory: a name that is there
-leads to the whole file. The segment size is part of the format of this directory: what is stored wins over what is asked.
+Written before anything else of the store, and again where a start brings a store of an earlier format to this one, by temp
++ fsync + rename + fsync of the directory: a name that is there leads to the whole file. The segment size is part of the
+format of this directory: what is stored wins over what is asked.
 """
 
 from pathlib import Path
@@ -11,7 +12,7 @@ import msgspec
 
 from halfmq.errors import StoreDamaged, StoreInUse, WrongVersion
 from halfmq.runtime.disk import Disk
-from halfmq.store.layout import FORMAT_VERSION
+from halfmq.store.layout import STORE_FORMAT, STORE_FORMATS_READ
 
 NAME: Final = "store.json"
 LOCK_NAME: Final = "lock"
@@ -21,6 +22,7 @@ class Identity(NamedTuple):
     #: 16 bytes.
     store_id: bytes
     segment_bytes: int
+    format: int = STORE_FORMAT
 
 
 class _Written(msgspec.Struct, frozen=True):
@@ -50,7 +52,7 @@ def read_identity(disk: Disk, directory: Path) -> Identity | None:
     """The identity of the store in ``directory``; None when none was made there.
 
     Raises:
-        WrongVersion: another format.
+        WrongVersion: a format that this version does not read.
         StoreDamaged: the file cannot be read.
     """
     path = directory / NAME
@@ -67,24 +69,24 @@ def read_identity(disk: Disk, directory: Path) -> Identity | None:
         store_id = bytes.fromhex(found.store)
     except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors
         raise StoreDamaged(f"{path} cannot be read: {error}", hint=hint) from error
-    if found.format != FORMAT_VERSION:
+    if found.format not in STORE_FORMATS_READ:
         raise WrongVersion(
-            f"the store in {directory} has format {found.format}, this version of halfmq reads {FORMAT_VERSION}",
-            hint="open it with the version that wrote it",
+            f"the store in {directory} has format {found.format}, this version of halfmq reads up to {STORE_FORMAT}",
+            hint="open it with the version that wrote it, or a later one",
         )
     if len(store_id) != 16 or found.segment_bytes <= 0 or found.segment_bytes % 4_096:
         raise StoreDamaged(f"{path} says what cannot be: {text.decode('utf-8', 'replace')}", hint=hint)
-    return Identity(store_id, found.segment_bytes)
+    return Identity(store_id, found.segment_bytes, found.format)
 
 
 def write_identity(disk: Disk, directory: Path, identity: Identity) -> None:
-    """Make the store. Durable when it returns.
+    """Make the store, or bring it to this format. Durable when it returns.
 
     Raises:
         OSError: the disk failed; nothing or all of it is there.
     """
     path = directory / NAME
-    written = _Written(FORMAT_VERSION, identity.store_id.hex(), identity.segment_bytes)
+    written = _Written(STORE_FORMAT, identity.store_id.hex(), identity.segment_bytes)
     temporary = directory / (NAME + ".new")
     file = disk.open(temporary, create=True)
     try:

@@ -1,6 +1,6 @@
 """Bytes on disk: every file of a store, its fields and its name. The text for people is ``docs/storage-format.md``.
 
-Big-endian throughout. Change a line here only with a new ``FORMAT_VERSION`` and a page in ``docs/decisions/``.
+Big-endian throughout. Change a line here only with a new ``STORE_FORMAT`` and a page in ``docs/decisions/``.
 
     DIR/store.json                                  format version, store UUID, segment size
     DIR/lock                                        flock of the process that owns the store
@@ -17,6 +17,11 @@ Big-endian throughout. Change a line here only with a new ``FORMAT_VERSION`` and
 import struct
 from typing import Final
 
+#: Of the store as a whole, in ``store.json``. 2: starts, bases and snapshots say the epoch's immunity.
+STORE_FORMAT: Final = 2
+#: What a start brings to ``STORE_FORMAT``, and readers read as it is.
+STORE_FORMATS_READ: Final = frozenset({1, 2})
+#: Of checkpoint, snapshot and published page.
 FORMAT_VERSION: Final = 1
 
 # --- batch -----------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from halfmq.store.consume_queue import QueueEntry
 from halfmq.store.derive import Derived, FoundMessage, derived_files_are_there
 from halfmq.store.group_flush import GroupFlush, Job, Syncer
 from halfmq.store.identity import Identity, read_identity, take_lock, write_identity
+from halfmq.store.layout import STORE_FORMAT
 from halfmq.store.log_scan import LogScan
 from halfmq.store.published import Published, PublishedPage, read_published
 from halfmq.store.recovery import CheckpointFound, Recovery, find_out, settle
@@ -198,6 +199,7 @@ class Store:
             reserve_bytes=reserve_bytes,
         )
         self._disk = disk
+        self._identity = identity
         self._files = files
         self._held_lock: object | None = held_lock
         self._make_syncer = make_syncer
@@ -329,6 +331,9 @@ class Store:
             WrongVersion: a record of a kind that this version does not know.
             OSError: the disk failed.
         """
+        if self._identity.format != STORE_FORMAT:  # before a record that an earlier version would not know
+            self._identity = self._identity._replace(format=STORE_FORMAT)
+            write_identity(self._disk, self.directory, self._identity)
         recovery = self.recovery
         page = self._page = PublishedPage.open(self._disk, self._shard / "published", self.store_id, self.epoch)
         if recovery.case.act is not Act.REDO_FROM_SNAPSHOT:

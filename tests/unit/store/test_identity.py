@@ -11,7 +11,7 @@ from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 HOME = Path("/store")
 IDENTITY = Identity(bytes(range(16)), 1 << 30)
 TEXT = b"""{
-  "format": 1,
+  "format": 2,
   "store": "000102030405060708090a0b0c0d0e0f",
   "segment_bytes": 1073741824
 }
@@ -51,8 +51,8 @@ def test_a_field_of_a_later_version_is_ignored() -> None:
 
 def test_another_format_is_refused_by_name() -> None:
     disk = disk_with_home()
-    write(disk, TEXT.replace(b": 1,", b": 2,"))
-    with pytest.raises(WrongVersion, match="format 2, this version of halfmq reads 1"):
+    write(disk, TEXT.replace(b": 2,", b": 3,"))
+    with pytest.raises(WrongVersion, match="format 3, this version of halfmq reads up to 2"):
         read_identity(disk, HOME)
 
 

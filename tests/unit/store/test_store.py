@@ -2,6 +2,7 @@
 
 import errno
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
 from halfmq.store.published import Published, read_published
 from halfmq.store.store import Durability, Store
-from halfmq.testing.faulty_disk import FaultyDisk
+from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 
 HOME = Path("/store")
 SHARD = HOME / "shard-0"
@@ -87,10 +88,36 @@ def test_a_store_that_is_in_use_is_refused_by_name(disk: FaultyDisk, broker: Sma
 def test_a_refused_start_gives_the_lock_back(disk: FaultyDisk, broker: SmallBroker) -> None:
     broker.store.close()
     text = disk.content(HOME / "store.json")
-    disk.put(HOME / "store.json", text.replace(b'"format": 1', b'"format": 9'))
+    disk.put(HOME / "store.json", text.replace(b'"format": 2', b'"format": 9'))
     for _ in range(2):
         with pytest.raises(WrongVersion, match="format 9"):
             Store.open(disk, HOME, entropy=SystemEntropy())
+
+
+def test_a_store_of_an_earlier_format_is_brought_to_this_one_before_anything_is_written() -> None:
+    """So that the version that wrote it says "format 2" from then on, and not "damage"."""
+    seen = set()
+    for steps in range(60):
+        disk = FaultyDisk(steps)
+        broker = SmallBroker(disk, HOME).start()
+        some_traffic(broker, 1)
+        broker.store.close()
+        text = disk.content(HOME / "store.json")
+        earlier = text.replace(b'"format": 2', b'"format": 1')
+        disk.put(HOME / "store.json", earlier)
+        before = segments(disk)
+        Store.open(disk, HOME, entropy=SystemEntropy()).close()
+        assert disk.content(HOME / "store.json") == earlier, "nothing is changed before the redo"
+        disk.power_fails_after(steps)
+        with suppress(PowerLost):
+            broker.start().turn([("send", 0, b"later")])
+        disk.crash()
+        seen.add((disk.content(HOME / "store.json") == earlier, segments(disk) == before))
+    assert seen == {(True, True), (False, True), (False, False)}, "never a log that has grown under the earlier format"
+
+
+def segments(disk: FaultyDisk) -> dict[str, bytes]:
+    return {name: disk.content(SHARD / "log" / name) for name in disk.list(SHARD / "log")}
 
 
 def test_a_log_that_is_gone_without_a_checkpoint_is_refused_too(disk: FaultyDisk, broker: SmallBroker) -> None:
