@@ -41,8 +41,6 @@ class CheckTimes:
         self._due: dict[_Key, int] = {}
         #: Number and next time of the check that was logged last.
         self._put_off: dict[_Key, tuple[int, int]] = {}
-        #: When a check that reached nobody was last taken back.
-        self._taken_back: dict[_Key, int] = {}
         #: Of this life: what had counted when it began, what left since, what is decided and has not left.
         self._base: dict[_Key, int] = {}
         self._reached: Counter[_Key] = Counter()
@@ -101,7 +99,6 @@ class CheckTimes:
             record.checks < checks_before
         ):  # one reached nobody, and another was asked meanwhile: the next stays as it was
             latest_ms = max(latest_ms, next_before_ms)
-            self._taken_back[key] = now_ms
         self._put_off[key] = record.checks, record.next_check_at_ms
         if record.next_check_at_ms > latest_ms:
             raise Violation(
@@ -130,9 +127,7 @@ class CheckTimes:
             if now_ms < self._immune.get(key, 0):
                 raise Violation(f"Progress: {effect} at {now_ms}, immune until {self._immune[key]}", effect.tx_id)
             most = self._base.get(key, 0) + self._reached[key] + self._out[key] + 1
-            # The next one may be decided in the very turn in which the one before is taken back, a moment earlier.
-            at_once = self._taken_back.get(key) == now_ms
-            if effect.checks > most + at_once:
+            if effect.checks > most:
                 raise Violation(f"Progress: {effect} is number {most}: what reached nobody was counted", effect.tx_id)
             self._out[key] += 1
             self._due[key] = now_ms + self._pause_ms(effect.checks)

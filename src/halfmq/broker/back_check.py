@@ -9,12 +9,12 @@ checks the half goes into the answer of its poll instead (``feedback``).
 
 from halfmq.broker.connection import Connection
 from halfmq.broker.feedback import Feedback
-from halfmq.broker.pump import Failed, Pump
+from halfmq.broker.pump import Pump
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.stored import StoredMessages
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import CheckNotSent
-from halfmq.core.decision import Reply, SendCheck
+from halfmq.core.decision import SendCheck
 from halfmq.core.session import CheckLeft, Reachable, apply_session
 from halfmq.model.ids import offset_message_id
 from halfmq.model.properties import HMQ_TX_ID, UNIQ_KEY, find
@@ -53,7 +53,8 @@ class BackCheck:
             return
         if half is not None and check.connection in self._gateway.connections:
             self._remember(check)
-        self._pump.submit(CheckNotSent(check.group, check.tx_id, check.connection, half is None), _nothing)
+        # First: a check that is decided in the same turn must not be numbered as if this one had gone out.
+        self._pump.submit_first(CheckNotSent(check.group, check.tx_id, check.connection, half is None))
 
     def _leaves(self, check: SendCheck, half: bytes | None) -> bool:
         if self._feedback.expects(check):
@@ -109,7 +110,3 @@ class BackCheck:
             broker_name=self._broker_name,
             tx_id=check.tx_id if several else "",
         )
-
-
-def _nothing(context: None, reply: Reply | Failed) -> None:
-    """Nobody waits for this reply."""

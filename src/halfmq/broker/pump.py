@@ -173,6 +173,11 @@ class Pump:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
+    def submit_first(self, command: Command) -> None:
+        """Decide ``command`` in this turn before what waits already: it says that something decided earlier did not happen."""
+        self.submit(command, None)
+        self._pending.insert(0, self._pending.pop())
+
     def after_durable(self, deliver: Deliver, context: Any, reply: Reply) -> None:
         """Hold an answer that was read from memory until all that memory says is durable; at once if it is."""
         if self.failed is not None:

@@ -6,6 +6,8 @@ from pathlib import Path
 from tests.support.in_process import serving
 from tests.support.raw_client import Answer, RawClient, end_ext
 
+from halfmq.core.commands import AskNow
+from halfmq.core.decision import SendCheck
 from halfmq.model import properties as props
 from halfmq.model.records import DecidedBy
 from halfmq.model.settings import BrokerSettings
@@ -155,3 +157,21 @@ async def test_checks_that_nobody_reads_are_not_counted_and_come_when_it_reads_a
         assert (await next_check(client)).ext["msgId"] == ID
         assert list(running.state.producer_groups["P"].members.values()) == ["me"]
         assert running.state.producer_groups["P"].undecided[ID].checks == 1
+
+
+async def test_check_decided_in_the_turn_of_one_that_did_not_leave_has_its_number(tmp_path: Path) -> None:
+    """Its listener counts what it was asked; what another never heard is none of that."""
+    async with serving(tmp_path, settings=BrokerSettings(check_immunity_ms=50, check_interval_ms=3_600_000)) as running:
+        client = await running.client()
+        half = await client.half("T", b"one", unique=ID)
+        await client.heartbeat("me", producers=["P"])
+        assert props.to_dict(decode((await next_check(client)).body)[0].properties)["TRANSACTION_CHECK_TIMES"] == "1"
+        group = running.state.producer_groups["P"]
+        del group.in_flight[ID]  # as when its connection is lost
+        known = group.undecided[ID].halves[0]
+        broker = running.broker
+        broker._pump.submit(AskNow("P", ID), None)
+        broker._checks.send(SendCheck(99, "P", ID, known.half_index, known.first_offset, known.offset, 1))
+        assert props.to_dict(decode((await next_check(client)).body)[0].properties)["TRANSACTION_CHECK_TIMES"] == "1"
+        assert group.undecided[ID].checks == 1
+        assert (await client.end(half, ID, 8)).code == 0
