@@ -12,6 +12,8 @@ DB ?= sqlite
 DEMO_ARGS ?=
 # Of `make test`: whole histories of new seeds, as many as fit.
 SIMULATION_SECONDS ?= 60
+# What stands in PYTHONPATH counts as installed for pip, and would be left out of the environment.
+unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast lint format types layers bench mutants lock clean
