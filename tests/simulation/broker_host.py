@@ -7,11 +7,12 @@ later, so that a kill may come before, between and after them.
 import random
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from halfmq.broker.broker import Broker
-from halfmq.broker.config import BrokerConfig
+from halfmq.broker.config import RETENTION_MS, BrokerConfig
 from halfmq.errors import StoreDamaged
 from halfmq.model.settings import BrokerSettings
 from halfmq.store.group_flush import Job
@@ -114,11 +115,12 @@ class BrokerHost:
             segment_bytes=swarm.segment_bytes,
             checkpoint_interval_ms=swarm.checkpoint_interval_ms,
             retention_bytes=swarm.retention_bytes,
+            retention_ms=swarm.retention_ms or RETENTION_MS,
             retention_check_ms=swarm.retention_check_ms,
             disk_reserve_bytes=swarm.disk_reserve_bytes,
             settings=BrokerSettings(
                 default_topic_queues=swarm.queues,
-                check_immunity_ms=swarm.check_immunity_ms,
+                check_immunity_ms=swarm.check_immunities_ms[0],
                 check_interval_ms=swarm.check_interval_ms,
                 # So short that checks come to it.
                 check_interval_max_ms=2 * swarm.check_interval_ms,
@@ -165,6 +167,9 @@ class BrokerHost:
 
     def start(self) -> None:
         assert self.process is None
+        immunities_ms = self.swarm.check_immunities_ms
+        settings = replace(self.config.settings, check_immunity_ms=immunities_ms[self.lives % len(immunities_ms)])
+        self.config = replace(self.config, settings=settings)
         self.lives += 1
         self._has_served = False
         process = self.process = ProcessLoop(self._scheduler, f"broker.{self.lives}", self._raised)

@@ -12,6 +12,7 @@ _SLACK_MS = 2
 
 class CheckLooks:
     def __init__(self, immunity_ms: int, counts: Counter[str]) -> None:
+        """``immunity_ms``: the shortest that any start of the broker gives."""
         #: By how much the broker's wall clock was set forwards, ever: a restart takes that for time that passed.
         self.ahead_ms = 0
         #: By group: changes of limits and policy that somebody asked for.

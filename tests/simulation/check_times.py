@@ -32,7 +32,8 @@ class CheckTimes:
     """``started`` with each broker that serves; then what it writes and sends, and ``look`` each half second."""
 
     def __init__(self, settings: BrokerSettings, counts: Counter[str]) -> None:
-        self._settings = settings
+        #: Of the broker that serves.
+        self.settings = settings
         self._counts = counts
         #: In broker time, ms: no check before, and one at the latest by then if somebody can be asked.
         self._immune: dict[_Key, int] = {}
@@ -79,7 +80,7 @@ class CheckTimes:
     def half(self, record: HalfRecord, now_ms: int) -> None:
         key = (record.group, record.tx_id)
         own = properties.to_dict(record.message.properties).get(properties.CHECK_IMMUNITY_SECONDS, "")
-        immunity_ms = int(own) * 1_000 if own.isdigit() else self._settings.check_immunity_ms
+        immunity_ms = int(own) * 1_000 if own.isdigit() else self.settings.check_immunity_ms
         self._immune_by.setdefault(key, {})[record.index] = now_ms + immunity_ms
         self._immune[key] = max(self._immune_by[key].values())
         self._due[key] = max(self._due.get(key, 0), self._immune[key])
@@ -109,7 +110,7 @@ class CheckTimes:
 
     def _pause_ms(self, checks: int) -> int:
         """The longest that may pass from check number ``checks`` to the next."""
-        settings = self._settings
+        settings = self.settings
         doublings = min(max(0, checks - 1), 40)
         interval = min(settings.check_interval_ms * CHECK_BACKOFF_FACTOR**doublings, settings.check_interval_max_ms)
         return int(max(interval + interval // 4, settings.check_answer_ms))

@@ -123,7 +123,7 @@ def note_locals(chronicle: Chronicle, promises: Promises, databases: dict[str, D
     for tx in promises.txs.values():
         database = databases.get(tx.group)
         if database is not None:
-            outcome = "COMMITTED" if database.rows.get(tx.tx) == "C" else "ROLLED_BACK"
+            outcome = "COMMITTED" if database.said(tx.tx) == "C" else "ROLLED_BACK"
             chronicle.note(
                 Local(t_us=chronicle.now_us, by=f"database.{tx.group}", group=tx.group, tx=tx.tx, outcome=outcome)
             )  # type: ignore[arg-type]
@@ -318,7 +318,7 @@ def _look_at_transaction(
 ) -> None:
     """``offsets``: where the body of each message that is visible lies; -1: not visible."""
     shown = [offset >= 0 for offset in offsets]
-    truth = "COMMITTED" if database is not None and database.rows.get(tx.tx) == "C" else "ROLLED_BACK"
+    truth = "COMMITTED" if database is not None and database.said(tx.tx) == "C" else "ROLLED_BACK"
     if any(shown):
         counts["look all or none"] += 1
         # The log may have been trimmed while the queues were read: then the parts that were seen lie before its start.

@@ -7,13 +7,15 @@ freed, only when the database notices. The database is the oracle: what stands i
 
 import asyncio
 import random
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, TypeVar
 
 from halfmq.client.outcome import Outcome
 from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
 
 T = TypeVar("T")
+#: Of a marker that may be pruned; no local transaction here takes as long.
+_PRUNE_AGE_US: Final = 1_000_000
 
 
 class DatabaseError(Exception):
@@ -39,6 +41,9 @@ class Database:
         self.name = name
         #: Transaction id -> "C" or "R", committed. The oracle.
         self.rows: dict[str, str] = {}
+        #: When each committed "C", virtual us, while it is a row; and what it was, once it is pruned.
+        self._written_us: dict[str, int] = {}
+        self._pruned: dict[str, str] = {}
         self.up = True
         self.crashes = 0
         self.slow = 1
@@ -70,6 +75,22 @@ class Database:
     def _forget(self, tx_id: str, session: "DatabaseSession") -> None:
         if self._open.get(tx_id) is session:
             del self._open[tx_id]
+
+    # --- markers of long ago ------------------------------------------------------------------------------------------
+
+    def old(self) -> list[str]:
+        """What was committed so long ago that no local transaction of it can still run."""
+        until_us = self._scheduler.now_us - _PRUNE_AGE_US
+        return [tx_id for tx_id, written_us in self._written_us.items() if written_us < until_us]
+
+    def forget(self, ids: Iterable[str], keep: Collection[str]) -> None:
+        for tx_id in ids:
+            if tx_id not in keep and self._written_us.pop(tx_id, None) is not None:
+                self._pruned[tx_id] = self.rows.pop(tx_id)
+
+    def said(self, tx_id: str) -> str | None:
+        """What its row was before anything was pruned."""
+        return self._pruned.get(tx_id) or self.rows.get(tx_id)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -168,6 +189,7 @@ class DatabaseSession:
         if database._dice.random() < 0.08:
             raise Duplicate("a deferred constraint failed at COMMIT")
         database.rows[tx_id] = "C"
+        database._written_us[tx_id] = database._scheduler.now_us
 
     def rollback(self) -> None:
         tx_id = self._tx_id

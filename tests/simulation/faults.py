@@ -275,7 +275,7 @@ class Faults:
         where = self.damage.flip_body([offset for offset in offsets if offset >= promises.log_start])
         if where:
             self.note("rot", detail=where)
-            self.later(self.dice.choice((500, 2_000)), self.damage.restore)
+            self.later(self.dice.choice((500, 2_000)), self._restore)
 
     def rot_at_rest(self) -> None:
         """A bit of what the next start reads."""
@@ -305,6 +305,15 @@ class Faults:
             where = self.damage.lose_segments(redo_from)
             self.note("segment_lost" if where else "kill", detail=where)
 
+    def _restore(self) -> None:
+        """A start that is under way may have read what was damaged."""
+        self._healed_in_a_start |= self.damage.any and not self.run.host.serves
+        self.damage.restore()
+
+    def started(self) -> None:
+        self._healed_in_a_start = False
+        self.damage.forget()
+
     def start_refused(self, error: StoreDamaged) -> None:
         """Right, if something is damaged; then it is restored."""
         if not (self.damage.any or self._healed_in_a_start):
@@ -322,8 +331,7 @@ class Faults:
         run.host.cut_after(None, power=False)
         run.network.heal()
         run.host.disk.heal()  # before anything is restored: what is still armed would hit that
-        self._healed_in_a_start = self.damage.any and not run.host.serves
-        self.damage.restore()
+        self._restore()
         for database in run.databases.values():
             database.back()
             database.slow = 1

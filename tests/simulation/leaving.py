@@ -85,6 +85,7 @@ class Leaving:
         self._holds = swarm.durability == "fsync"
         self._segment_bytes = swarm.segment_bytes
         self._retention_bytes = swarm.retention_bytes
+        self._retention_ms = swarm.retention_ms
         self._window_ms = swarm.sent_again_ms
         #: (end, broker time) of the batches that were seen.
         self._written: list[tuple[int, int]] = []
@@ -176,8 +177,7 @@ class Leaving:
     # --- trims -------------------------------------------------------------------------------------------------------
 
     def _trimmed(self, log_start: int, end: int) -> None:
-        """By size; nothing here is as old as what retention by age lets go.
-
+        """
         Raises:
             Violation: it gives up what is to be kept.
         """
@@ -190,9 +190,12 @@ class Leaving:
                 f"Retention: what was written at {newest_ms} goes at {self._state.batch_time_ms}, within the {self._window_ms} ms "
                 "in which it may be asked for again"
             )
-        if not self._retention_bytes or log_start > end - self._retention_bytes:
+        if self._retention_ms and newest_ms < self._state.batch_time_ms - self._retention_ms:
+            self._counts["look retention by age"] += 1
+        elif not self._retention_bytes or log_start > end - self._retention_bytes:
             raise Violation(
-                f"Retention: the log of {end} bytes starts at {log_start}, and {self._retention_bytes} bytes are to be kept"
+                f"Retention: the log of {end} bytes starts at {log_start}, and {self._retention_bytes} bytes are to be kept "
+                f"and, if not 0, {self._retention_ms} ms; the newest before it is of {newest_ms}, now is {self._state.batch_time_ms}"
             )
 
     def _before(self, operation: Operation) -> None:

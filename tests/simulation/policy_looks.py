@@ -28,6 +28,7 @@ from halfmq.model.records import (
     Checked,
     Committed,
     DecidedBy,
+    EpochStarted,
     HalfRecord,
     ProducerSet,
     RolledBack,
@@ -101,6 +102,8 @@ def look_at_log(
 class _PolicyLooks:
     def __init__(self, settings: BrokerSettings, asked: dict[str, list[ProducerChange]], counts: Counter[str]) -> None:
         self.first = True
+        #: Of the epoch, as its start or the base behind it says.
+        self._epoch_immunity_ms = settings.check_immunity_ms
         self._settings = settings
         self._asked = asked
         self._counts = counts
@@ -120,6 +123,11 @@ class _PolicyLooks:
             self._whole = batch.offset == 0
             for payload in fields[7] if len(fields) > 7 else ():
                 self._take(payload)
+            if len(fields) > 8:
+                self._epoch_immunity_ms = fields[8]
+
+    def epoch_started(self, record: EpochStarted, batch: Any) -> None:
+        self._epoch_immunity_ms = msgspec.msgpack.decode(record.payload)[2]
 
     def _take(self, payload: bytes) -> _Limits:
         limits = _Limits(*msgspec.msgpack.decode(payload)[:7])
@@ -168,7 +176,7 @@ class _PolicyLooks:
 
     def _immunity_ms(self, record: HalfRecord) -> int:
         text = properties.to_dict(record.message.properties).get("CHECK_IMMUNITY_TIME_IN_SECONDS", "")
-        return 1_000 * int(text) if text.isdigit() else self._settings.check_immunity_ms
+        return 1_000 * int(text) if text.isdigit() else self._epoch_immunity_ms
 
     def carried(self, record: CarriedHalf, batch: Any) -> None:
         key = record.group, record.tx_id
@@ -276,6 +284,7 @@ class _PolicyLooks:
 
 _LOOK = {
     Base: _PolicyLooks.base,
+    EpochStarted: _PolicyLooks.epoch_started,
     ProducerSet: _PolicyLooks.producer_set,
     HalfRecord: _PolicyLooks.half,
     CarriedHalf: _PolicyLooks.carried,

@@ -27,7 +27,7 @@ class _Life:
         self.serial = 0
         self.client: SimulatedClient = machine.client(process, machine.group, fetches_checks=machine.fetches)
         self.log = MarkerLog(
-            machine.database, process, machine.clock, machine.dice, machine.around.swarm.check_immunity_ms
+            machine.database, process, machine.clock, machine.dice, min(machine.around.swarm.check_immunities_ms)
         )
         self.client.answer_checks(self.log, None)
         self.client.add_check("block", self.check)
@@ -130,6 +130,8 @@ class _Life:
         workers = [self.work() for _ in range(self.swarm.workers)]
         for work in workers:
             self.machine.spawn(self.process, work)
+        if self.swarm.prunes:
+            self.machine.spawn(self.process, self.prune())
 
     async def _connect(self) -> None:
         while True:
@@ -156,6 +158,20 @@ class _Life:
                 if isinstance(error, UnsupportedCombination):
                     raise
             self.machine.busy -= 1
+
+    async def prune(self) -> None:
+        """As ``TransactionLog.prune`` does: old rows go, but those that the broker still asks about."""
+        around, database = self.machine.around, self.database
+        while around.working:
+            await asyncio.sleep((1 + 2 * self.dice.random()) * self.swarm.pace)
+            try:
+                ids = await database.ask(self.process, database.old)
+                keep = await self.client.undecided(ids)
+                await database.ask(self.process, lambda: database.forget(ids, keep))  # noqa: B023
+                around.chronicle.counts["knob markers pruned"] += len(ids) - len(keep)
+                around.chronicle.counts["knob markers kept because undecided"] += len(keep)
+            except Expected as error:
+                around.chronicle.counts[f"client {type(error).__name__}"] += 1
 
 
 class OrderListener(TransactionListener):

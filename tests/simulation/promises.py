@@ -190,6 +190,7 @@ class Promises:
             and tx.verdict_us < asked.t_us
             and tx.verdict[1] >= self.log_start
             and event.code == 1
+            and not tx.forgotten  # its halves were stored anew, and whoever knows the old ones names those
         ):
             raise Violation(f"Durable: {tx.tx} was {tx.verdict}, and now it is not known: {event}", tx.tx)
 

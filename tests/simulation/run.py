@@ -76,7 +76,7 @@ class Run:
         self.promises = Promises(self.counts)
         self.chronicle.listeners.append(self.promises.hear)
         self.network = FaultyNetwork(self.scheduler, seed, swarm.manners)
-        self.check_looks = CheckLooks(swarm.check_immunity_ms, self.counts)
+        self.check_looks = CheckLooks(min(swarm.check_immunities_ms), self.counts)
         self.network.tap = self.tap = WireTap(self.chronicle, self.check_looks)
         self.around = Surroundings(swarm, self.scheduler, self.network, self.chronicle, self._raised)
         self.host = BrokerHost(swarm, self.scheduler, self.network, self.chronicle, self._raised)
@@ -154,12 +154,13 @@ class Run:
 
     def _broker_started(self, broker: object) -> None:
         self.on_started(broker)
-        self.faults.damage.forget()
+        self.faults.started()
         if self._may_forget:
             self._may_forget = False
             self.promises.forget_from(self.host.left_until)
             self.check_times.forget()
             self.consuming.forgetful = True
+        self.check_times.settings = self.host.config.settings
         self.leaving.started(broker)
         look_behind_queues(self.host.broker._store, self.counts)  # type: ignore[union-attr]
         self._look_at_state()

@@ -68,8 +68,11 @@ class Swarm:
     segment_bytes: int
     checkpoint_interval_ms: int
     retention_bytes: int
+    #: By age too; 0: not within this seed.
+    retention_ms: int
     retention_check_ms: int
-    check_immunity_ms: int
+    #: Of each start in turn, again and again.
+    check_immunities_ms: tuple[int, ...]
     check_interval_ms: int
     check_answer_ms: int
     checks_in_flight_max: int
@@ -83,6 +86,8 @@ class Swarm:
     offload_us: int
     turn_us: int
     database_us: int
+    #: Services prune their markers, asking the broker which are still needed.
+    prunes: bool
     manners: Manners = field(default_factory=Manners)
 
     def __str__(self) -> str:
@@ -119,6 +124,8 @@ def draw(seed: int) -> Swarm:
     pace = 5 if retention_bytes else 1
     work_ms = max(4_000, work_ms) * pace if retention_bytes else work_ms
     begun -= 15 if retention_bytes else 0
+    durability = dice.choice(("fsync", "fsync", "fsync", "memory"))
+    immunities_ms = (0, 0, 200, 1_000) if asked_soon else (0, 200, 1_000, 6_000)
     think_ms = work_ms * (producers * workers + stock_producers) // begun
     return Swarm(
         seed=seed,
@@ -146,12 +153,13 @@ def draw(seed: int) -> Swarm:
         topics=TOPICS[: dice.choice((1, 2, 2, 3))],
         queues=dice.choice((1, 1, 2, 4)),
         body_bytes=dice.choice(bodies),
-        durability=dice.choice(("fsync", "fsync", "fsync", "memory")),
+        durability=durability,
         segment_bytes=dice.choice((1 << 16, 1 << 16, 1 << 17)),
         checkpoint_interval_ms=dice.choice((700, 2_000, 5_000)) * (2 if retention_bytes else 1),
         retention_bytes=retention_bytes,
+        retention_ms=dice.choice((0, 0, 13_000)) if retention_bytes else 0,
         retention_check_ms=dice.choice((500, 2_000)),
-        check_immunity_ms=dice.choice((0, 0, 200, 1_000) if asked_soon else (0, 200, 1_000, 6_000)),
+        check_immunities_ms=tuple(dice.choice(immunities_ms) for _ in range(dice.choice((1, 1, 3)))),
         check_interval_ms=dice.choice((200, 200, 1_000) if asked_soon else (200, 1_000, 5_000)),
         check_answer_ms=dice.choice((500, 500, 2_000) if asked_soon else (500, 2_000, 5_000)),
         checks_in_flight_max=dice.choice((2, 16, 256)),
@@ -164,6 +172,8 @@ def draw(seed: int) -> Swarm:
         offload_us=dice.choice((500, 5_000, 50_000)),
         turn_us=dice.choice((50, 500, 3_000)),
         database_us=dice.choice((300, 2_000, 20_000)),
+        # At the level "memory" a power loss takes verdicts back, and the question comes again.
+        prunes=durability == "fsync" and dice.random() < 0.3,
         manners=Manners(
             delay_us=dice.choice((50, 500, 5_000)),
             jitter_us=dice.choice((100, 2_000, 20_000)),
