@@ -44,6 +44,7 @@ from halfmq.model.records import (
     SetAside,
     TopicDeleted,
     TopicSet,
+    Trim,
 )
 from halfmq.model.stored_message import AT_QUEUE_OFFSET, StoredMessage
 from halfmq.runtime.disk import Disk
@@ -209,6 +210,7 @@ class _Walk:
                 self._counted["batches"] += 1
                 self._counted["records"] += len(records)
                 self._check_records(records)
+                derived.trims(records)  # also behind what is published
                 if below is None or header.offset < below:
                     derived.batch(header.broker_time_ms, records)
                     self._position = header.end
@@ -300,6 +302,10 @@ class _Walk:
         return None if page.rebuilding else page
 
 
+#: Of what is wrong whatever was trimmed.
+_NO_SEGMENT: Final = 1 << 62
+
+
 class _Wrong:
     """What is wrong with the entries of a topic: as many as may be told, and how many more. A lost file has 65,536."""
 
@@ -331,8 +337,9 @@ class _DerivedCheck:
         self._table = TransactionTable(disk, shard / "transactions", files)
         #: (topic, queue) -> queue offset that the log gives next.
         self._ends: dict[tuple[int, int], int] = {}
-        #: What is wrong with entries, by topic: a topic that is deleted later has no queues to compare.
-        self._wrong: dict[int, _Wrong] = {}
+        #: What is wrong with entries, by topic: a topic that is deleted later has no queues to compare. What is missing stands
+        #: by segment as well.
+        self._wrong: dict[tuple[int, int], _Wrong] = {}
         self._deleted: set[int] = set()
         self._named: dict[int, str] = {}
         self._undecided: set[int] = set()
@@ -344,12 +351,20 @@ class _DerivedCheck:
         self._settled: dict[int, int] = {}
         self._key_data: dict[int, bytes] = {}
         self._key_at: Counter[int] = Counter()
-        self._keys_wrong: set[int] = set()
+        #: By segment.
+        self._keys_wrong: dict[int, str] = {}
+        #: Derived files follow a TRIM before the segments go: below this the log may still be there, and they not.
+        self._trimmed_to = 0
         self._bound = 1 << 62
 
     def start(self, log_start: int, below: int | None) -> None:
         self._bound = below if below is not None else 1 << 62
         self._queues.load(self._bound, log_start)
+
+    def trims(self, records: list[Record]) -> None:
+        for record in records:
+            if isinstance(record, Trim):
+                self._trimmed_to = max(self._trimmed_to, record.log_start)
 
     def batch(self, now_ms: int, records: list[Record]) -> None:
         for record in records:
@@ -366,12 +381,15 @@ class _DerivedCheck:
             has = self._queues.bounds(topic_id, queue_id)[1]
             if below is not None and has != end:
                 self._entry_wrong(topic_id, f"topic {topic_id} queue {queue_id} ends at {has}, the log says {end}")
-        for topic_id, wrong in self._wrong.items():
-            if topic_id not in self._deleted:
+        for (topic_id, segment), wrong in self._wrong.items():
+            if topic_id not in self._deleted and segment >= self._trimmed_to:
                 for what in wrong.first:
                     self._notes.damage("queues", what, REMAKE)
                 if wrong.more:
                     self._notes.more_damage("queues", wrong.more, wrong.last, REMAKE)
+        for segment, what in self._keys_wrong.items():
+            if segment >= self._trimmed_to:
+                self._notes.damage("keys", what, REMAKE)
         for half_index in sorted(self._undecided):
             row = self._table.row(half_index)
             if row is not None and row.state != ROW_UNDECIDED and row.verdict_position < position:
@@ -417,12 +435,15 @@ class _DerivedCheck:
         self._ends[(topic_id, queue_id)] = queue_offset + 1
         found = self._queues.read(topic_id, queue_id, queue_offset, 1, self._bound)
         if not found:
-            self._entry_wrong(topic_id, f"{where} is missing; the record at {expected.visible_at} calls for it")
+            segment = segment_start(expected.visible_at, self._identity.segment_bytes)
+            self._entry_wrong(
+                topic_id, f"{where} is missing; the record at {expected.visible_at} calls for it", segment
+            )
         elif found[0] != expected:
             self._entry_wrong(topic_id, f"{where} says {_differences(found[0], expected)}")
 
-    def _entry_wrong(self, topic_id: int, what: str) -> None:
-        self._wrong.setdefault(topic_id, _Wrong()).add(what)
+    def _entry_wrong(self, topic_id: int, what: str, segment: int = _NO_SEGMENT) -> None:
+        self._wrong.setdefault((topic_id, segment), _Wrong()).add(what)
 
     # --- transactions
 
@@ -551,10 +572,9 @@ class _DerivedCheck:
             start, data = self._key_file(offset)
             at = self._key_at[start]
             self._key_at[start] = at + KEY_ENTRY.size
-            if data[at : at + KEY_ENTRY.size] != KEY_ENTRY.pack(value, offset) and start not in self._keys_wrong:
-                self._keys_wrong.add(start)
+            if data[at : at + KEY_ENTRY.size] != KEY_ENTRY.pack(value, offset):
                 what = f"the index of segment {start} does not name the message at {offset} where it should"
-                self._notes.damage("keys", what, REMAKE)
+                self._keys_wrong.setdefault(start, what)
 
     def _key_file(self, offset: int) -> tuple[int, bytes]:
         start = segment_start(offset, self._identity.segment_bytes)

@@ -46,6 +46,23 @@ def test_a_trimmed_store_is_whole(tmp_path: Path) -> None:
     assert report.log_start > 0
 
 
+def test_a_store_whose_derived_files_were_trimmed_before_its_segments_is_whole(tmp_path: Path) -> None:
+    """So it lies there when the broker is killed in between; the next start takes the segments too."""
+    writer = sample_store(tmp_path)
+    before = {path: path.read_bytes() for path in (writer.shard / "log").iterdir()}
+    writer.trim()
+    gone = [path for path in before if not path.exists()]
+    assert gone
+    for path in gone:
+        path.write_bytes(before[path])
+    report = verify_store(RealDisk(), tmp_path)
+    assert report.findings == ()
+    assert report.log_start == 0
+    # Behind the trim a file that is not there is damage as before.
+    first(writer.shard, "keys/*.key").unlink()
+    assert {finding.part for finding in verify_store(RealDisk(), tmp_path).findings} == {"keys"}
+
+
 def first(path: Path, pattern: str) -> Path:
     return min(path.glob(pattern))
 
