@@ -490,6 +490,14 @@ PLANTS: Final = (
         "    state.epoch_immunity_ms = fields[2] if len(fields) > 2 else -1\n",
         "    state.epoch_immunity_ms = -1\n",
     ),
+    Plant(
+        "half-the-delay",
+        8,
+        "a delayed message of a transaction is shown after half of its time",
+        "core/transaction/machine.py",
+        "        due_ms = due_at(half.delay, now_ms)\n",
+        "        due_ms = due_at(half.delay, now_ms)\n        due_ms -= due_ms and (due_ms - now_ms) // 2\n",
+    ),
     # --- beside the ten
     Plant(
         "torn-key-stays",

@@ -44,6 +44,13 @@ class _Life:
             options["keys"] = (f"o{dice.randrange(1_000)}",)
         return dice.choice(self.swarm.topics), dice.randbytes(dice.choice(self.swarm.body_bytes)), options
 
+    def in_transaction(self) -> tuple[str, bytes, dict[str, Any]]:
+        """Some are to be shown later than the transaction commits."""
+        topic, body, options = self.message()
+        if self.dice.random() < self.swarm.delayed_halves:
+            options["delay"] = self.dice.choice((1, 5, 0.3))
+        return topic, body, options
+
     def immunity(self) -> dict[str, Any]:
         """Of one transaction, for all its messages: as the broker's, or of its own; nonsense is as the broker's."""
         if self.dice.random() < self.swarm.own_immunity:
@@ -63,7 +70,7 @@ class _Life:
         async with self.client.transaction(session, log=self.log) as tx:
             immunity = self.immunity()
             for _ in range(self.dice.choice((1, 1, 2, 3))):
-                topic, body, options = self.message()
+                topic, body, options = self.in_transaction()
                 tx.send(topic, body, **options, **immunity)
             if self.dice.random() < 0.1:
                 raise ApplicationError("in the block")
@@ -74,7 +81,7 @@ class _Life:
         async with self.client.begin("block", tx_id=self.own_id()) as tx:
             immunity = self.immunity()
             for _ in range(dice.choice((1, 2, 2, 4))):
-                topic, body, options = self.message()
+                topic, body, options = self.in_transaction()
                 tx.send(topic, body, **options, **immunity)
             if dice.random() < 0.05:
                 raise ApplicationError("before prepare")
@@ -96,7 +103,7 @@ class _Life:
         await self.database.ask(self.process, session.commit)
 
     async def by_listener(self) -> None:
-        topic, body, options = self.message()
+        topic, body, options = self.in_transaction()
         options |= self.immunity()
         listener = OrderListener(self)
         await self.client.send_in_transaction(topic, body, listener=listener, tx_id=self.own_id(), **options)

@@ -55,6 +55,8 @@ class Swarm:
     #: Share of the transactions that say themselves how long they are immune, and of those whose id the application makes.
     own_immunity: float
     own_ids: float
+    #: Share of the messages in transactions that are to be shown later.
+    delayed_halves: float
     #: Share of the checks to which an application says UNKNOWN while it works.
     unknown: float
     #: Share of the transactions whose application says nothing more once its local transaction is over.
@@ -147,6 +149,7 @@ def draw(seed: int) -> Swarm:
         fetchers=dice.choice((0, 0, 0, 1)),
         own_immunity=dice.choice((0.0, 0.3)),
         own_ids=dice.choice((0.0, 0.3)),
+        delayed_halves=dice.choice((0.0, 0.0, 0.2)),
         silent=dice.choice((0.2, 0.5) if asked_soon else (0.0, 0.0, 0.3)),
         unknown=dice.choice((0.1, 0.5, 0.9) if asked_soon else (0.1, 0.1, 0.5)),
         watchful=dice.random() < 0.15,

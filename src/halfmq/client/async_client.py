@@ -420,12 +420,14 @@ class AsyncClient:
         key: object = None,
         keys: Sequence[object] | str = (),
         sharding_key: object = None,
+        delay: float | timedelta | None = None,
         properties: Mapping[str, str] | None = None,
         tx_id: str = "",
     ) -> TransactionReceipt:
         """RocketMQ's way: half message, ``listener.execute(message, arg)``, then what it returned.
 
         A receipt with verdict UNDECIDED when it returned UNKNOWN: ``listener.check`` will be asked. ``tx_id``: as in ``begin``.
+        ``delay``: seconds from the commit until the message becomes visible.
 
         Raises:
             TransactionRefused, SendTimeout, ConnectError, RequestFailed: ``execute`` did not run.
@@ -438,7 +440,9 @@ class AsyncClient:
         if tx_id != "":
             checked_transaction_id(tx_id)
         self.add_listener(listener)
-        outgoing = compose(topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, properties=properties)
+        outgoing = compose(
+            topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
+        )
         tx_id = tx_id or self.new_transaction_id()
         verdicts = self._transactions.verdicts
         verdicts.opened(tx_id)

@@ -219,6 +219,7 @@ class Client:
         key: object = None,
         keys: Sequence[object] | str = (),
         sharding_key: object = None,
+        delay: float | timedelta | None = None,
         properties: Mapping[str, str] | None = None,
         tx_id: str = "",
     ) -> TransactionReceipt:
@@ -229,7 +230,9 @@ class Client:
         if tx_id != "":
             checked_transaction_id(tx_id)
         self.add_listener(listener)
-        outgoing = compose(topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, properties=properties)
+        outgoing = compose(
+            topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
+        )
         tx_id = tx_id or client.new_transaction_id()
         verdicts = client.verdicts
         verdicts.opened(tx_id)

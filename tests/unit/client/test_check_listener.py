@@ -424,3 +424,13 @@ def test_check_with_a_damaged_half_is_not_answered(caplog: pytest.LogCaptureFixt
 
     run(test())
     assert "the body of half 0 is damaged" in caplog.text
+
+
+def test_delay_is_that_of_the_half_which_counts_from_the_commit() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            await mq.send_in_transaction("orders", b"x", listener=Orders(), delay=2.5)
+        assert properties.to_dict(broker.halves[0].properties)["TIMER_DELAY_MS"] == "2500"
+
+    run(test())
