@@ -127,7 +127,7 @@ def test_execute_runs_in_the_callers_thread_and_check_in_another() -> None:
         loop_thread().loop.call_soon_threadsafe(broker.check, 2, "orders")
         assert listener.checked.wait(5)
         mq.send_in_transaction("t", b"e", Outcome.ROLLBACK, listener=listener, delay=timedelta(seconds=2))
-        assert b"TIMER_DELAY_MS\x012000\x02" in broker.halves[-1].properties
+        assert b"TIMER_DELAY_SEC\x012\x02" in broker.halves[-1].properties
     assert listener.threads[:4] == [threading.current_thread().name] * 4
     assert listener.threads[4].startswith("halfmq")
     assert sorted(broker.visible("t")) == [b"a", b"c"]
