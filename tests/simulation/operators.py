@@ -9,7 +9,7 @@ import msgspec
 from halfmq.client.outcome import Outcome
 from halfmq.testing.virtual_loop import ProcessLoop
 from halfmq.wire.remoting import operators as wire
-from halfmq.wire.remoting.codes import EXT_VERDICT
+from halfmq.wire.remoting.codes import EXT_VERDICT, RequestCode
 from halfmq.wire.remoting.producer_groups import HMQ_ASK, HMQ_ASK_ASIDE, HMQ_PRODUCER, HMQ_STATS
 from tests.simulation.database import Database, DatabaseError
 from tests.simulation.machine import Machine, Surroundings
@@ -26,6 +26,8 @@ class Operator(Machine):
         super().__init__(name, around)
         self.databases = databases
         self.promises = promises
+        #: By topic: with how many queues it was asked for at last. Never more than before: keys would move.
+        self._queues = dict.fromkeys(around.swarm.topics, around.swarm.queues)
 
     async def main(self, process: ProcessLoop) -> None:
         while self.around.working:
@@ -42,8 +44,12 @@ class Operator(Machine):
         Raises:
             LineLost: no answer.
         """
-        if self.dice.random() < 0.4:
+        draw = self.dice.random()
+        if draw < 0.3:
             await self._mistake(line)
+            return
+        if draw < 0.6 and self.around.swarm.queues > 1:
+            await self._narrow(line)
             return
         answer = await line.ask(wire.HMQ_TRANSACTIONS, {wire.EXT_MAX: "5"})
         rows = msgspec.json.decode(answer.body) if answer.code == 0 else []
@@ -77,6 +83,19 @@ class Operator(Machine):
             opposite = "ROLLBACK" if tx.verdict[0] == "COMMITTED" else "COMMIT"
             which = {wire.EXT_GROUP: tx.group, wire.EXT_ID: tx.tx, wire.EXT_VERDICT_WANTED: opposite}
             await line.ask(wire.HMQ_RESOLVE, {**which, wire.EXT_OPERATOR: "bob", wire.EXT_REASON: "by mistake"})
+
+    async def _narrow(self, line: RawLine) -> None:
+        """A topic shall have fewer queues: only where none of those to go holds anything, or may come to.
+
+        Raises:
+            LineLost: no answer; it may have been done.
+        """
+        topic = self.dice.choice(list(self._queues))
+        queues = self._queues[topic] = self.dice.randint(1, self._queues[topic])
+        ext = {"topic": topic, "readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6"}
+        answer = await line.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+        if queues < self.around.swarm.queues:
+            self.around.chronicle.counts[f"knob topic narrowed, answer {answer.code}"] += 1
 
     async def _find_out(self, process: ProcessLoop, group: str, tx_id: str) -> Outcome:
         """What the database says, ruled out where it says nothing; or, now and then, whatever comes to mind."""
