@@ -279,7 +279,10 @@ class Run:
         if self.host.broker is None or not self.host.serves:
             return ["a broker that does not serve"]
         groups = self.host.broker._pump.state.producer_groups.values()
-        forgotten = {tx.tx for tx in self.promises.txs.values() if tx.forgotten}
+        # A COMMIT without all halves is refused, and nobody will say anything else.
+        forgotten = {
+            tx.tx for tx in self.promises.txs.values() if tx.forgotten and self.databases[tx.group].said(tx.tx) == "C"
+        }
         return [
             tx_id
             for group in groups
