@@ -232,7 +232,7 @@ class Run:
     def heal(self) -> None:
         self.around.working = False
         self.faults.heal()
-        if self.counts["fault rot"] and self.host.process is not None:
+        if (self.counts["fault rot"] or self.counts["fault rot_at_rest"]) and self.host.process is not None:
             self.host.kill()  # the message that says that something rots asks for a restart
 
     def settle(self) -> None:
