@@ -307,7 +307,7 @@ class Run:
         queues = [
             (topic.name, queue)
             for topic in sorted(state.topics_by_id.values(), key=lambda topic: topic.topic_id)
-            for queue in range(len(topic.ends))
+            for queue in range(topic.read_queues)  # what was taken away was empty
         ]
         self._finish(lambda reader: closing.read_everything(reader, self.network, self.chronicle, queues))
         self._finish(
