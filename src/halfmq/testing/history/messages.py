@@ -1,7 +1,8 @@
 """Second pass: all that is known of one message. Plain messages are judged here, those of transactions are summed up.
 
 A message may be at one place only: one offset of one queue, one half record in the log. It must have been sent, with
-the body that was seen, before it was seen. What was acknowledged stays where it was acknowledged.
+the body that was seen, before it was seen. What was acknowledged stays where it was acknowledged. A request that was
+refused changed nothing: it is as if it had not been made, where there is another one.
 
 What goes on to the transaction is one row::
 
@@ -162,10 +163,12 @@ class Messages:
         seens: list[Row] = []
         logs: list[Row] = []
         listed: Row | None = None
+        refused = 0
         for row in rows:
             kind = row[1]
             if kind == ASKED:
                 asks.append(row)
+                refused += row[6] == REFUSED
             elif kind == SEEN:
                 seens.append(row)
             elif kind == LISTED:
@@ -176,6 +179,9 @@ class Messages:
         if not asks and listed is None:
             self._nobody_sent_it(message, seens, logs)
             return
+        if 0 < refused < len(asks):
+            asks = [row for row in asks if row[6] != REFUSED]
+            refused = 0
         first = min(asks, key=_time_and_place) if asks else None
         if first is not None:
             group, tx, asked_us = first[7], first[8], first[2]
@@ -184,6 +190,10 @@ class Messages:
             group, tx, asked_us = listed[3], listed[4], -1
         key = tx_key(group, tx) if tx else ""
         several = False
+        if refused and self._was_refused(key, message, asks, seen, logs):
+            if not tx:
+                return
+            seen, listed = _NEVER, None
         if seen.us < FAR or logs:
             self._looks[AT_ONCE] += 1
             if seen.us < FAR:
@@ -231,6 +241,18 @@ class Messages:
                 AT_PHANTOM, tx and tx_key("", tx), message, f"it was {where}, but nobody sent it",
                 [*places, *(row[2] for row in in_log)],
             )  # fmt: skip
+
+    def _was_refused(self, key: str, message: str, asks: list[Row], seen: Sightings, logs: list[Row]) -> bool:
+        """Each request for it was refused. Whether it is visible all the same."""
+        not_judged = self._facts.not_judged
+        in_log = [row[2] for row in logs if row[3] == LOG_MESSAGE and row[5] not in not_judged]
+        if seen.us == FAR and not in_log:
+            return False
+        self._looks[AT_PHANTOM] += 1
+        where = "seen" if seen.us < FAR else "in the log"
+        text = f"it was {where}, but whoever sent it was refused"
+        self._findings.add(AT_PHANTOM, key, message, text, [seen.place, *(row[5] for row in asks[:_AT_MOST]), *in_log])
+        return True
 
     def _same_body(self, key: str, message: str, asks: list[Row], seens: list[Row], logs: list[Row]) -> None:
         sent = {row[12] & _CRC_MASK for row in asks}

@@ -28,7 +28,7 @@ from halfmq.testing.history.report import (
     AT_WHOLE,
     Findings,
 )
-from halfmq.testing.history.scan import CHECK, LOCAL, OK, RECORD, SAID, SETTLED, SUMMARY
+from halfmq.testing.history.scan import CHECK, LOCAL, OK, RECORD, REFUSED, SAID, SETTLED, SUMMARY
 from halfmq.testing.history.spill import Row
 
 COMMITTED: Final = "COMMITTED"
@@ -59,7 +59,7 @@ class Story:
     """What is known of one transaction."""
 
     __slots__ = (
-        "checked_place", "checked_us", "first_seen", "group", "key", "local", "local_place", "messages", "operator",
+        "asked", "checked_place", "checked_us", "first_seen", "group", "key", "local", "local_place", "messages", "operator",
         "records", "said", "said_place", "seen", "told",
     )  # fmt: skip
 
@@ -67,7 +67,9 @@ class Story:
         self.key = key
         self.group = key[: key.index("\n")]
         self.messages: list[Row] = []
-        #: When each verdict was said first, and where.
+        #: When each verdict was asked for first, whatever the answer.
+        self.asked: dict[str, int] = {}
+        #: When each verdict was said first, and where. Who was refused has said nothing, but has a place.
         self.said: dict[str, int] = {}
         self.said_place: dict[str, int] = {}
         #: Verdicts that an operator said.
@@ -121,7 +123,7 @@ class Transactions:
             kind = row[1]
             if kind == SAID:
                 _, _, us, place, said, by, us2, place2, outcome, told, at = row
-                if (verdict and said != verdict) or outcome == SETTLED or by == "operator" or by == "policy":
+                if (verdict and said != verdict) or outcome > OK or by == "operator" or by == "policy":
                     return False
                 verdict = said
                 if us < said_us:
@@ -225,6 +227,10 @@ class Transactions:
                 elif outcome == SETTLED and verdict2 is not None:
                     story.told.append((verdict2, us2, place2, position))
                 if by != "policy":
+                    story.asked[verdict] = min(us, story.asked.get(verdict, FAR))
+                    if outcome == REFUSED:
+                        story.said_place.setdefault(verdict, place)
+                        continue
                     if us < story.said.get(verdict, FAR):
                         story.said[verdict] = us
                         story.said_place[verdict] = place
@@ -268,14 +274,14 @@ class Transactions:
             return False
         if len(told) + len(records) > 1:
             self._looks[AT_AGREEMENT] += 1
-        elif not (story.seen and story.said):
+        elif not (story.seen and story.asked):
             return False
         first: dict[str, tuple[str, int]] = {}
         for verdict, us, place, _ in told:
             first.setdefault(verdict, (f"told {verdict} at {us:,} us", place))
         for row in records:
             first.setdefault(row[3], (f"{row[3]} stands in the log at {row[4]}", row[2]))
-        if story.seen and COMMITTED not in first and COMMITTED in story.said and story.local != ROLLED_BACK:
+        if story.seen and COMMITTED not in first and COMMITTED in story.asked and story.local != ROLLED_BACK:
             sight = story.first_seen
             assert sight is not None
             first[COMMITTED] = (f"message {sight[_MESSAGE]} was seen at {sight[_SEEN_US]:,} us", sight[_SEEN_PLACE])
@@ -343,7 +349,7 @@ class Transactions:
             if story.local and story.local != verdict:
                 return f"the database says {story.local}" + ("" if said_us is None else f", whoever said {verdict}")
             if said_us is None and not story.local:
-                return "nobody said so"
+                return "whoever said so was refused" if verdict in story.asked else "nobody said so"
         if said_us is not None and us < said_us:
             return f"that was {said_us - us:,} us before anybody said so"
         return ""
@@ -463,12 +469,12 @@ class Transactions:
         facts = self._facts
         if story.group in facts.unresolved_groups or story.group in facts.policy_groups:
             return False
-        if any(us > facts.settled_us for us in story.said.values()):
+        if any(us > facts.settled_us for us in story.asked.values()):
             return False
         if story.local:
             wanted = story.local == COMMITTED and ROLLED_BACK not in story.operator
         else:
-            wanted = COMMITTED in story.said and ROLLED_BACK not in story.said
+            wanted = COMMITTED in story.asked and ROLLED_BACK not in story.asked
         return wanted and all(
             row[_OK_US] <= facts.settled_us or row[_LOG_OFFSETS] or row[_SEEN_US] < FAR for row in expected
         )

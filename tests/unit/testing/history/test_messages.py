@@ -178,3 +178,49 @@ def test_an_operation_that_was_refused_makes_nothing_visible() -> None:
     tale.plain(outcome="refused")
     tale.read(0)
     assert tale.found() == {}
+
+
+def test_a_message_that_was_only_ever_refused_is_a_phantom_where_it_is_visible() -> None:
+    for where in ("seen", "in the log"):
+        tale = Tale()
+        tale.plain(outcome="refused")
+        tale.plain(outcome="refused")
+        if where == "seen":
+            tale.seen("P")
+        else:
+            tale.log("message", 64, message="P", queue_offset=0)
+        assert tale.found() == {PHANTOM: 1}, where
+        assert tale.sentence() == f"it was {where}, but whoever sent it was refused"
+
+
+@pytest.mark.parametrize("other", ["ok", None, "unknown"])
+def test_a_refusal_is_excused_by_another_request_of_the_same_message(other: str | None) -> None:
+    for outcomes in (("refused", other), (other, "refused")):
+        tale = Tale()
+        for outcome in outcomes:
+            tale.plain(outcome=outcome)
+        tale.seen("P")
+        tale.read(1)
+        assert tale.found() == {}, outcomes
+
+
+def test_seen_between_a_refusal_and_the_request_that_was_taken_is_a_phantom() -> None:
+    tale = Tale()
+    tale.plain(outcome="refused")
+    tale.seen("P")
+    tale.plain()
+    assert tale.found() == {PHANTOM: 1}
+    assert tale.sentence() == "it was seen before anybody sent it"
+
+
+def test_a_half_that_was_only_ever_refused_is_a_phantom_where_it_is_seen() -> None:
+    for other, found in (("refused", {PHANTOM: 1}), (None, {}), ("ok", {})):
+        tale = Tale()
+        tale.half(message="a")
+        tale.half(message="b", index=1, outcome="refused")
+        tale.half(message="b", index=1, outcome=other)
+        tale.end()
+        tale.seen("a")
+        tale.seen("b", at=1)
+        tale.read(2)
+        assert tale.found() == found, other

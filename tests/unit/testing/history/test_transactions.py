@@ -382,3 +382,61 @@ def test_a_copy_in_a_retry_topic_is_no_second_place_and_no_sighting(topic: str) 
     tale.read(1)
     assert tale.found() == {}
     assert TOPIC not in topic
+
+
+# --- a refusal changed nothing
+
+
+def test_who_was_refused_has_decided_nothing() -> None:
+    """Unless somebody said so too: another request, of whoever it was, or the database."""
+    for others, found in (
+        ([], {PHANTOM: 1}),
+        (["refused"], {PHANTOM: 1}),
+        (["ok"], {}),
+        ([None], {}),
+    ):
+        tale = Tale()
+        tale.half()
+        tale.end(outcome="refused")
+        for outcome in others:
+            tale.end(outcome=outcome, by="check")
+        tale.seen()
+        assert tale.found() == found, others
+        if found:
+            assert tale.sentence() == "it was seen, but whoever said so was refused"
+    tale = Tale()
+    tale.half()
+    tale.local()
+    tale.end(outcome="refused")
+    tale.seen()
+    assert tale.found() == {}
+
+
+def test_a_verdict_that_is_told_although_who_said_it_was_refused() -> None:
+    tale = Tale()
+    tale.half()
+    tale.end(verdict=R, outcome="refused")
+    tale.half(outcome="settled", stands=R)
+    assert tale.found() == {BY_NOBODY: 1}
+    tale.end(verdict=R, outcome="ok")
+    assert tale.found() == {BY_NOBODY: 1}
+    assert "before anybody said so" in tale.sentence()
+
+
+def test_an_operator_who_was_refused_is_no_match_for_the_database() -> None:
+    for outcome, found in (("refused", {PHANTOM: 1}), ("ok", {})):
+        tale = Tale()
+        tale.half()
+        tale.local(outcome=R)
+        tale.end(by="operator", outcome=outcome)
+        tale.seen()
+        assert tale.found() == found
+
+
+def test_what_was_told_rolled_back_is_a_changed_verdict_also_where_the_commit_was_refused() -> None:
+    tale = Tale()
+    tale.half()
+    tale.end(verdict=R)
+    tale.end(outcome="refused")
+    tale.seen()
+    assert tale.found() == {CHANGED: 1}
