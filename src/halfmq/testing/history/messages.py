@@ -1,7 +1,7 @@
 """Second pass: all that is known of one message. Plain messages are judged here, those of transactions are summed up.
 
 A message may be at one place only: one offset of one queue, one half record in the log. It must have been sent, with
-the body that was seen, before it was seen. What was acknowledged stays where it was acknowledged. A request that was
+the body that was seen and to where it was seen, before it was seen. What was acknowledged stays where it was acknowledged. A request that was
 refused changed nothing: it is as if it had not been made, where there is another one.
 
 What goes on to the transaction is one row::
@@ -9,7 +9,7 @@ What goes on to the transaction is one row::
     tx, SUMMARY, message, index, topic, asked at, place, queues asked, ok at, place, log offset of the ok,
         settled: (verdict, at, place, position)..., may exist, place where it is listed,
         seen at, place, queue, queue offset, log offset seen, readers, store time, log offsets, place in the log,
-        sharding key, delayed, told to be at several places
+        sharding key, delayed, told to be at several places or at a wrong one
 
 Times that are not known are ``FAR``; what is not named is -1, a place that there is not is 0.
 """
@@ -137,11 +137,18 @@ class Messages:
         if seen is None:
             seen_row: Row = (FAR, 0, -1, -1, -1, (), 0)
         else:
-            _, _, seen_us, seen_place, reader, seen_queue, at, seen_offset, store_time, seen_crc, _ = seen
+            (_, _, seen_us, seen_place, reader, seen_queue, at, seen_offset, store_time, seen_crc, seen_tx, seen_index,
+             seen_key) = seen  # fmt: skip
+            seen_topic, number = self._facts.queue_names[seen_queue]
             if (
                 seen_us < us
                 or seen_queue in self._facts.not_judged
                 or (crc and seen_crc and (seen_crc ^ crc) & _CRC_MASK)
+                or seen_topic != topic
+                or number != queue >= 0
+                or (seen_tx and seen_tx != tx)
+                or (seen_index and seen_index != index)
+                or seen_key != sharding_key
             ):
                 return False
             seen_row = (seen_us, seen_place, seen_queue, at, seen_offset, (reader,), store_time)
@@ -204,6 +211,10 @@ class Messages:
                     )
             self._same_body(key, message, asks, seens, logs)
             several = self._one_place(key, message, asks, seens, logs)
+            if asks and not several and not self._as_sent(key, message, asks, seens):
+                if not tx:
+                    return
+                several = True
         if logs:  # what lies in a retry or dead-letter queue is not the message itself
             not_judged = self._facts.not_judged
             logs = [row for row in logs if row[3] != LOG_MESSAGE or row[5] not in not_judged]
@@ -217,7 +228,7 @@ class Messages:
         seen = Sightings()
         not_judged, names = self._facts.not_judged, self._facts.queue_names
         for row in seens:
-            _, _, us, place, reader, queue, at, offset, store_time, _, _ = row
+            _, _, us, place, reader, queue, at, offset, store_time, *_ = row
             if queue in not_judged:
                 continue
             if us < seen.us or (us == seen.us and (names[queue], at) < (names[seen.queue], seen.at)):
@@ -267,6 +278,24 @@ class Messages:
             self._findings.add(
                 AT_PHANTOM, key, message, f"it was seen with {len(bodies)} different bodies", list(bodies.values())
             )
+
+    def _as_sent(self, key: str, message: str, asks: list[Row], seens: list[Row]) -> bool:
+        """Whether it was seen where one of its requests sent it to, as what that said it is; copies are not looked at."""
+        not_judged, names = self._facts.not_judged, self._facts.queue_names
+        for row in seens:
+            if row[5] in not_judged:
+                continue
+            topic, queue = names[row[5]]
+            for ask in asks:
+                if _is_as_sent(ask, row, topic, queue):
+                    break
+            else:
+                ask = asks[0]
+                there = _what(topic, queue, *row[10:])
+                text = f"it was seen in {there}, but sent to {_what(ask[10], ask[11], ask[8], ask[9], ask[13])}"
+                self._findings.add(AT_PHANTOM, key, message, text, [row[3], *(one[3] for one in asks[:_AT_MOST])])
+                return False
+        return True
 
     def _one_place(self, key: str, message: str, asks: list[Row], seens: list[Row], logs: list[Row]) -> bool:
         """Whether it was told to stand at several places.
@@ -425,6 +454,27 @@ class Messages:
             text = f"it was acknowledged, and {reader}, who read everything, never saw it"
             self._findings.add(AT_MISSED, "", message, text, (ok[3], ok[5], read.place))
         return True
+
+
+def _is_as_sent(ask: Row, seen: Row, topic: str, queue: int) -> bool:
+    """What the reader, or who sent it, does not tell is not compared. Stock clients call a plain message's id a transaction."""
+    return (
+        ask[10] == topic
+        and ask[11] in (-1, queue)
+        and (not seen[10] or seen[10] == (ask[8] or ask[0]))
+        and (not seen[11] or seen[11] == ask[9])
+        and (not ask[13] or not seen[12] or seen[12] == ask[13])
+    )
+
+
+def _what(topic: str, queue: int, tx: str, index: int, key: str) -> str:
+    """Where a message is, and what of."""
+    parts = [topic if queue < 0 else f"{topic} queue {queue}"]
+    if tx:
+        parts.append(f"as message {index} of transaction {tx}")
+    if key:
+        parts.append(f"with sharding key {key!r}")
+    return " ".join(parts)
 
 
 def _some(texts: list[str]) -> str:

@@ -7,7 +7,7 @@ Rows for messages, by unique id (``messages``)::
 
     id, ASKED,  t, place, t answered, place of the answer, outcome, group, tx, index, topic, queue, crc, key, delay,
                 log offset, topic answered, queue answered, queue offset answered, verdict answered, position answered
-    id, SEEN,   t, place, reader, queue number, queue offset, log offset, store time, crc, tx
+    id, SEEN,   t, place, reader, queue number, queue offset, log offset, store time, crc, tx, index, key
     id, LOGGED, place, kind, log offset, queue number, queue offset, crc, group, tx
     id, LISTED, place, group, tx                               the database says that the transaction sent it
 
@@ -250,7 +250,8 @@ class Scan:
         if reader is None:
             reader = facts.reader_number(seen.reader)
         self.messages.add(
-            (message, SEEN, seen.t_us, place, reader, queue, seen.queue_offset, seen.offset, seen.store_time_ms, seen.crc, seen.tx)
+            (message, SEEN, seen.t_us, place, reader, queue, seen.queue_offset, seen.offset, seen.store_time_ms, seen.crc,
+             seen.tx, seen.index, seen.key)
         )  # fmt: skip
 
     def _logged(self, record: Logged, place: int) -> None:

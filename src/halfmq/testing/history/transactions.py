@@ -570,7 +570,7 @@ class Transactions:
             queue, at, seen_us = row[_QUEUE], row[_AT], row[_SEEN_US]
             if queue < 0:
                 queue, at = in_queue.get(row[_MESSAGE], (-1, -1))
-            if at < 0 or row[_DELAY] or queue in not_judged:
+            if at < 0 or row[_DELAY] or row[_SEVERAL] or queue in not_judged:
                 continue
             asked_us, asked_place = commit_us, commit_place
             if asked_us < 0:

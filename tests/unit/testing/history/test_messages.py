@@ -1,5 +1,7 @@
 """One message: sent, with this body, at one place, and where it was acknowledged."""
 
+from typing import Any
+
 import pytest
 from tests.support.tales import Tale
 
@@ -224,3 +226,69 @@ def test_a_half_that_was_only_ever_refused_is_a_phantom_where_it_is_seen() -> No
         tale.seen("b", at=1)
         tale.read(2)
         assert tale.found() == found, other
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, {}),
+        ({"topic": "%RETRY%r", "queue": 0}, {}),
+        ({"topic": "other"}, {PHANTOM: 1}),
+        ({"queue": 2}, {PHANTOM: 1}),
+        ({"tx": "T9"}, {PHANTOM: 1}),
+        ({"index": 5}, {PHANTOM: 1}),
+        ({"key": "else"}, {PHANTOM: 1}),
+    ],
+)
+def test_a_half_is_seen_where_it_was_sent_to_and_as_what_it_was_sent(
+    fields: dict[str, Any], found: dict[str, int]
+) -> None:
+    tale = Tale()
+    tale.half(index=1, queue=1, key="k")
+    tale.end()
+    tale.seen(**{"message": "T", "queue": 1, "tx": "T", "index": 1, "key": "k", **fields})
+    if not found:
+        tale.seen(queue=1, reader="who tells nothing more")
+    assert tale.found() == found
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, {}),
+        ({"tx": "P"}, {}),  # what a stock client calls the transaction of any message
+        ({"topic": "%DLQ%r", "queue": 0}, {}),
+        ({"topic": "other"}, {PHANTOM: 1}),
+        ({"queue": 2}, {PHANTOM: 1}),
+        ({"tx": "T9"}, {PHANTOM: 1}),
+        ({"key": "else"}, {PHANTOM: 1}),
+    ],
+)
+def test_a_plain_message_is_seen_where_it_was_sent_to_and_as_what_it_was_sent(
+    fields: dict[str, Any], found: dict[str, int]
+) -> None:
+    tale = Tale()
+    tale.plain(to=1, key="k", queue=1, queue_offset=0)
+    tale.seen(**{"message": "P", "queue": 1, "key": "k", **fields})
+    tale.settled()
+    assert tale.found() == found
+
+
+def test_a_message_that_was_seen_elsewhere_is_told_with_both() -> None:
+    tale = Tale()
+    tale.half(queue=1, key="k")
+    tale.end()
+    tale.seen(queue=2, tx="T", key="k")
+    assert tale.sentence() == (
+        "it was seen in t queue 2 as message 0 of transaction T with sharding key 'k', but sent to t queue 1 as message 0 of "
+        "transaction T with sharding key 'k'"
+    )
+
+
+def test_who_sends_again_may_name_another_queue() -> None:
+    for queue, found in ((1, {}), (2, {}), (3, {PHANTOM: 1})):
+        tale = Tale()
+        tale.plain(to=1, outcome=None)
+        tale.plain(to=2)
+        tale.seen("P", queue=queue)
+        assert tale.found() == found, queue
