@@ -18,6 +18,7 @@ and for transactions, by group and id in one string (``transactions``)::
     tx, LOCAL,  place, outcome, number of messages listed
     tx, CHECK,  t, place
     tx, RECORD, place, verdict, log offset, by whom, shown
+    tx, STORED, place, index, log offset                       a half or a copy in the log that does not tell its message
 
 A message without a transaction has ``tx`` "" and ``group`` "". -1 is "not named" throughout.
 """
@@ -59,6 +60,7 @@ SAID: Final = 1
 LOCAL: Final = 2
 CHECK: Final = 3
 RECORD: Final = 4
+STORED: Final = 5
 
 #: Outcomes in rows.
 NO_ANSWER: Final = 0
@@ -262,6 +264,9 @@ class Scan:
         kind = record.kind
         if kind in _LOG_KINDS:
             message = record.message
+            if record.tx and not message:
+                self.transactions.add((f"{record.group}\n{record.tx}", STORED, place, record.index, record.offset))
+                return
             self.messages.add(
                 (message, LOGGED, place, _LOG_KINDS[kind], record.offset, facts.queue_number(record.topic, record.queue),
                  record.queue_offset, record.crc, record.group, record.tx)

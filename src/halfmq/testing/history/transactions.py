@@ -28,7 +28,7 @@ from halfmq.testing.history.report import (
     AT_WHOLE,
     Findings,
 )
-from halfmq.testing.history.scan import CHECK, LOCAL, OK, RECORD, REFUSED, SAID, SETTLED, SUMMARY
+from halfmq.testing.history.scan import CHECK, LOCAL, OK, RECORD, REFUSED, SAID, SETTLED, STORED, SUMMARY
 from halfmq.testing.history.spill import Row
 
 COMMITTED: Final = "COMMITTED"
@@ -60,7 +60,7 @@ class Story:
 
     __slots__ = (
         "asked", "checked_place", "checked_us", "first_seen", "group", "key", "local", "local_place", "messages", "operator",
-        "records", "said", "said_place", "seen", "told",
+        "records", "said", "said_place", "seen", "stored", "told",
     )  # fmt: skip
 
     def __init__(self, key: str) -> None:
@@ -77,6 +77,8 @@ class Story:
         self.told: list[Any] = []
         #: RECORD rows.
         self.records: list[Row] = []
+        #: STORED rows.
+        self.stored: list[Row] = []
         self.local = ""
         self.local_place = 0
         self.checked_us = -1
@@ -146,6 +148,8 @@ class Transactions:
                 if record is not None:
                     return False
                 record = row
+            elif kind == STORED:
+                return False
             else:
                 checked = True
         if summary is None or not verdict or (local and local != verdict):
@@ -240,6 +244,8 @@ class Transactions:
                 _, _, story.local_place, story.local, _ = row
             elif kind == RECORD:
                 story.records.append(row)
+            elif kind == STORED:
+                story.stored.append(row)
             elif kind == CHECK and row[2] > story.checked_us:
                 _, _, story.checked_us, story.checked_place = row
         if len(story.messages) > 1:
@@ -390,12 +396,18 @@ class Transactions:
                 owner[offset] = row
             if row[_OK_OFFSET] >= 0:
                 owner[row[_OK_OFFSET]] = row
+        by_index = {row[_INDEX]: row for row in story.messages} if story.stored else {}
+        for _, _, _, index, offset in story.stored:
+            if index in by_index:
+                owner[offset] = by_index[index]
         found: dict[str, tuple[int, int]] = {}
-        strange = 0
+        foreign: list[int] = []
         for queue, at, half in commit[6]:
             owned = owner.get(half)
             if owned is None:
-                strange += 1
+                # Of its own halves those are not known that were trimmed, and never acknowledged at that place.
+                if half >= self._facts.log_start:
+                    foreign.append(half)
                 continue
             message = owned[_MESSAGE]
             if message in found:
@@ -406,11 +418,24 @@ class Transactions:
                 names = self._facts.queue_text
                 text = f"the log has it at {names(queue, at)}, it was seen at {names(owned[_QUEUE], owned[_AT])}"
                 self._findings.add(AT_ONCE, story.key, message, text, (commit[2], owned[_SEEN_PLACE]))
-        if self._facts.atomic and not strange and len(commit[6]) < len(expected):
-            text = f"the commit at log offset {commit[4]} shows {len(commit[6])} of its {len(expected)} messages"
+        self._shows_its_own(story, commit, foreign, expected, found)
+        return found
+
+    def _shows_its_own(
+        self, story: Story, commit: Row, foreign: list[int], expected: list[Row], found: dict[str, tuple[int, int]]
+    ) -> None:
+        """The commit in the log shows all messages of its transaction, and nothing else."""
+        others = f"log offset {', '.join(map(str, foreign[:4]))}"
+        own = len(commit[6]) - len(foreign)
+        if self._facts.atomic and own < len(expected):
+            text = f"the commit at log offset {commit[4]} shows {own} of its {len(expected)} messages"
+            if foreign:
+                text += f", and {others}, which is none of them"
             without = [row[_ASKED_PLACE] for row in expected if row[_MESSAGE] not in found]
             self._add(AT_WHOLE, story, text, (commit[2], *without))
-        return found
+        elif foreign:
+            text = f"the commit at log offset {commit[4]} shows {others}, which is no half of it"
+            self._add(AT_PHANTOM, story, text, (commit[2], story.messages[0][_ASKED_PLACE]))
 
     def _missing(self, story: Story, expected: list[Row], in_queue: dict[str, tuple[int, int]]) -> bool:
         """Messages that had to be visible and were not seen by somebody who read everything."""

@@ -440,3 +440,75 @@ def test_what_was_told_rolled_back_is_a_changed_verdict_also_where_the_commit_wa
     tale.end(outcome="refused")
     tale.seen()
     assert tale.found() == {CHANGED: 1}
+
+
+# --- what a commit record shows
+
+
+def shows(*halves: int, trimmed: bool = False) -> Tale:
+    """Two transactions of one half each, at 0 and 64; the first is committed, and its record shows these."""
+    tale = Tale()
+    tale.half(offset=0)
+    tale.half("U", offset=64)
+    tale.end(position=128)
+    if trimmed:
+        tale.log("trim", 192, log_start=96)
+    else:
+        tale.log("half", 0, tx="T", message="T")
+        tale.log("half", 64, tx="U", message="U")
+    tale.log("other", 96)
+    tale.commit(128, *((at, half) for at, half in enumerate(halves)))
+    return tale
+
+
+def test_a_commit_record_that_shows_the_half_of_another_transaction_instead_of_its_own_is_torn() -> None:
+    tale = shows(64)
+    assert tale.found() == {TORN: 1}
+    assert (
+        tale.sentence()
+        == "the commit at log offset 128 shows 0 of its 1 messages, and log offset 64, which is none of them"
+    )
+
+
+def test_a_commit_record_that_shows_the_half_of_another_transaction_beside_its_own_is_a_phantom() -> None:
+    tale = shows(0, 64)
+    assert tale.found() == {PHANTOM: 1}
+    assert tale.sentence() == "the commit at log offset 128 shows log offset 64, which is no half of it"
+
+
+def test_a_commit_record_may_show_halves_that_were_trimmed() -> None:
+    assert shows(0, trimmed=True).found() == {}
+    tale = Tale()
+    tale.half(outcome=None)
+    tale.end(position=128)
+    tale.log("other", 96)
+    tale.commit(128, (0, 0))
+    tale.log("trim", 192, log_start=96)
+    assert tale.found() == {}
+
+
+def test_a_commit_record_that_shows_a_trimmed_half_and_not_all_others_is_torn() -> None:
+    tale = Tale()
+    for index in range(3):
+        tale.half(message=f"m{index}", index=index, outcome=None)
+    tale.end(position=256)
+    for index in (1, 2):
+        tale.log("half", 96 + index * 64, tx="T", message=f"m{index}", index=index)
+    tale.commit(256, (0, 0), (1, 160))
+    tale.log("trim", 320, log_start=96)
+    assert tale.found() == {TORN: 1}
+    assert tale.sentence() == "the commit at log offset 256 shows 2 of its 3 messages"
+
+
+def test_a_copy_that_does_not_tell_its_message_is_the_half_of_its_index() -> None:
+    for shown, found in (((96, 160), {}), ((96, 192), {TORN: 1})):
+        tale = Tale()
+        for index in range(2):
+            tale.half(message=f"m{index}", index=index, offset=index * 64)
+            tale.log("half", index * 64, tx="T", message=f"m{index}", index=index)
+        tale.end(position=256)
+        tale.log("copy", 96, tx="T", index=0)
+        tale.log("copy", 160, tx="T", index=1)
+        tale.log("copy", 192, tx="U", index=0)
+        tale.commit(256, *enumerate(shown))
+        assert tale.found() == found
