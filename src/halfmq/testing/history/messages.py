@@ -19,6 +19,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from halfmq.testing.history import taken_back
+from halfmq.testing.history.due import look_at_due
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts
 from halfmq.testing.history.order import Places
 from halfmq.testing.history.report import (
@@ -382,6 +383,9 @@ class Messages:
         oks = sorted((row for row in asks if row[6] == OK), key=itemgetter(4, 5))
         ok_us, ok_place, ok_offset = (oks[0][4], oks[0][5], oks[0][15]) if oks else (FAR, 0, -1)
         queue, at = seen.queue, seen.at
+        if delay and seen.us < FAR:
+            due_us = min(row[2] + row[14] * 1_000 for row in asks)
+            look_at_due(facts, self._findings, "", message, due_us, seen.us, (asked_place, seen.place))
         if queue < 0:
             queue, at = next(((row[5], row[6]) for row in logs if row[3] == LOG_MESSAGE and row[6] >= 0), (-1, -1))
         gone = False

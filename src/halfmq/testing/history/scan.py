@@ -299,7 +299,7 @@ class Scan:
         self.facts.queue_read(read, place)
 
     def _fault(self, fault: Fault, place: int) -> None:
-        self.facts.faults[fault.what] += 1
+        self.facts.fault(fault)
 
     def _started(self, started: Started, place: int) -> None:
         self.facts.started(started)

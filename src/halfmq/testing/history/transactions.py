@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from halfmq.testing.history import taken_back
+from halfmq.testing.history.due import look_at_due
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts, Read
 from halfmq.testing.history.messages import grouped
 from halfmq.testing.history.order import Places
@@ -593,6 +594,10 @@ class Transactions:
         not_judged = self._facts.not_judged
         for row in messages:
             queue, at, seen_us = row[_QUEUE], row[_AT], row[_SEEN_US]
+            if row[_DELAY] and commit_us >= 0 and seen_us < FAR:
+                due_us = commit_us + row[_DELAY] * 1_000
+                places = (row[_ASKED_PLACE], commit_place, row[_SEEN_PLACE])
+                look_at_due(self._facts, self._findings, story.key, row[_MESSAGE], due_us, seen_us, places)
             if queue < 0:
                 queue, at = in_queue.get(row[_MESSAGE], (-1, -1))
             if at < 0 or row[_DELAY] or row[_SEVERAL] or queue in not_judged:
