@@ -395,6 +395,7 @@ class Messages:
             ]
             gone = (
                 self._moved(message, acked, queue, at, seen)
+                or (len(acked) > 1 and self._two_log_offsets(message, acked))
                 or self._left_the_log(message, ok_offset, ok_place, logs)
                 or (not delay and seen.us == FAR and self._missed(message, asks, topic, oks[0], acked))
             )
@@ -427,6 +428,22 @@ class Messages:
             else:
                 self._findings.add(AT_ONCE, "", message, f"it was acknowledged at {where}", (row[5], then_place))
             return True
+        return False
+
+    def _two_log_offsets(self, message: str, acked: list[tuple[int, int, Row]]) -> bool:
+        """Acknowledged at one place of a queue, at two log offsets."""
+        facts = self._facts
+        first: dict[tuple[int, int], Row] = {}
+        for queue, at, row in acked:
+            if row[15] < 0:
+                continue
+            one = first.setdefault((queue, at), row)
+            if one[15] != row[15]:
+                restart = facts.restarted_between(one[4], row[4])
+                text = f"it was acknowledged at {facts.queue_text(queue, at)} and log offset {one[15]}, and at log offset {row[15]}"
+                text += " after the broker came back" if restart else ""
+                self._findings.add(AT_DURABLE_RESTART if restart else AT_ONCE, "", message, text, (one[5], row[5]))
+                return True
         return False
 
     def _left_the_log(self, message: str, ok_offset: int, ok_place: int, logs: list[Row]) -> bool:

@@ -204,7 +204,7 @@ class Transactions:
     ) -> bool:  # fmt: skip
         """The verdict in the log is the one that was told, at the position told, of the message that was seen."""
         _, _, _, logged, offset, by, shown = record
-        if logged != verdict or by == "policy" or 0 <= position != offset or not log_offsets:
+        if logged != verdict or by in ("policy", "operator") or 0 <= position != offset or not log_offsets:
             return False
         if verdict == ROLLED_BACK:
             return True
@@ -326,6 +326,10 @@ class Transactions:
                 why = "none ever commits" if by_policy else f"group {story.group} has none"
                 text = f"{row[3]} at log offset {row[4]} was decided by a policy; {why}"
                 self._add(AT_VALIDITY, story, text, (row[2], story.local_place))
+                return True
+            if row[5] == "operator" and row[3] not in story.operator:
+                text = f"{row[3]} at log offset {row[4]} was decided by an operator; none said so"
+                self._add(AT_VALIDITY, story, text, (row[2], *story.said_place.values()))
                 return True
         for verdict in _VERDICTS:
             if verdict == ROLLED_BACK and self._is_by_policy(story):
@@ -551,7 +555,10 @@ class Transactions:
             return False
         row = story.messages[0]
         logged = next((one for one in story.messages if one[_LOG_OFFSETS]), None)
-        if row[_ASKED_US] > settled_us or (logged is None and story.checked_us < 0 and not story.told):
+        never_asked = self._was_never_asked_about(story)
+        if row[_ASKED_US] > settled_us or (
+            logged is None and story.checked_us < 0 and not story.told and not never_asked
+        ):
             return False
         if any(one[_ASKED_US] <= facts.lost_us and not one[_LOG_OFFSETS] for one in story.messages):
             return False  # a power loss may have taken that one, and without it nothing can be decided
@@ -564,10 +571,24 @@ class Transactions:
         elif story.checked_us > settled_us:
             text = f"it was still asked about at {story.checked_us:,} us, after all was settled"
             places = (row[_OK_PLACE], story.checked_place, story.local_place, 0)
+        elif never_asked:
+            text = "its half was acknowledged, all was settled, and nobody ever asked about it or decided it"
+            places = (row[_OK_PLACE], 0, 0, 0)
         else:
             return False
         self._add(AT_PROGRESS, story, text, places)
         return True
+
+    def _was_never_asked_about(self, story: Story) -> bool:
+        """An acknowledged half that is undecided for all that is known, also without the log.
+
+        Where the database has an outcome, somebody who is not recorded may have said it.
+        """
+        facts = self._facts
+        if story.asked or story.local or story.checked_us >= 0 or facts.log_records or facts.forgets:
+            return False
+        acknowledged = any(row[_OK_US] <= facts.settled_us for row in story.messages)
+        return acknowledged and story.group not in facts.policy_groups
 
     # --- promise 8 ------------------------------------------------------------------------------------------------
 

@@ -292,3 +292,19 @@ def test_who_sends_again_may_name_another_queue() -> None:
         tale.plain(to=2)
         tale.seen("P", queue=queue)
         assert tale.found() == found, queue
+
+
+def test_a_plain_message_at_one_place_of_a_queue_and_at_two_log_offsets() -> None:
+    for restart, kind in ((False, DUPLICATE), (True, NOT_DURABLE)):
+        tale = Tale()
+        tale.plain(queue=0, queue_offset=0, offset=64)
+        if restart:
+            tale.restart()
+        tale.plain(queue=0, queue_offset=0, offset=64)
+        tale.seen("P")
+        assert tale.found() == {}
+        tale.plain(queue=0, queue_offset=0, offset=128)
+        assert tale.found() == {kind: 1}
+        assert tale.sentence().startswith(
+            "it was acknowledged at t queue 0 offset 0 and log offset 64, and at log offset 128"
+        )

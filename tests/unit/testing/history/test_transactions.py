@@ -512,3 +512,50 @@ def test_a_copy_that_does_not_tell_its_message_is_the_half_of_its_index() -> Non
         tale.log("copy", 192, tx="U", index=0)
         tale.commit(256, *enumerate(shown))
         assert tale.found() == found
+
+
+# --- what is not asked about, and who the log names
+
+
+def test_an_acknowledged_half_that_nobody_ever_asked_about_is_stuck_where_no_log_was_read() -> None:
+    tale = Tale()
+    tale.half()
+    tale.settled()
+    assert tale.found() == {STUCK: 1}
+    assert tale.sentence() == "its half was acknowledged, all was settled, and nobody ever asked about it or decided it"
+
+
+def test_nothing_is_stuck_that_may_have_been_decided_or_need_not_be() -> None:
+    for what in ("said", "refused", "checked", "in the database", "not acknowledged", "no resolver", "a policy"):
+        tale = Tale(policy_groups=("g",) if what == "a policy" else ())
+        tale.half(outcome=None if what == "not acknowledged" else "ok")
+        if what in ("said", "refused"):
+            tale.end(verdict=R, outcome="refused" if what == "refused" else None)
+        elif what == "checked":
+            tale.check()
+        elif what == "in the database":  # its verdict may have been said by somebody who is not recorded
+            tale.local(outcome=R)
+        tale.settled(*(("g",) if what == "no resolver" else ()))
+        assert tale.found() == {}, what
+    tale = Tale()
+    tale.settled()
+    tale.half()
+    assert tale.found() == {}
+
+
+def test_a_verdict_that_the_log_gives_to_an_operator_was_said_by_one() -> None:
+    for by, outcome, found in (
+        ("application", "ok", {BY_NOBODY: 1}),
+        ("operator", "ok", {}),
+        ("operator", None, {}),
+        ("operator", "refused", {BY_NOBODY: 1}),
+    ):
+        tale = Tale()
+        tale.half(offset=0)
+        tale.end(outcome=None)
+        tale.end(outcome=outcome, by=by)
+        tale.log("half", 0, tx="T", message="T")
+        tale.commit(64, (0, 0), by="operator")
+        assert tale.found() == found, (by, outcome)
+        if found:
+            assert tale.sentence() == "COMMITTED at log offset 64 was decided by an operator; none said so"
