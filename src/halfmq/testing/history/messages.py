@@ -478,11 +478,11 @@ class Messages:
 
 
 def _is_as_sent(ask: Row, seen: Row, topic: str, queue: int) -> bool:
-    """What the reader, or who sent it, does not tell is not compared. Stock clients call a plain message's id a transaction."""
+    """What the reader, or who sent it, does not tell is not compared. Stock clients take a message's id for its transaction."""
     return (
         ask[10] == topic
         and ask[11] in (-1, queue)
-        and (not seen[10] or seen[10] == (ask[8] or ask[0]))
+        and seen[10] in ("", ask[8], ask[0])
         and (not seen[11] or seen[11] == ask[9])
         and (not ask[13] or not seen[12] or seen[12] == ask[13])
     )
