@@ -45,7 +45,7 @@ CHECKS: Final = (
     Check(7, STUCK, "transactions prepared before all was settled"),
     Check(8, REORDERED, "places in queues and in the log, by when they were asked for and answered"),
     Check(8, REORDERED, "sharding keys, one queue each"),
-    Check(8, REORDERED, "delayed messages that were seen"),
+    Check(8, REORDERED, "delayed messages, by when they were due and seen"),
     Check(9, REORDERED, "store times along queues"),
 )
 (
