@@ -1,8 +1,8 @@
 """Second pass: all that is known of one message. Plain messages are judged here, those of transactions are summed up.
 
 A message may be at one place only: one offset of one queue, one half record in the log. It must have been sent, with
-the body that was seen and to where it was seen, before it was seen. What was acknowledged stays where it was acknowledged. A request that was
-refused changed nothing: it is as if it had not been made, where there is another one.
+the body that was seen and to where it was seen, before it was seen. What was acknowledged stays where it was
+acknowledged. A request that was refused changed nothing: it is as if it had not been made, where there is another one.
 
 What goes on to the transaction is one row::
 
