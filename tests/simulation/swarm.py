@@ -112,7 +112,7 @@ def draw(seed: int) -> Swarm:
     workers = dice.choice((1, 2, 3))
     work_ms = dice.choice((2_500, 4_000, 6_000))
     # So many things are begun, about; each is some ten events.
-    begun = dice.choice((30, 44, 60))
+    begun = dice.choice((34, 48, 64))
     administered = dice.choice((0.0, 0.0, 0.5, 0.8))
     administration = tuple(what for what in ADMINISTRATION if dice.random() < administered)
     retention_bytes = dice.choice((0, 0, 70_000, 150_000))
