@@ -109,8 +109,12 @@ def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
     return Decision(tuple(records), Done(again=more_due or more_checks or more_past or more_offsets), (*wakes, *asked))
 
 
+def _decide_ask_aside(state: State, command: AskAside, now_ms: int) -> Decision:
+    return decide_ask_aside(state, command, _tick_bytes(state), now_ms)
+
+
 def _tick_bytes(state: State) -> int:
-    """What each of the parts of a tick may log."""
+    """What each of the parts of a tick may log, and one step of asking about what was set aside."""
     return min(1 << 18, state.record_bytes_max // 8)
 
 
@@ -181,7 +185,7 @@ def _tick_bound(state: State, command: Tick) -> int:
 def _ask_aside_bound(state: State, command: AskAside) -> int:
     group = state.producer_groups.get(command.group)
     asked = min(command.asked_max, CHECKS_PER_TICK_MAX, len(set_aside_in(group)) if group is not None else 0)
-    return asked * _CHECKED_BYTES_MAX
+    return min(asked * _CHECKED_BYTES_MAX, _tick_bytes(state))
 
 
 def _trim_bound(state: State, command: TrimLog) -> int:
@@ -202,7 +206,7 @@ _DECIDE: Final[dict[type, Callable[[State, Any, int], Decision]]] = {
     CheckNotSent: decide_check_not_sent,
     ResolveTransaction: decide_resolve,
     AskNow: decide_ask_now,
-    AskAside: decide_ask_aside,
+    AskAside: _decide_ask_aside,
     SetProducer: decide_set_producer,
     Tick: _decide_tick,
     CarryForward: decide_carry_forward,
