@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from halfmq.broker.config import BrokerConfig
 from halfmq.core.commands import SetProducer
-from halfmq.core.decision import Done
+from halfmq.core.decision import ProducerIsSet
 from halfmq.model import properties as props
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 from halfmq.model.stored_message import decode
@@ -143,7 +143,7 @@ class Stage:
         settings = ProducerSettings(group, check_limit, past_limit, set_by="kim")
         self.life.broker._pump.submit(SetProducer(settings), lambda _, reply: told.append(reply))
         self.life.settle()
-        assert [type(reply) for reply in told] == [Done], f"the policy was refused: {told}"
+        assert told == [ProducerIsSet(settings)], f"the policy was refused: {told}"
 
     # --- transactions
 

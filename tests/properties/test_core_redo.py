@@ -29,7 +29,7 @@ from halfmq.core.commands import (
     TrimLog,
     Wanted,
 )
-from halfmq.core.decision import Asked, Done, PolicyActed, Refused, SendCheck, Sent, Settled, Why
+from halfmq.core.decision import Asked, Done, PolicyActed, ProducerIsSet, Refused, SendCheck, Sent, Settled, Why
 from halfmq.core.digest import durable_digest
 from halfmq.core.session import CheckLeft, ConnectionClosed, DiskSpace, LogOffsetsNow, PollEnded, Polling, Published
 from halfmq.core.state import State
@@ -222,7 +222,8 @@ class Life:
         limit = self.one_of([0, 1, 2, 4])
         past = self.one_of([PastLimit.ROLLBACK, PastLimit.SET_ASIDE]) if limit else PastLimit.WAIT
         age_ms = self.one_of([0, 0, 60_000, 200_000])
-        assert self.log.do(SetProducer(ProducerSettings(group, limit, past, age_ms))) == Done()
+        settings = ProducerSettings(group, limit, past, age_ms)
+        assert self.log.do(SetProducer(settings)) == ProducerIsSet(settings)
 
     def ask(self) -> None:
         if self.open:

@@ -232,7 +232,7 @@ class Run:
     def heal(self) -> None:
         self.around.working = False
         self.faults.heal()
-        if self.counts["fault rot"] and self.host.process is not None:
+        if (self.counts["fault rot"] or self.counts["fault rot_at_rest"]) and self.host.process is not None:
             self.host.kill()  # the message that says that something rots asks for a restart
 
     def settle(self) -> None:
@@ -307,7 +307,7 @@ class Run:
         queues = [
             (topic.name, queue)
             for topic in sorted(state.topics_by_id.values(), key=lambda topic: topic.topic_id)
-            for queue in range(len(topic.ends))
+            for queue in range(topic.read_queues)  # what was taken away was empty
         ]
         self._finish(lambda reader: closing.read_everything(reader, self.network, self.chronicle, queues))
         self._finish(

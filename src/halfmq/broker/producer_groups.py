@@ -5,8 +5,9 @@ too, since a policy settles transactions that their application has not decided.
 """
 
 import logging
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import asdict
 
 from halfmq import limits
 from halfmq.broker.connection import Connection
@@ -16,7 +17,7 @@ from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import SetProducer
-from halfmq.core.decision import Done, PolicyActed, Reply
+from halfmq.core.decision import PolicyActed, ProducerIsSet, Reply
 from halfmq.core.transaction.listing import group_stats
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
@@ -64,31 +65,14 @@ class ProducerGroups:
         elif not operator or len(operator) > OPERATOR_CHARS_MAX or not operator.isprintable():
             self._wrong(connection, request, f"{EXT_OPERATOR}: who sets this, 1 to {OPERATOR_CHARS_MAX} characters")
         else:
-            command = SetProducer(self._changed(name, change, operator))
-            self._pump.submit(command, self._set, (connection, request, command))
+            self._pump.submit(_command(name, change, operator), self._set, (connection, request))
 
-    def _changed(self, name: str, change: ProducerChange, operator: str) -> ProducerSettings:
-        """What stands, with the change. Two changes at once: the later one sees the earlier only once it was decided."""
-        now = self._standing(name)
-        past = change.past_limit
-        return replace(
-            now,
-            check_limit=now.check_limit if change.check_limit is None else change.check_limit,
-            past_limit=now.past_limit if past is None else PastLimit(past),
-            skip_age_ms=now.skip_age_ms if change.skip_age_ms is None else change.skip_age_ms,
-            undecided_max=now.undecided_max if change.undecided_max is None else change.undecided_max,
-            undecided_bytes_max=(
-                now.undecided_bytes_max if change.undecided_bytes_max is None else change.undecided_bytes_max
-            ),
-            set_by=operator,
-        )
-
-    def _set(self, context: tuple[Connection, Request[Any], SetProducer], reply: Reply | Failed) -> None:
-        connection, request, command = context
-        if not isinstance(reply, Done):
+    def _set(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
+        connection, request = context
+        if not isinstance(reply, ProducerIsSet):
             self._gateway.answer(connection, request, *refusal(reply))
             return
-        settings = command.settings
+        settings = reply.settings
         log.warning(
             "operator %s from %s set producer group %s: check limit %d, then %s; skip age %d ms; at most %d undecided, %d "
             "bytes (-1: as the broker's)",
@@ -110,6 +94,14 @@ class ProducerGroups:
 
     def _wrong(self, connection: Connection, request: Request[Any], text: str) -> None:
         self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, text)
+
+
+def _command(name: str, change: ProducerChange, operator: str) -> SetProducer:
+    """Only what changes: what else stands is seen when it is decided, behind the changes before it."""
+    given = {field: value for field, value in asdict(change).items() if value is not None}
+    if change.past_limit is not None:
+        given["past_limit"] = PastLimit(change.past_limit)
+    return SetProducer(ProducerSettings(name, **given, set_by=operator), tuple(given))
 
 
 def _wrong_name(name: str) -> str:

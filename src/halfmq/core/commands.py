@@ -190,9 +190,14 @@ class AskAside(NamedTuple):
 
 
 class SetProducer(NamedTuple):
-    """An administrator gives a producer group limits and a policy, or takes them away."""
+    """An administrator gives a producer group limits and a policy, or takes them away.
+
+    ``only``: names of the fields of ``settings`` that are given, beside who sets them; the others stay as they stand when
+    this is decided. None: all of them.
+    """
 
     settings: ProducerSettings
+    only: tuple[str, ...] | None = None
 
 
 class Tick(NamedTuple):

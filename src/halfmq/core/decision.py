@@ -8,6 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from halfmq.model.records import AsideBecause, Record
+from halfmq.model.settings import ProducerSettings
 
 
 class Why(Enum):
@@ -85,13 +86,19 @@ class AskedAside(NamedTuple):
     left: int
 
 
+class ProducerIsSet(NamedTuple):
+    """Limits and policy of a producer group, as they hold from here on."""
+
+    settings: ProducerSettings
+
+
 class Done(NamedTuple):
     """Asked and done; nothing to tell. ``again``: more of the same is due, call again soon."""
 
     again: bool = False
 
 
-Reply = Sent | SentBatch | Settled | Refused | Noted | Asked | AskedAside | Done
+Reply = Sent | SentBatch | Settled | Refused | Noted | Asked | AskedAside | ProducerIsSet | Done
 
 
 class WakeQueue(NamedTuple):

@@ -182,11 +182,18 @@ def _ask(
 ) -> tuple[Checked, SendCheck]:
     """Ask ``connection`` for the time number ``checks``; it is in flight from here on."""
     record = _checked(state, known, checks, offset, now_ms)
+    _forget_left(group, known)
     group.in_flight.pop(known.tx_id, None)
     group.in_flight[known.tx_id] = (now_ms + state.settings.check_answer_ms, connection)
     first = known.halves[0]
     effect = SendCheck(connection, group.name, known.tx_id, first.half_index, first.first_offset, first.offset, checks)
     return record, effect
+
+
+def _forget_left(group: ProducerGroup, known: Undecided) -> None:
+    """Another check is to come: that an earlier one of its number went out in time says nothing about it."""
+    if group.policy is not None:
+        group.policy.left.pop(known.tx_id, None)
 
 
 def _checked(state: State, known: Undecided, checks: int, offset: int, now_ms: int) -> Checked:
@@ -268,6 +275,7 @@ def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
     if set_aside:
         look_by(group, now_ms + state.settings.check_answer_ms)
     if not (group.members or group.parked):
+        _forget_left(group, known)
         checks = 0 if set_aside else known.checks
         record = _checked(state, known, checks, offset, now_ms)._replace(next_check_at_ms=now_ms)
         return Decision((record,), Asked("", checks + 1))

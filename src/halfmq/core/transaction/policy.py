@@ -16,12 +16,13 @@ the local transaction.
 ``past_limit`` finds them; here they get their records, a bounded number for each tick.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from halfmq import limits
 from halfmq.core.base import producer_set
 from halfmq.core.commands import SetProducer
-from halfmq.core.decision import NOTHING, Decision, Done, Effect, PolicyActed, Refused, Why
+from halfmq.core.decision import NOTHING, Decision, Effect, PolicyActed, ProducerIsSet, Refused, Why
 from halfmq.core.state import Policy, ProducerGroup, State, Undecided, next_offset
 from halfmq.core.transaction.machine import roll_back
 from halfmq.core.transaction.past_limit import is_asked, look_around, why_past
@@ -101,13 +102,17 @@ def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Deci
     """Give a producer group its limits and policy. What was set aside before stays so; nothing that is undecided is lost.
 
     Replies:
-        Done: they hold from now on. Refused INVALID_PARAMETER: what cannot be, and what may; nothing was changed.
+        ProducerIsSet: what holds from now on. Refused INVALID_PARAMETER: what cannot be, and what may; nothing was changed.
     """
     settings = command.settings
+    if command.only is not None:
+        standing = state.producer_settings.get(settings.name) or ProducerSettings(settings.name)
+        given = {name: getattr(settings, name) for name in command.only}
+        settings = replace(standing, **given, set_by=settings.set_by)
     text = _refusal(settings)
     if text:
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
-    return Decision((producer_set(next_offset(state), settings),), Done())
+    return Decision((producer_set(next_offset(state), settings),), ProducerIsSet(settings))
 
 
 def _refusal(settings: ProducerSettings) -> str:

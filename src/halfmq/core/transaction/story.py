@@ -7,6 +7,7 @@ from typing import Final
 
 from halfmq.core.commands import SettledRow
 from halfmq.core.state import ProducerGroup, State, Undecided, Verdict
+from halfmq.core.transaction.past_limit import is_at_limit
 from halfmq.core.transaction.states import standing_state
 from halfmq.model.records import SET_ASIDE_MS, AsideBecause, DecidedBy
 from halfmq.model.settings import PastLimit, ProducerSettings
@@ -98,7 +99,7 @@ def _policy(settings: ProducerSettings) -> list[str]:
     if settings.check_limit:
         then = "is rolled back" if settings.past_limit is PastLimit.ROLLBACK else "is set aside"
         sentences.append(
-            f"The policy of its group says that it {then} when {times(settings.check_limit)} did not help."
+            f"The policy of its group says that it {then} when asking {times(settings.check_limit)} brings no verdict."
         )
     if settings.skip_age_ms:
         sentences.append(f"The policy of its group sets it aside when it is {span(settings.skip_age_ms)} old.")
@@ -118,19 +119,29 @@ def _waits(state: State, group: ProducerGroup, known: Undecided, now_ms: int) ->
     asked = group.in_flight.get(known.tx_id)
     if asked is not None and asked[0] > now_ms:
         name = group.members.get(asked[1]) or group.pollers.get(asked[1], f"connection {asked[1]}")
-        return f"It waits for the answer of {name}, for another {span(asked[0] - now_ms)}; then it is asked again."
+        return f"It waits for the answer of {name}, for another {span(asked[0] - now_ms)}; then {_what_then(group, known)}."
     if not (group.members or group.pollers):
         return (
             f"It waits because no producer of group {group.name} is connected; one that connects is asked at once, and an "
             "operator can decide."
         )
     if known.next_check_at_ms > now_ms:
-        return f"It will be asked about again in {span(known.next_check_at_ms - now_ms)}."
+        in_time = span(known.next_check_at_ms - now_ms)
+        if is_at_limit(group.policy, known):
+            return f"It was asked about as often as the policy of its group allows: in {in_time} {_what_then(group, known)}."
+        return f"It will be asked about again in {in_time}."
     if len(group.in_flight) >= state.settings.checks_in_flight_max:
         return f"It is due to be asked about, behind {len(group.in_flight)} checks of its group that wait for answers."
     if not (group.members or group.parked):
         return f"It is due, and goes to the next client that fetches the checks of group {group.name}."
     return "It is due to be asked about now."
+
+
+def _what_then(group: ProducerGroup, known: Undecided) -> str:
+    policy = group.policy
+    if policy is None or not is_at_limit(policy, known):
+        return "it is asked again"
+    return "it is rolled back" if policy.settings.past_limit is PastLimit.ROLLBACK else "it is set aside"
 
 
 def _settled(verdict: Verdict, now_ms: int) -> str:

@@ -8,7 +8,7 @@ from tests.unit.core.transaction.test_policy import ASIDE, run
 
 from halfmq.core.commands import AskAside, SetProducer, Wanted
 from halfmq.core.decide import size_bound
-from halfmq.core.decision import AskedAside, Done, SendCheck, Settled, Why
+from halfmq.core.decision import AskedAside, ProducerIsSet, SendCheck, Settled, Why
 from halfmq.core.digest import durable_digest
 from halfmq.core.session import CheckLeft, ConnectionClosed
 from halfmq.core.transaction.check_schedule import set_aside_in
@@ -22,7 +22,7 @@ def set_aside(count: int, *, age: bool = False, segment_bytes: int = 65_536, **s
     """A group with ``count`` transactions that its policy set aside, T0 first, and a producer."""
     log = CoreLog(BrokerSettings(segment_bytes=segment_bytes, check_interval_ms=1_000, **settings))
     limits = ProducerSettings("PG", skip_age_ms=60_000) if age else ProducerSettings("PG", 1, ASIDE)
-    assert log.do(SetProducer(limits)) == Done()
+    assert log.do(SetProducer(limits)) == ProducerIsSet(limits)
     log.session(producer(1, log.now_ms))
     for number in range(count):
         log.do(half(f"T{number}"))

@@ -10,9 +10,9 @@ from halfmq.core.apply import apply
 from halfmq.core.base import base_payload
 from halfmq.core.commands import AskAside, AskNow, CarryForward, CheckNotSent, SetProducer, Tick, TrimLog, Wanted
 from halfmq.core.decide import next_deadline_ms
-from halfmq.core.decision import Asked, AskedAside, Done, PolicyActed, SendCheck, Settled, Why
+from halfmq.core.decision import Asked, AskedAside, Done, PolicyActed, ProducerIsSet, SendCheck, Settled, Why
 from halfmq.core.digest import durable_digest
-from halfmq.core.session import CheckLeft, ConnectionClosed
+from halfmq.core.session import CheckLeft, ConnectionClosed, PollEnded, Polling
 from halfmq.core.snapshot import load_rows
 from halfmq.core.transaction import past_limit
 from halfmq.core.transaction import policy as policy_module
@@ -40,7 +40,9 @@ DAY_MS = 86_400_000
 
 def with_policy(limit: int = 0, past: PastLimit = PastLimit.WAIT, *, connected: bool = True, **more: Any) -> CoreLog:
     log = CoreLog(BrokerSettings(segment_bytes=65_536, check_interval_ms=1_000))
-    assert log.do(SetProducer(ProducerSettings("PG", limit, past, **more, set_by="ada"))) == Done()
+    assert log.do(SetProducer(ProducerSettings("PG", limit, past, **more, set_by="ada"))) == ProducerIsSet(
+        ProducerSettings("PG", limit, past, **more, set_by="ada")
+    )
     if connected:
         log.session(producer(1, log.now_ms))
     return log
@@ -118,6 +120,51 @@ def test_a_late_verdict_meets_the_policys_as_any_other() -> None:
     run(log, 60_000)
     assert refused(log.do(end("T1", reply)), Why.VERDICT_CONFLICT).standing == "ROLLED_BACK"
     assert log.do(end("T1", reply, Wanted.ROLLBACK)).repeated  # type: ignore[union-attr]
+
+
+def test_a_check_that_left_in_an_earlier_round_says_nothing_about_one_of_the_same_number() -> None:
+    """Set aside after one check, taken up again, and now the disk holds the check up: nobody was asked this time."""
+    log = with_policy(1, ASIDE)
+    log.do(half("T1"))
+    assert asked(run(log, 60_000)) == [1]
+    log.do(SetProducer(ProducerSettings("PG", 1, ROLLBACK, set_by="ada")))
+    assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
+    run(log, 60_000, answer=False, leaves=False)
+    assert not log.of(RolledBack)
+    assert asked(run(log, 600_000)), "it is asked once more, and this one leaves"
+    assert len(log.of(RolledBack)) == 1
+
+
+@pytest.mark.parametrize("past", [ROLLBACK, ASIDE])
+def test_whom_an_operator_lets_ask_is_asked_before_the_policy_acts_also_where_checks_are_fetched(
+    past: PastLimit,
+) -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=65_536))
+    log.do(SetProducer(ProducerSettings("PG", 2, past)))
+    log.do(half("T1"))
+    sent_checks: list[SendCheck] = []
+    while len(sent_checks) < 2:
+        log.session(Polling(7, "fetcher", "PG", 10))
+        sent_checks += [one for one in run(log, 100, answer=False) if isinstance(one, SendCheck)]
+    log.session(PollEnded(7, "PG"))
+    log.later(5_100)  # the answer to the last one is overdue, the next is not due
+    then = "rolled back" if past is ROLLBACK else "set aside"
+    assert f" s it is {then}." in story(log.state, "PG", "T1", log.now_ms)[-1]
+    assert log.do(AskNow("PG", "T1")) == Asked("", 3)
+    run(log, 300_000)
+    assert not [*log.of(RolledBack), *log.of(SetAside)]
+    log.session(Polling(7, "fetcher", "PG", 10))
+    assert asked(run(log, 1_000, answer=False)) == [3]
+    run(log, 300_000)
+    assert len([*log.of(RolledBack), *log.of(SetAside)]) == 1
+
+
+def test_what_is_not_named_stays_as_it_stands_when_the_change_is_decided() -> None:
+    log = with_policy(3, ROLLBACK)
+    log.do(SetProducer(ProducerSettings("PG", set_by="ada"), ("check_limit", "past_limit")))
+    reply = log.do(SetProducer(ProducerSettings("PG", undecided_max=500, set_by="bob"), ("undecided_max",)))
+    assert reply == ProducerIsSet(ProducerSettings("PG", undecided_max=500, set_by="bob"))
+    assert log.state.producer_settings["PG"] == ProducerSettings("PG", undecided_max=500, set_by="bob")
 
 
 def test_what_was_set_aside_is_asked_no_more_and_stays_undecided_and_can_be_settled() -> None:
@@ -549,7 +596,7 @@ def test_a_record_about_a_transaction_that_redo_does_not_know_is_nothing() -> No
 def test_what_may_be_set_ends_exactly_there(settings: ProducerSettings, says: str) -> None:
     log = CoreLog()
     reply = log.do(SetProducer(settings))
-    assert (reply == Done()) if not says else (refused(reply, Why.INVALID_PARAMETER).text == says)
+    assert (reply == ProducerIsSet(settings)) if not says else (refused(reply, Why.INVALID_PARAMETER).text == says)
 
 
 def test_a_record_of_a_policy_says_all_that_was_known() -> None:

@@ -171,13 +171,11 @@ def test_the_policy_of_the_group_is_told() -> None:
     log = CoreLog()
     log.do(half("T1"))
     log.do(SetProducer(ProducerSettings("PG", 15, PastLimit.ROLLBACK)))
-    text = (
-        "Nobody was asked about it yet. The policy of its group says that it is rolled back when 15 times did not help."
-    )
+    text = "Nobody was asked about it yet. The policy of its group says that it is rolled back when asking 15 times brings no verdict."
     assert text in told(log)
     log.do(SetProducer(ProducerSettings("PG", 1, PastLimit.SET_ASIDE, 7_200_000)))
     assert (
-        "The policy of its group says that it is set aside when once did not help. "
+        "The policy of its group says that it is set aside when asking once brings no verdict. "
         "The policy of its group sets it aside when it is 2 h old."
     ) in told(log)
     log.do(SetProducer(ProducerSettings("PG")))

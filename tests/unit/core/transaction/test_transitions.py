@@ -7,7 +7,7 @@ import pytest
 from tests.support.core_log import CoreLog, end, half, part, producer, sent
 
 from halfmq.core.commands import AskNow, CarryForward, CheckNotSent, ResolveTransaction, SetProducer, TrimLog, Wanted
-from halfmq.core.decision import Asked, Done, Noted, Refused, SendCheck, Sent, Settled, Why
+from halfmq.core.decision import Asked, Done, Noted, ProducerIsSet, Refused, SendCheck, Sent, Settled, Why
 from halfmq.core.session import CheckLeft, ConnectionClosed
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.transitions import TRANSITIONS, Cell, Event, Said, Stage
@@ -55,7 +55,9 @@ class World:
         return self.log.do(end(TX, self.first or made_up, wanted, **options))
 
     def policy(self, limit: int = 0, past: PastLimit = PastLimit.WAIT, age_ms: int = 0) -> None:
-        assert self.log.do(SetProducer(ProducerSettings("PG", limit, past, age_ms))) == Done()
+        assert self.log.do(SetProducer(ProducerSettings("PG", limit, past, age_ms))) == ProducerIsSet(
+            ProducerSettings("PG", limit, past, age_ms)
+        )
 
     def due(self, *, leaves: bool = True) -> list[SendCheck]:
         """Time for the first check; it leaves."""
