@@ -62,6 +62,9 @@ _SEND_FRAME_BYTES: Final = 640
 _CHECKED_BYTES_MAX: Final = checked_size("g" * limits.GROUP_CHARS_MAX, "t" * limits.TRANSACTION_ID_CHARS_MAX)
 #: Room for one topic or group record beside its name.
 _SETTINGS_BYTES: Final = 512
+#: Exact where it can be: what makes a base smaller must fit where next to nothing does any more.
+_TOPIC_DELETED_BYTES_MAX: Final = 32
+_PRODUCER_FRAME_BYTES: Final = 80
 
 
 def decide(state: State, command: Command, now_ms: int) -> Decision:
@@ -188,6 +191,15 @@ def _ask_aside_bound(state: State, command: AskAside) -> int:
     return min(asked * _CHECKED_BYTES_MAX, _tick_bytes(state))
 
 
+def _delete_topic_bound(state: State, command: DeleteTopic) -> int:
+    return _TOPIC_DELETED_BYTES_MAX
+
+
+def _set_producer_bound(state: State, command: SetProducer) -> int:
+    name, set_by = command.settings.name, command.settings.set_by
+    return _PRODUCER_FRAME_BYTES + min(len(name), limits.GROUP_CHARS_MAX) + 4 * min(len(set_by), limits.GROUP_CHARS_MAX)
+
+
 def _trim_bound(state: State, command: TrimLog) -> int:
     return TRIM_SIZE
 
@@ -219,6 +231,8 @@ _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     EndTransaction: _end_bound,
     ResolveTransaction: _resolve_bound,
     AskAside: _ask_aside_bound,
+    DeleteTopic: _delete_topic_bound,
+    SetProducer: _set_producer_bound,
     SendBack: _send_back_bound,
     Tick: _tick_bound,
     CarryForward: carry_bytes_bound,
