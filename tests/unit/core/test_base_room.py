@@ -80,6 +80,19 @@ def test_limits_that_are_there_can_be_changed_and_taken_away_and_that_makes_room
     assert log.do(SetProducer(limits_of(count))) == ProducerIsSet(limits_of(count))
 
 
+def test_limits_that_are_taken_away_make_room_for_offsets() -> None:
+    log, count = with_limits()
+    log.do(SetProducer(limits_of(0, skip_age_ms=0)))
+    log.do(SetTopic("orders", 2, 2, 6))
+    log.do(SetProducer(limits_of(1, skip_age_ms=0)))
+    log.do(EnsureGroup("CG"))
+    log.do(CommitOffset("CG", "orders", 0, 1))
+    for number in range(2, count):
+        log.do(SetProducer(limits_of(number, skip_age_ms=0)))
+        check(log.state)
+        assert log.do(CommitOffset("CG", "orders", 1, 1)) == Done()
+
+
 def test_who_set_limits_is_counted_in_bytes() -> None:
     log = CoreLog()
     for number in range(20):
@@ -160,9 +173,10 @@ def test_a_refused_offset_is_known_in_this_run_and_a_later_one_says_that_message
     log.session(Unregistered(1, "client-1", "", "CG"))
     log.tick()
     log.restart()
-    assert query_offset(log.state, "CG", "wide", queue) == MayBeLost()
+    assert isinstance(query_offset(log.state, "CG", "wide", queue), MayBeLost)
     assert query_offset(log.state, "CG", "wide", 0) == Stored(5)
-    assert query_offset(log.state, "CG", "unknown", 0) == NotStored()
+    assert isinstance(query_offset(log.state, "CG", "unknown", 0), NotStored)
+    assert isinstance(query_offset(log.state, "Nobody", "wide", 0), NotStored)
 
 
 def test_a_deleted_topic_makes_room_for_offsets() -> None:
@@ -170,12 +184,14 @@ def test_a_deleted_topic_makes_room_for_offsets() -> None:
     log.do(DeleteTopic("topic-0"))
     assert log.do(CommitOffset("CG", "wide", queue, 8)) == Done()
     assert query_offset(log.state, "CG", "wide", queue) == Stored(8)
+    assert not any(log.state.offsets_refused.values())
     log.later(2_000)
     log.tick()
     check(log.state)
     log.restart()
     assert query_offset(log.state, "CG", "wide", queue) == Stored(8)
-    assert query_offset(log.state, "CG", "wide", queue + 20) == NotStored(), "there is room: it was never committed"
+    never = query_offset(log.state, "CG", "wide", queue + 20)
+    assert isinstance(never, NotStored), "there is room, so it was not refused"
 
 
 def test_refused_offsets_go_with_their_topic() -> None:
