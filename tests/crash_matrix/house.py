@@ -6,7 +6,7 @@ can be copied at any moment: a crash at that moment must honour it.
 
 import json
 import pickle
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,6 +48,8 @@ class Said:
     sent_at_ms: int = 0
     #: Half: (half index, offset message id). Plain: (queue, queue offset, offset message id).
     acked: tuple[str, ...] | None = None
+    #: It was acknowledged long ago, and a power loss may have taken it since: nobody asks for it again.
+    is_over: bool = False
 
 
 @dataclass
@@ -93,8 +95,13 @@ class Book:
     #: Grows with each change.
     version: int = 0
 
-    def forget_answers(self) -> None:
-        """What was answered promises nothing: durability ``memory``, and the power failed. What was asked for may be there."""
+    def forget_answers(self, knows_again: Callable[[int], bool]) -> None:
+        """What was answered promises nothing: durability ``memory``, and the power failed. What was asked for may be there.
+
+        Nobody asks again for a message that the broker would take for a new one: its client has long had its answer.
+        """
+        for plain in self.plains.values():
+            plain.is_over |= plain.acked is not None and not knows_again(plain.sent_at_ms)
         for said in [*self.plains.values(), *(said for tx in self.txs.values() for said in tx.messages)]:
             said.acked = None
         for tx in self.txs.values():

@@ -128,7 +128,7 @@ def examine(point: Point, loss: Loss, disk: FaultyDisk, *, compare: bool = True)
     house = reopened(point, disk)
     keeps_answers = point.script.survives_power_loss or not loss.power
     if not keeps_answers:
-        house.book.forget_answers()
+        house.book.forget_answers(house.knows_again)
     if compare:
         check_recoveries(house)
     house.start()
@@ -213,7 +213,7 @@ def _in_the_recovery(point: Point, first: Loss, disk: FaultyDisk, dice: random.R
     """A crash at some operation of the start on ``disk``, which is what the ``first`` one left."""
     house = reopened(point, disk)
     if first.power and not point.script.survives_power_loss:
-        house.book.forget_answers()  # whatever comes next, the first loss may have taken them
+        house.book.forget_answers(house.knows_again)  # whatever comes next, the first loss may have taken them
     points = points_of_start(point.script._replace(name=f"{point.script.name}, in its recovery"), house)
     if not points:
         return

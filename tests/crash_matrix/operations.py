@@ -601,6 +601,7 @@ SCRIPTS = (
     Script("segment roll between half and verdict", _nearly_full_segment, _roll_with_a_transaction, {}),
     Script("segment roll without room", _nearly_full_with_undecided, _roll_without_room, {}),
     Script("retention trim with carry-forward", _past_retention, _trim, _RETENTION),
+    Script("retention trim with carry-forward, durability memory", _past_retention, _trim, {**_RETENTION, **_MEMORY}),
     Script("topic creation", some_of_everything, _topics, {}),
     Script("topic deletion", _with_topic_to_delete, _delete_topic, {}),
     Script("offsets", some_of_everything, _offsets, {}),

@@ -184,7 +184,7 @@ def check_settled(house: House) -> None:
         if tx.wanted and tx.prepared and tx.verdict is None:
             raise Violation(f"Progress: {tx.tx_id} has no verdict though it was asked for {_ROUNDS} times")
     for unique, said in house.book.plains.items():
-        if said.acked is None:
+        if said.acked is None and not said.is_over:
             raise Violation(f"Progress: plain {unique} was not acknowledged")
     waiting = [said for said in _all_messages(house) if said.delay_level]
     if waiting:
@@ -192,7 +192,7 @@ def check_settled(house: House) -> None:
     _check_visible(house)
     seen = {unique for messages in house.visible().values() for unique, _ in messages.values()}
     for said in _all_messages(house):
-        if said.delay_level and said.unique not in seen:
+        if said.delay_level and said.unique not in seen and not said.is_over:
             raise Violation(f"{said.unique} was delayed and is not visible after its time")
     left = set(house.undecided())
     expected = {tx.tx_id for tx in house.book.txs.values() if not tx.wanted}
@@ -217,7 +217,7 @@ def _ask_for_the_rest(house: House) -> None:
         if not deleted:
             house.delete_topic(name)
     for unique, said in house.book.plains.items():
-        if said.acked is None:
+        if said.acked is None and not said.is_over:
             house.plain(unique)
     for tx in house.book.txs.values():
         if tx.verdict is None:

@@ -113,6 +113,10 @@ class Stage:
         self.life.settle()
         return peer
 
+    def members(self, group: str = "P") -> list[str]:
+        """Client ids of those who are asked."""
+        return list(self.life.state.producer_groups[group].members.values())
+
     @staticmethod
     def stops_reading(peer: Peer) -> None:
         """What is sent to the process stays in its socket, and then in the broker: its connection is full."""

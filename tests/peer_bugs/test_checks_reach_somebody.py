@@ -21,6 +21,7 @@ def test_half_that_cannot_be_read_keeps_nobody_else_from_being_asked() -> None:
         stage.pass_time(8 * SECOND)
         assert stage.is_serving, f"damage at byte {where} of one half stopped the broker"
         asked = {check.tx_id: check for check in stage.checks(producer)}
+        assert stage.members() == ["orders-1"], f"damage at byte {where} of one half took its producer out of its group"
         missing = {"order-2", "order-3"} - set(asked)
         assert missing == set(), f"damage at byte {where} of one half: nobody is asked about {missing}"
         for tx_id in ("order-2", "order-3"):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from halfmq.model.stored_message import AT_BODY_V4
 from halfmq.model.stored_message import decode as decode_message
+from halfmq.store.published import Published, read_published
 from halfmq.store.segment import segment_name
 from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.broker_host import DATA
@@ -138,13 +139,18 @@ class Damage:
         if self.any or not written:
             return ""
         chosen = [self._dice.choice(inner)] if inner and self._dice.random() < 0.7 else []
-        if not chosen and self._disk.exists(DATA / "shard-0" / "checkpoint"):
+        if not chosen and self._is_known_to_have_a_log():
             chosen = segments
         for path in chosen:
             self._lost.append(_Lost(path, self._disk.content(path)))
             self._disk.remove(path)
         self._sync_directories()
         return f"{len(chosen)} segments" if chosen else ""
+
+    def _is_known_to_have_a_log(self) -> bool:
+        """Without its segments: something else says that this store is not a new one."""
+        page = read_published(self._disk, DATA / "shard-0" / "published")
+        return self._disk.exists(DATA / "shard-0" / "checkpoint") or (isinstance(page, Published) and page.position > 0)
 
     def _sync_directories(self) -> None:
         for directory in sorted({path.parent for path in self._disk.paths()} | {LOG}):

@@ -26,7 +26,7 @@ class Operator(Machine):
         super().__init__(name, around)
         self.databases = databases
         self.promises = promises
-        #: By topic: with how many queues it was asked for at last. Never more than before: keys would move.
+        #: By topic: with how many queues it was asked for at last. Never more than before.
         self._queues = dict.fromkeys(around.swarm.topics, around.swarm.queues)
 
     async def main(self, process: ProcessLoop) -> None:
@@ -48,7 +48,7 @@ class Operator(Machine):
         if draw < 0.3:
             await self._mistake(line)
             return
-        if draw < 0.6 and self.around.swarm.queues > 1:
+        if draw < 0.7 and self.around.swarm.narrows:
             await self._narrow(line)
             return
         answer = await line.ask(wire.HMQ_TRANSACTIONS, {wire.EXT_MAX: "5"})

@@ -40,7 +40,7 @@ class _Life:
         dice = self.dice
         options: dict[str, Any] = {}
         if dice.random() < 0.4:
-            options["sharding_key"] = f"k{dice.randrange(3)}"
+            options["sharding_key"] = None if self.swarm.narrows else f"k{dice.randrange(3)}"
             options["keys"] = (f"o{dice.randrange(1_000)}",)
         return dice.choice(self.swarm.topics), dice.randbytes(dice.choice(self.swarm.body_bytes)), options
 

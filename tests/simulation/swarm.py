@@ -44,6 +44,8 @@ class Swarm:
     consumers: int
     watchers: int
     operators: int
+    #: Operators take queues away from topics. Sharding keys would move, so there are none then.
+    narrows: bool
     #: Of ``ADMINISTRATION``.
     administration: tuple[str, ...]
     #: Between work and healing all producers are gone for so long; 0: they stay.
@@ -110,7 +112,7 @@ def draw(seed: int) -> Swarm:
     workers = dice.choice((1, 2, 3))
     work_ms = dice.choice((2_500, 4_000, 6_000))
     # So many things are begun, about; each is some ten events.
-    begun = dice.choice((30, 44, 60))
+    begun = dice.choice((34, 48, 64))
     administered = dice.choice((0.0, 0.0, 0.5, 0.8))
     administration = tuple(what for what in ADMINISTRATION if dice.random() < administered)
     retention_bytes = dice.choice((0, 0, 70_000, 150_000))
@@ -128,6 +130,8 @@ def draw(seed: int) -> Swarm:
     begun -= 15 if retention_bytes else 0
     durability = dice.choice(("fsync", "fsync", "fsync", "memory"))
     immunities_ms = (0, 0, 200, 1_000) if asked_soon else (0, 200, 1_000, 6_000)
+    operators = dice.choice((0, 0, 1))
+    queues = dice.choice((1, 1, 2, 4))
     think_ms = work_ms * (producers * workers + stock_producers) // begun
     return Swarm(
         seed=seed,
@@ -142,7 +146,8 @@ def draw(seed: int) -> Swarm:
         think_ms=think_ms,
         consumers=dice.choice((0, 0, 1, 2)),
         watchers=dice.choice((0, 1)),
-        operators=dice.choice((0, 0, 1)),
+        operators=operators,
+        narrows=operators > 0 and queues > 1 and dice.random() < 0.5,
         administration=administration,
         absence_ms=_ABSENCE_MS if "skip-age" in administration and dice.random() < 0.5 else 0,
         fetching=dice.choice(("none", "none", "some", "all")),
@@ -154,7 +159,7 @@ def draw(seed: int) -> Swarm:
         unknown=dice.choice((0.1, 0.5, 0.9) if asked_soon else (0.1, 0.1, 0.5)),
         watchful=dice.random() < 0.15,
         topics=TOPICS[: dice.choice((1, 2, 2, 3))],
-        queues=dice.choice((1, 1, 2, 4)),
+        queues=queues,
         body_bytes=dice.choice(bodies),
         durability=durability,
         segment_bytes=dice.choice((1 << 16, 1 << 16, 1 << 17)),

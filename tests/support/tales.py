@@ -51,10 +51,11 @@ class Tale:
         self.add(HalfAsked, op=str(self.ops), tx=tx, message=message or tx, index=index, topic=TOPIC, **asked)
         self._answer(outcome, **fields)
 
-    def plain(self, message: str = "P", outcome: str | None = "ok", **fields: Any) -> None:
+    def plain(self, message: str = "P", outcome: str | None = "ok", to: int = -1, **fields: Any) -> None:
+        """``to``: the queue that is asked for; ``queue``: the one that is answered."""
         self.ops += 1
         asked = {name: fields.pop(name) for name in ("crc", "key", "delay_ms") if name in fields}
-        self.add(PlainAsked, op=str(self.ops), message=message, topic=TOPIC, **asked)
+        self.add(PlainAsked, op=str(self.ops), message=message, topic=TOPIC, queue=to, **asked)
         self._answer(outcome, **fields)
 
     def end(self, tx: str = "T", verdict: Verdict = C, outcome: str | None = "ok", by: str = "application", group: str = "g", **fields: Any) -> None:  # fmt: skip

@@ -250,7 +250,9 @@ class Operators:
         if named or not found:
             return named
         if len(found) > 1:
-            self._wrong(connection, request, f"{EXT_GROUP}: {', '.join(found)} each have a transaction {tx_id}")
+            self._wrong(
+                connection, request, f"{EXT_GROUP}: {', '.join(found)} each have a transaction {tx_id}; say which group"
+            )
             return None
         return found[0]
 

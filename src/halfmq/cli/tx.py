@@ -76,7 +76,9 @@ _LOOK_S = 0.2
 def list_(
     group: Annotated[str, typer.Option(help="Only this producer group.")] = "",
     older: Annotated[str, typer.Option(metavar="SPAN", help="Only what is older, such as 90s, 5m, 2h, 1d.")] = "0s",
-    count: Annotated[int, typer.Option("--max", help="At most so many, the oldest.")] = 100,
+    count: Annotated[
+        int, typer.Option("--max", help="At most so many, the oldest; 1 to 1000.", min=1, max=1_000)
+    ] = 100,
     url: _Url = _URL,
     timeout: _Timeout = _TIMEOUT_S,
     as_json: _Json = False,

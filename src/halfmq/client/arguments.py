@@ -31,9 +31,11 @@ def checked_count(value: object, name: str, at_least: int) -> int:
 
 
 def checked_text(value: object, name: str, hint: str) -> str:
-    """``value`` if it is text. Raises UsageError."""
+    """``value`` if it is text that can be a message property. Raises UsageError."""
     if not isinstance(value, str):
         raise UsageError(f"{name}={value!r} is no text", hint=hint)
+    if "\x01" in value or "\x02" in value:
+        raise UsageError(f"{name}={value!r} has a character that separates properties", hint=hint)
     return value
 
 

@@ -58,7 +58,7 @@ class HalfAsked(Event, tag="half", frozen=True, kw_only=True):
     crc: int = 0
     #: Sharding key; empty: none.
     key: str = ""
-    #: Visible this much after its verdict, ms: not held to the order of verdicts, and not missed.
+    #: Visible this much after its verdict, ms, and not before: not held to the order of verdicts, and not missed.
     delay_ms: int = 0
 
 
@@ -71,7 +71,7 @@ class PlainAsked(Event, tag="plain", frozen=True, kw_only=True):
     queue: int = -1
     crc: int = 0
     key: str = ""
-    #: Visible this much later, ms: not held to the order, and not missed.
+    #: Visible this much later, ms, and not before: not held to the order, and not missed.
     delay_ms: int = 0
 
 
@@ -203,7 +203,7 @@ class Logged(Event, tag="log", frozen=True, kw_only=True):
 
 
 class Fault(Event, tag="fault", frozen=True, kw_only=True):
-    """``what``: kill, power, pause, partition, write_error, sync_error, full, bit_flip, clock, ...; ``whom``: to whom."""
+    """``what``: kill, power, pause, partition, write_error, sync_error, full, bit_flip, clock_step, ...; ``whom``: to whom."""
 
     what: str
     whom: str = ""

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from typing import Final, NamedTuple
 
-from halfmq.testing.history.events import Began, QueueRead, Settled, Started
+from halfmq.testing.history.events import Began, Fault, QueueRead, Settled, Started
 
 #: Number of the queue that is the log itself.
 LOG_QUEUE: Final = 0
@@ -34,6 +34,8 @@ class Facts:
         self.atomic = True
         self._in_memory = False
         self.faults: Counter[str] = Counter()
+        #: When the first clock was stepped; FAR: none was.
+        self.clock_stepped_us = FAR
         #: (topic, queue) to its number. 0 is the log.
         self.queues: dict[tuple[str, int], int] = {("", -1): LOG_QUEUE}
         self.queue_names: list[tuple[str, int]] = [("the log", -1)]
@@ -101,6 +103,11 @@ class Facts:
         if started.log_end >= 0 and started.durability == "memory":
             self.losses.append((started.t_us, started.log_end))
             self.lost_us = max(self.lost_us, started.t_us)
+
+    def fault(self, fault: Fault) -> None:
+        self.faults[fault.what] += 1
+        if fault.what.startswith("clock"):
+            self.clock_stepped_us = min(self.clock_stepped_us, fault.t_us)
 
     def settled(self, settled: Settled) -> None:
         if settled.t_us >= self.settled_us:

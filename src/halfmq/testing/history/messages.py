@@ -1,14 +1,15 @@
 """Second pass: all that is known of one message. Plain messages are judged here, those of transactions are summed up.
 
 A message may be at one place only: one offset of one queue, one half record in the log. It must have been sent, with
-the body that was seen, before it was seen. What was acknowledged stays where it was acknowledged.
+the body that was seen and to where it was seen, before it was seen. What was acknowledged stays where it was
+acknowledged. A request that was refused changed nothing: it is as if it had not been made, where there is another one.
 
 What goes on to the transaction is one row::
 
     tx, SUMMARY, message, index, topic, asked at, place, queues asked, ok at, place, log offset of the ok,
         settled: (verdict, at, place, position)..., may exist, place where it is listed,
         seen at, place, queue, queue offset, log offset seen, readers, store time, log offsets, place in the log,
-        sharding key, delayed, told to be at several places
+        sharding key, delayed, told to be at several places or at a wrong one
 
 Times that are not known are ``FAR``; what is not named is -1, a place that there is not is 0.
 """
@@ -18,6 +19,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from halfmq.testing.history import taken_back
+from halfmq.testing.history.due import look_at_due
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts
 from halfmq.testing.history.order import Places
 from halfmq.testing.history.report import (
@@ -136,11 +138,18 @@ class Messages:
         if seen is None:
             seen_row: Row = (FAR, 0, -1, -1, -1, (), 0)
         else:
-            _, _, seen_us, seen_place, reader, seen_queue, at, seen_offset, store_time, seen_crc, _ = seen
+            (_, _, seen_us, seen_place, reader, seen_queue, at, seen_offset, store_time, seen_crc, seen_tx, seen_index,
+             seen_key) = seen  # fmt: skip
+            seen_topic, number = self._facts.queue_names[seen_queue]
             if (
                 seen_us < us
                 or seen_queue in self._facts.not_judged
                 or (crc and seen_crc and (seen_crc ^ crc) & _CRC_MASK)
+                or seen_topic != topic
+                or number != queue >= 0
+                or (seen_tx and seen_tx != tx)
+                or (seen_index and seen_index != index)
+                or seen_key != sharding_key
             ):
                 return False
             seen_row = (seen_us, seen_place, seen_queue, at, seen_offset, (reader,), store_time)
@@ -162,10 +171,12 @@ class Messages:
         seens: list[Row] = []
         logs: list[Row] = []
         listed: Row | None = None
+        refused = 0
         for row in rows:
             kind = row[1]
             if kind == ASKED:
                 asks.append(row)
+                refused += row[6] == REFUSED
             elif kind == SEEN:
                 seens.append(row)
             elif kind == LISTED:
@@ -176,6 +187,9 @@ class Messages:
         if not asks and listed is None:
             self._nobody_sent_it(message, seens, logs)
             return
+        if 0 < refused < len(asks):
+            asks = [row for row in asks if row[6] != REFUSED]
+            refused = 0
         first = min(asks, key=_time_and_place) if asks else None
         if first is not None:
             group, tx, asked_us = first[7], first[8], first[2]
@@ -184,6 +198,10 @@ class Messages:
             group, tx, asked_us = listed[3], listed[4], -1
         key = tx_key(group, tx) if tx else ""
         several = False
+        if refused and self._was_refused(key, message, asks, seen, logs):
+            if not tx:
+                return
+            seen, listed = _NEVER, None
         if seen.us < FAR or logs:
             self._looks[AT_ONCE] += 1
             if seen.us < FAR:
@@ -194,6 +212,10 @@ class Messages:
                     )
             self._same_body(key, message, asks, seens, logs)
             several = self._one_place(key, message, asks, seens, logs)
+            if asks and not several and not self._as_sent(key, message, asks, seens):
+                if not tx:
+                    return
+                several = True
         if logs:  # what lies in a retry or dead-letter queue is not the message itself
             not_judged = self._facts.not_judged
             logs = [row for row in logs if row[3] != LOG_MESSAGE or row[5] not in not_judged]
@@ -207,7 +229,7 @@ class Messages:
         seen = Sightings()
         not_judged, names = self._facts.not_judged, self._facts.queue_names
         for row in seens:
-            _, _, us, place, reader, queue, at, offset, store_time, _, _ = row
+            _, _, us, place, reader, queue, at, offset, store_time, *_ = row
             if queue in not_judged:
                 continue
             if us < seen.us or (us == seen.us and (names[queue], at) < (names[seen.queue], seen.at)):
@@ -232,6 +254,18 @@ class Messages:
                 [*places, *(row[2] for row in in_log)],
             )  # fmt: skip
 
+    def _was_refused(self, key: str, message: str, asks: list[Row], seen: Sightings, logs: list[Row]) -> bool:
+        """Each request for it was refused. Whether it is visible all the same."""
+        not_judged = self._facts.not_judged
+        in_log = [row[2] for row in logs if row[3] == LOG_MESSAGE and row[5] not in not_judged]
+        if seen.us == FAR and not in_log:
+            return False
+        self._looks[AT_PHANTOM] += 1
+        where = "seen" if seen.us < FAR else "in the log"
+        text = f"it was {where}, but whoever sent it was refused"
+        self._findings.add(AT_PHANTOM, key, message, text, [seen.place, *(row[5] for row in asks[:_AT_MOST]), *in_log])
+        return True
+
     def _same_body(self, key: str, message: str, asks: list[Row], seens: list[Row], logs: list[Row]) -> None:
         sent = {row[12] & _CRC_MASK for row in asks}
         if sent and 0 not in sent:
@@ -245,6 +279,24 @@ class Messages:
             self._findings.add(
                 AT_PHANTOM, key, message, f"it was seen with {len(bodies)} different bodies", list(bodies.values())
             )
+
+    def _as_sent(self, key: str, message: str, asks: list[Row], seens: list[Row]) -> bool:
+        """Whether it was seen where one of its requests sent it to, as what that said it is; copies are not looked at."""
+        not_judged, names = self._facts.not_judged, self._facts.queue_names
+        for row in seens:
+            if row[5] in not_judged:
+                continue
+            topic, queue = names[row[5]]
+            for ask in asks:
+                if _is_as_sent(ask, row, topic, queue):
+                    break
+            else:
+                ask = asks[0]
+                there = _what(topic, queue, *row[10:])
+                text = f"it was seen in {there}, but sent to {_what(ask[10], ask[11], ask[8], ask[9], ask[13])}"
+                self._findings.add(AT_PHANTOM, key, message, text, [row[3], *(one[3] for one in asks[:_AT_MOST])])
+                return False
+        return True
 
     def _one_place(self, key: str, message: str, asks: list[Row], seens: list[Row], logs: list[Row]) -> bool:
         """Whether it was told to stand at several places.
@@ -331,6 +383,9 @@ class Messages:
         oks = sorted((row for row in asks if row[6] == OK), key=itemgetter(4, 5))
         ok_us, ok_place, ok_offset = (oks[0][4], oks[0][5], oks[0][15]) if oks else (FAR, 0, -1)
         queue, at = seen.queue, seen.at
+        if delay and seen.us < FAR:
+            due_us = min(row[2] + row[14] * 1_000 for row in asks)
+            look_at_due(facts, self._findings, "", message, due_us, seen.us, (asked_place, seen.place))
         if queue < 0:
             queue, at = next(((row[5], row[6]) for row in logs if row[3] == LOG_MESSAGE and row[6] >= 0), (-1, -1))
         gone = False
@@ -340,6 +395,7 @@ class Messages:
             ]
             gone = (
                 self._moved(message, acked, queue, at, seen)
+                or (len(acked) > 1 and self._two_log_offsets(message, acked))
                 or self._left_the_log(message, ok_offset, ok_place, logs)
                 or (not delay and seen.us == FAR and self._missed(message, asks, topic, oks[0], acked))
             )
@@ -374,6 +430,22 @@ class Messages:
             return True
         return False
 
+    def _two_log_offsets(self, message: str, acked: list[tuple[int, int, Row]]) -> bool:
+        """Acknowledged at one place of a queue, at two log offsets."""
+        facts = self._facts
+        first: dict[tuple[int, int], Row] = {}
+        for queue, at, row in acked:
+            if row[15] < 0:
+                continue
+            one = first.setdefault((queue, at), row)
+            if one[15] != row[15]:
+                restart = facts.restarted_between(one[4], row[4])
+                text = f"it was acknowledged at {facts.queue_text(queue, at)} and log offset {one[15]}, and at log offset {row[15]}"
+                text += " after the broker came back" if restart else ""
+                self._findings.add(AT_DURABLE_RESTART if restart else AT_ONCE, "", message, text, (one[5], row[5]))
+                return True
+        return False
+
     def _left_the_log(self, message: str, ok_offset: int, ok_place: int, logs: list[Row]) -> bool:
         if ok_offset < 0 or not self._facts.log_must_have(ok_offset):
             return False
@@ -403,6 +475,27 @@ class Messages:
             text = f"it was acknowledged, and {reader}, who read everything, never saw it"
             self._findings.add(AT_MISSED, "", message, text, (ok[3], ok[5], read.place))
         return True
+
+
+def _is_as_sent(ask: Row, seen: Row, topic: str, queue: int) -> bool:
+    """What the reader, or who sent it, does not tell is not compared. Stock clients take a message's id for its transaction."""
+    return (
+        ask[10] == topic
+        and ask[11] in (-1, queue)
+        and seen[10] in ("", ask[8], ask[0])
+        and (not seen[11] or seen[11] == ask[9])
+        and (not ask[13] or not seen[12] or seen[12] == ask[13])
+    )
+
+
+def _what(topic: str, queue: int, tx: str, index: int, key: str) -> str:
+    """Where a message is, and what of."""
+    parts = [topic if queue < 0 else f"{topic} queue {queue}"]
+    if tx:
+        parts.append(f"as message {index} of transaction {tx}")
+    if key:
+        parts.append(f"with sharding key {key!r}")
+    return " ".join(parts)
 
 
 def _some(texts: list[str]) -> str:

@@ -86,7 +86,7 @@ class Order:
                 if queue == LOG_QUEUE and not judge_log:
                     reads = ()
             _, at, _, asked_us, known_us, row_position, _, _, _, _, readers, row_time, _, _ = row
-            if before and before[1] == at and before[2] != row[2]:
+            if before and before[1] == at and (before[2] != row[2] or before[8] != row[8]):
                 self._two_at_one_place(before, row)
             before = row
             behind = known_us < first_asked

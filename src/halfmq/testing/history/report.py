@@ -45,11 +45,12 @@ CHECKS: Final = (
     Check(7, STUCK, "transactions prepared before all was settled"),
     Check(8, REORDERED, "places in queues and in the log, by when they were asked for and answered"),
     Check(8, REORDERED, "sharding keys, one queue each"),
+    Check(8, REORDERED, "delayed messages, by when they were due and seen"),
     Check(9, REORDERED, "store times along queues"),
 )
 (
     AT_AGREEMENT, AT_VALIDITY, AT_PHANTOM, AT_MISSED, AT_READERS, AT_ONCE, AT_WHOLE, AT_DURABLE_LOG, AT_DURABLE_RESTART,
-    AT_PROGRESS, AT_ORDER, AT_KEYS, AT_TIME,
+    AT_PROGRESS, AT_ORDER, AT_KEYS, AT_DUE, AT_TIME,
 ) = range(len(CHECKS))  # fmt: skip
 
 

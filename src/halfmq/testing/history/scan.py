@@ -7,7 +7,7 @@ Rows for messages, by unique id (``messages``)::
 
     id, ASKED,  t, place, t answered, place of the answer, outcome, group, tx, index, topic, queue, crc, key, delay,
                 log offset, topic answered, queue answered, queue offset answered, verdict answered, position answered
-    id, SEEN,   t, place, reader, queue number, queue offset, log offset, store time, crc, tx
+    id, SEEN,   t, place, reader, queue number, queue offset, log offset, store time, crc, tx, index, key
     id, LOGGED, place, kind, log offset, queue number, queue offset, crc, group, tx
     id, LISTED, place, group, tx                               the database says that the transaction sent it
 
@@ -18,6 +18,7 @@ and for transactions, by group and id in one string (``transactions``)::
     tx, LOCAL,  place, outcome, number of messages listed
     tx, CHECK,  t, place
     tx, RECORD, place, verdict, log offset, by whom, shown
+    tx, STORED, place, index, log offset                       a half or a copy in the log that does not tell its message
 
 A message without a transaction has ``tx`` "" and ``group`` "". -1 is "not named" throughout.
 """
@@ -59,6 +60,7 @@ SAID: Final = 1
 LOCAL: Final = 2
 CHECK: Final = 3
 RECORD: Final = 4
+STORED: Final = 5
 
 #: Outcomes in rows.
 NO_ANSWER: Final = 0
@@ -250,7 +252,8 @@ class Scan:
         if reader is None:
             reader = facts.reader_number(seen.reader)
         self.messages.add(
-            (message, SEEN, seen.t_us, place, reader, queue, seen.queue_offset, seen.offset, seen.store_time_ms, seen.crc, seen.tx)
+            (message, SEEN, seen.t_us, place, reader, queue, seen.queue_offset, seen.offset, seen.store_time_ms, seen.crc,
+             seen.tx, seen.index, seen.key)
         )  # fmt: skip
 
     def _logged(self, record: Logged, place: int) -> None:
@@ -261,6 +264,9 @@ class Scan:
         kind = record.kind
         if kind in _LOG_KINDS:
             message = record.message
+            if record.tx and not message:
+                self.transactions.add((f"{record.group}\n{record.tx}", STORED, place, record.index, record.offset))
+                return
             self.messages.add(
                 (message, LOGGED, place, _LOG_KINDS[kind], record.offset, facts.queue_number(record.topic, record.queue),
                  record.queue_offset, record.crc, record.group, record.tx)
@@ -293,7 +299,7 @@ class Scan:
         self.facts.queue_read(read, place)
 
     def _fault(self, fault: Fault, place: int) -> None:
-        self.facts.faults[fault.what] += 1
+        self.facts.fault(fault)
 
     def _started(self, started: Started, place: int) -> None:
         self.facts.started(started)

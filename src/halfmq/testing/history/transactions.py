@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from halfmq.testing.history import taken_back
+from halfmq.testing.history.due import look_at_due
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts, Read
 from halfmq.testing.history.messages import grouped
 from halfmq.testing.history.order import Places
@@ -28,7 +29,7 @@ from halfmq.testing.history.report import (
     AT_WHOLE,
     Findings,
 )
-from halfmq.testing.history.scan import CHECK, LOCAL, OK, RECORD, SAID, SETTLED, SUMMARY
+from halfmq.testing.history.scan import CHECK, LOCAL, OK, RECORD, REFUSED, SAID, SETTLED, STORED, SUMMARY
 from halfmq.testing.history.spill import Row
 
 COMMITTED: Final = "COMMITTED"
@@ -59,15 +60,17 @@ class Story:
     """What is known of one transaction."""
 
     __slots__ = (
-        "checked_place", "checked_us", "first_seen", "group", "key", "local", "local_place", "messages", "operator",
-        "records", "said", "said_place", "seen", "told",
+        "asked", "checked_place", "checked_us", "first_seen", "group", "key", "local", "local_place", "messages", "operator",
+        "records", "said", "said_place", "seen", "stored", "told",
     )  # fmt: skip
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.group = key[: key.index("\n")]
         self.messages: list[Row] = []
-        #: When each verdict was said first, and where.
+        #: When each verdict was asked for first, whatever the answer.
+        self.asked: dict[str, int] = {}
+        #: When each verdict was said first, and where. Who was refused has said nothing, but has a place.
         self.said: dict[str, int] = {}
         self.said_place: dict[str, int] = {}
         #: Verdicts that an operator said.
@@ -75,6 +78,8 @@ class Story:
         self.told: list[Any] = []
         #: RECORD rows.
         self.records: list[Row] = []
+        #: STORED rows.
+        self.stored: list[Row] = []
         self.local = ""
         self.local_place = 0
         self.checked_us = -1
@@ -121,7 +126,7 @@ class Transactions:
             kind = row[1]
             if kind == SAID:
                 _, _, us, place, said, by, us2, place2, outcome, told, at = row
-                if (verdict and said != verdict) or outcome == SETTLED or by == "operator" or by == "policy":
+                if (verdict and said != verdict) or outcome > OK or by == "operator" or by == "policy":
                     return False
                 verdict = said
                 if us < said_us:
@@ -144,6 +149,8 @@ class Transactions:
                 if record is not None:
                     return False
                 record = row
+            elif kind == STORED:
+                return False
             else:
                 checked = True
         if summary is None or not verdict or (local and local != verdict):
@@ -197,7 +204,7 @@ class Transactions:
     ) -> bool:  # fmt: skip
         """The verdict in the log is the one that was told, at the position told, of the message that was seen."""
         _, _, _, logged, offset, by, shown = record
-        if logged != verdict or by == "policy" or 0 <= position != offset or not log_offsets:
+        if logged != verdict or by in ("policy", "operator") or 0 <= position != offset or not log_offsets:
             return False
         if verdict == ROLLED_BACK:
             return True
@@ -225,6 +232,10 @@ class Transactions:
                 elif outcome == SETTLED and verdict2 is not None:
                     story.told.append((verdict2, us2, place2, position))
                 if by != "policy":
+                    story.asked[verdict] = min(us, story.asked.get(verdict, FAR))
+                    if outcome == REFUSED:
+                        story.said_place.setdefault(verdict, place)
+                        continue
                     if us < story.said.get(verdict, FAR):
                         story.said[verdict] = us
                         story.said_place[verdict] = place
@@ -234,6 +245,8 @@ class Transactions:
                 _, _, story.local_place, story.local, _ = row
             elif kind == RECORD:
                 story.records.append(row)
+            elif kind == STORED:
+                story.stored.append(row)
             elif kind == CHECK and row[2] > story.checked_us:
                 _, _, story.checked_us, story.checked_place = row
         if len(story.messages) > 1:
@@ -268,14 +281,14 @@ class Transactions:
             return False
         if len(told) + len(records) > 1:
             self._looks[AT_AGREEMENT] += 1
-        elif not (story.seen and story.said):
+        elif not (story.seen and story.asked):
             return False
         first: dict[str, tuple[str, int]] = {}
         for verdict, us, place, _ in told:
             first.setdefault(verdict, (f"told {verdict} at {us:,} us", place))
         for row in records:
             first.setdefault(row[3], (f"{row[3]} stands in the log at {row[4]}", row[2]))
-        if story.seen and COMMITTED not in first and COMMITTED in story.said and story.local != ROLLED_BACK:
+        if story.seen and COMMITTED not in first and COMMITTED in story.asked and story.local != ROLLED_BACK:
             sight = story.first_seen
             assert sight is not None
             first[COMMITTED] = (f"message {sight[_MESSAGE]} was seen at {sight[_SEEN_US]:,} us", sight[_SEEN_PLACE])
@@ -314,6 +327,10 @@ class Transactions:
                 text = f"{row[3]} at log offset {row[4]} was decided by a policy; {why}"
                 self._add(AT_VALIDITY, story, text, (row[2], story.local_place))
                 return True
+            if row[5] == "operator" and row[3] not in story.operator:
+                text = f"{row[3]} at log offset {row[4]} was decided by an operator; none said so"
+                self._add(AT_VALIDITY, story, text, (row[2], *story.said_place.values()))
+                return True
         for verdict in _VERDICTS:
             if verdict == ROLLED_BACK and self._is_by_policy(story):
                 continue
@@ -343,7 +360,7 @@ class Transactions:
             if story.local and story.local != verdict:
                 return f"the database says {story.local}" + ("" if said_us is None else f", whoever said {verdict}")
             if said_us is None and not story.local:
-                return "nobody said so"
+                return "whoever said so was refused" if verdict in story.asked else "nobody said so"
         if said_us is not None and us < said_us:
             return f"that was {said_us - us:,} us before anybody said so"
         return ""
@@ -384,12 +401,18 @@ class Transactions:
                 owner[offset] = row
             if row[_OK_OFFSET] >= 0:
                 owner[row[_OK_OFFSET]] = row
+        by_index = {row[_INDEX]: row for row in story.messages} if story.stored else {}
+        for _, _, _, index, offset in story.stored:
+            if index in by_index:
+                owner[offset] = by_index[index]
         found: dict[str, tuple[int, int]] = {}
-        strange = 0
+        foreign: list[int] = []
         for queue, at, half in commit[6]:
             owned = owner.get(half)
             if owned is None:
-                strange += 1
+                # Of its own halves those are not known that were trimmed, and never acknowledged at that place.
+                if half >= self._facts.log_start:
+                    foreign.append(half)
                 continue
             message = owned[_MESSAGE]
             if message in found:
@@ -400,11 +423,24 @@ class Transactions:
                 names = self._facts.queue_text
                 text = f"the log has it at {names(queue, at)}, it was seen at {names(owned[_QUEUE], owned[_AT])}"
                 self._findings.add(AT_ONCE, story.key, message, text, (commit[2], owned[_SEEN_PLACE]))
-        if self._facts.atomic and not strange and len(commit[6]) < len(expected):
-            text = f"the commit at log offset {commit[4]} shows {len(commit[6])} of its {len(expected)} messages"
+        self._shows_its_own(story, commit, foreign, expected, found)
+        return found
+
+    def _shows_its_own(
+        self, story: Story, commit: Row, foreign: list[int], expected: list[Row], found: dict[str, tuple[int, int]]
+    ) -> None:
+        """The commit in the log shows all messages of its transaction, and nothing else."""
+        others = f"log offset {', '.join(map(str, foreign[:4]))}"
+        own = len(commit[6]) - len(foreign)
+        if self._facts.atomic and own < len(expected):
+            text = f"the commit at log offset {commit[4]} shows {own} of its {len(expected)} messages"
+            if foreign:
+                text += f", and {others}, which is none of them"
             without = [row[_ASKED_PLACE] for row in expected if row[_MESSAGE] not in found]
             self._add(AT_WHOLE, story, text, (commit[2], *without))
-        return found
+        elif foreign:
+            text = f"the commit at log offset {commit[4]} shows {others}, which is no half of it"
+            self._add(AT_PHANTOM, story, text, (commit[2], story.messages[0][_ASKED_PLACE]))
 
     def _missing(self, story: Story, expected: list[Row], in_queue: dict[str, tuple[int, int]]) -> bool:
         """Messages that had to be visible and were not seen by somebody who read everything."""
@@ -463,12 +499,12 @@ class Transactions:
         facts = self._facts
         if story.group in facts.unresolved_groups or story.group in facts.policy_groups:
             return False
-        if any(us > facts.settled_us for us in story.said.values()):
+        if any(us > facts.settled_us for us in story.asked.values()):
             return False
         if story.local:
             wanted = story.local == COMMITTED and ROLLED_BACK not in story.operator
         else:
-            wanted = COMMITTED in story.said and ROLLED_BACK not in story.said
+            wanted = COMMITTED in story.asked and ROLLED_BACK not in story.asked
         return wanted and all(
             row[_OK_US] <= facts.settled_us or row[_LOG_OFFSETS] or row[_SEEN_US] < FAR for row in expected
         )
@@ -519,7 +555,10 @@ class Transactions:
             return False
         row = story.messages[0]
         logged = next((one for one in story.messages if one[_LOG_OFFSETS]), None)
-        if row[_ASKED_US] > settled_us or (logged is None and story.checked_us < 0 and not story.told):
+        never_asked = self._was_never_asked_about(story)
+        if row[_ASKED_US] > settled_us or (
+            logged is None and story.checked_us < 0 and not story.told and not never_asked
+        ):
             return False
         if any(one[_ASKED_US] <= facts.lost_us and not one[_LOG_OFFSETS] for one in story.messages):
             return False  # a power loss may have taken that one, and without it nothing can be decided
@@ -532,10 +571,24 @@ class Transactions:
         elif story.checked_us > settled_us:
             text = f"it was still asked about at {story.checked_us:,} us, after all was settled"
             places = (row[_OK_PLACE], story.checked_place, story.local_place, 0)
+        elif never_asked:
+            text = "its half was acknowledged, all was settled, and nobody ever asked about it or decided it"
+            places = (row[_OK_PLACE], 0, 0, 0)
         else:
             return False
         self._add(AT_PROGRESS, story, text, places)
         return True
+
+    def _was_never_asked_about(self, story: Story) -> bool:
+        """An acknowledged half that is undecided for all that is known, also without the log.
+
+        Where the database has an outcome, somebody who is not recorded may have said it.
+        """
+        facts = self._facts
+        if story.asked or story.local or story.checked_us >= 0 or facts.log_records or facts.forgets:
+            return False
+        acknowledged = any(row[_OK_US] <= facts.settled_us for row in story.messages)
+        return acknowledged and story.group not in facts.policy_groups
 
     # --- promise 8 ------------------------------------------------------------------------------------------------
 
@@ -562,9 +615,13 @@ class Transactions:
         not_judged = self._facts.not_judged
         for row in messages:
             queue, at, seen_us = row[_QUEUE], row[_AT], row[_SEEN_US]
+            if row[_DELAY] and commit_us >= 0 and seen_us < FAR:
+                due_us = commit_us + row[_DELAY] * 1_000
+                places = (row[_ASKED_PLACE], commit_place, row[_SEEN_PLACE])
+                look_at_due(self._facts, self._findings, story.key, row[_MESSAGE], due_us, seen_us, places)
             if queue < 0:
                 queue, at = in_queue.get(row[_MESSAGE], (-1, -1))
-            if at < 0 or row[_DELAY] or queue in not_judged:
+            if at < 0 or row[_DELAY] or row[_SEVERAL] or queue in not_judged:
                 continue
             asked_us, asked_place = commit_us, commit_place
             if asked_us < 0:

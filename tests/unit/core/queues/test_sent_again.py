@@ -117,6 +117,19 @@ def test_the_window_ends_by_age_at_the_time_of_the_batch() -> None:
     assert sent(log.do(message("M1", connection=2))) != first
 
 
+def test_the_window_of_verdicts_ends_by_age_too() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ms=120_000))
+    half_reply = sent(log.do(half("T1")))
+    log.do(end("T1", half_reply))
+    log.later(120_000)
+    log.do(message("other"))
+    assert log.do(end("T1", half_reply)).repeated  # type: ignore[union-attr]
+    log.later(1)
+    log.do(message("another"))
+    assert "T1" not in log.state.producer_groups["PG"].settled
+    refused(log.do(end("T1", half_reply)), Why.NOT_FOUND)
+
+
 def test_the_window_ends_by_number() -> None:
     log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ids_max=3))
     first = sent(log.do(message("M1")))

@@ -15,6 +15,7 @@ from halfmq.testing.history.checker import MEMORY_BYTES_MIN
 from halfmq.testing.history.events import Answered, AnyEvent, Began, EndAsked, Fault
 from halfmq.testing.history.messages import Messages
 from halfmq.testing.history.reader import EventsSource
+from halfmq.testing.history.report import CHECKS
 from halfmq.testing.history.transactions import Transactions
 
 _encode = msgspec.json.Encoder().encode
@@ -37,7 +38,7 @@ def comparable(report: Report) -> list[tuple[object, ...]]:
 @pytest.mark.timeout(280)
 def test_a_thousand_clean_histories_give_no_alarm() -> None:
     """Small and varied; and each thing that is compared was there to look at, thousands of times over all of them."""
-    total = [0] * 13
+    total = [0] * len(CHECKS)
     for seed in range(1_000):
         history = made(seed)
         report = check_events(history.events)

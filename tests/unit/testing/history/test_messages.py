@@ -1,5 +1,7 @@
 """One message: sent, with this body, at one place, and where it was acknowledged."""
 
+from typing import Any
+
 import pytest
 from tests.support.tales import Tale
 
@@ -178,3 +180,132 @@ def test_an_operation_that_was_refused_makes_nothing_visible() -> None:
     tale.plain(outcome="refused")
     tale.read(0)
     assert tale.found() == {}
+
+
+def test_a_message_that_was_only_ever_refused_is_a_phantom_where_it_is_visible() -> None:
+    for where in ("seen", "in the log"):
+        tale = Tale()
+        tale.plain(outcome="refused")
+        tale.plain(outcome="refused")
+        if where == "seen":
+            tale.seen("P")
+        else:
+            tale.log("message", 64, message="P", queue_offset=0)
+        assert tale.found() == {PHANTOM: 1}, where
+        assert tale.sentence() == f"it was {where}, but whoever sent it was refused"
+
+
+@pytest.mark.parametrize("other", ["ok", None, "unknown"])
+def test_a_refusal_is_excused_by_another_request_of_the_same_message(other: str | None) -> None:
+    for outcomes in (("refused", other), (other, "refused")):
+        tale = Tale()
+        for outcome in outcomes:
+            tale.plain(outcome=outcome)
+        tale.seen("P")
+        tale.read(1)
+        assert tale.found() == {}, outcomes
+
+
+def test_seen_between_a_refusal_and_the_request_that_was_taken_is_a_phantom() -> None:
+    tale = Tale()
+    tale.plain(outcome="refused")
+    tale.seen("P")
+    tale.plain()
+    assert tale.found() == {PHANTOM: 1}
+    assert tale.sentence() == "it was seen before anybody sent it"
+
+
+def test_a_half_that_was_only_ever_refused_is_a_phantom_where_it_is_seen() -> None:
+    for other, found in (("refused", {PHANTOM: 1}), (None, {}), ("ok", {})):
+        tale = Tale()
+        tale.half(message="a")
+        tale.half(message="b", index=1, outcome="refused")
+        tale.half(message="b", index=1, outcome=other)
+        tale.end()
+        tale.seen("a")
+        tale.seen("b", at=1)
+        tale.read(2)
+        assert tale.found() == found, other
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, {}),
+        ({"tx": "M"}, {}),  # what a stock client calls the transaction of any message
+        ({"topic": "%RETRY%r", "queue": 0}, {}),
+        ({"topic": "other"}, {PHANTOM: 1}),
+        ({"queue": 2}, {PHANTOM: 1}),
+        ({"tx": "T9"}, {PHANTOM: 1}),
+        ({"index": 5}, {PHANTOM: 1}),
+        ({"key": "else"}, {PHANTOM: 1}),
+    ],
+)
+def test_a_half_is_seen_where_it_was_sent_to_and_as_what_it_was_sent(
+    fields: dict[str, Any], found: dict[str, int]
+) -> None:
+    tale = Tale()
+    tale.half(message="M", index=1, queue=1, key="k")
+    tale.end()
+    tale.seen(**{"message": "M", "queue": 1, "tx": "T", "index": 1, "key": "k", **fields})
+    if not found:
+        tale.seen("M", queue=1, reader="who tells nothing more")
+    assert tale.found() == found
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, {}),
+        ({"tx": "P"}, {}),
+        ({"topic": "%DLQ%r", "queue": 0}, {}),
+        ({"topic": "other"}, {PHANTOM: 1}),
+        ({"queue": 2}, {PHANTOM: 1}),
+        ({"tx": "T9"}, {PHANTOM: 1}),
+        ({"key": "else"}, {PHANTOM: 1}),
+    ],
+)
+def test_a_plain_message_is_seen_where_it_was_sent_to_and_as_what_it_was_sent(
+    fields: dict[str, Any], found: dict[str, int]
+) -> None:
+    tale = Tale()
+    tale.plain(to=1, key="k", queue=1, queue_offset=0)
+    tale.seen(**{"message": "P", "queue": 1, "key": "k", **fields})
+    tale.settled()
+    assert tale.found() == found
+
+
+def test_a_message_that_was_seen_elsewhere_is_told_with_both() -> None:
+    tale = Tale()
+    tale.half(queue=1, key="k")
+    tale.end()
+    tale.seen(queue=2, tx="T", key="k")
+    assert tale.sentence() == (
+        "it was seen in t queue 2 as message 0 of transaction T with sharding key 'k', but sent to t queue 1 as message 0 of "
+        "transaction T with sharding key 'k'"
+    )
+
+
+def test_who_sends_again_may_name_another_queue() -> None:
+    for queue, found in ((1, {}), (2, {}), (3, {PHANTOM: 1})):
+        tale = Tale()
+        tale.plain(to=1, outcome=None)
+        tale.plain(to=2)
+        tale.seen("P", queue=queue)
+        assert tale.found() == found, queue
+
+
+def test_a_plain_message_at_one_place_of_a_queue_and_at_two_log_offsets() -> None:
+    for restart, kind in ((False, DUPLICATE), (True, NOT_DURABLE)):
+        tale = Tale()
+        tale.plain(queue=0, queue_offset=0, offset=64)
+        if restart:
+            tale.restart()
+        tale.plain(queue=0, queue_offset=0, offset=64)
+        tale.seen("P")
+        assert tale.found() == {}
+        tale.plain(queue=0, queue_offset=0, offset=128)
+        assert tale.found() == {kind: 1}
+        assert tale.sentence().startswith(
+            "it was acknowledged at t queue 0 offset 0 and log offset 64, and at log offset 128"
+        )

@@ -141,3 +141,18 @@ def test_a_read_that_ended_before_the_message_was_there_is_no_loss() -> None:
     tale.seen("P")
     tale.read(0, reader="other", since_us=since)
     assert tale.found() == {}
+
+
+def test_two_verdicts_told_at_one_log_position() -> None:
+    for restart, kind in ((False, REORDERED), (True, NOT_DURABLE)):
+        tale = Tale()
+        for tx in ("A", "B"):
+            tale.half(tx)
+        tale.end("A", "ROLLED_BACK", position=64)
+        tale.end("A", "ROLLED_BACK", position=64)
+        assert tale.found() == {}
+        if restart:
+            tale.restart()
+        tale.end("B", "ROLLED_BACK", position=64)
+        assert tale.found() == {kind: 1}
+        assert "where the verdict of g/B is" in tale.sentence()

@@ -382,3 +382,180 @@ def test_a_copy_in_a_retry_topic_is_no_second_place_and_no_sighting(topic: str) 
     tale.read(1)
     assert tale.found() == {}
     assert TOPIC not in topic
+
+
+# --- a refusal changed nothing
+
+
+def test_who_was_refused_has_decided_nothing() -> None:
+    """Unless somebody said so too: another request, of whoever it was, or the database."""
+    for others, found in (
+        ([], {PHANTOM: 1}),
+        (["refused"], {PHANTOM: 1}),
+        (["ok"], {}),
+        ([None], {}),
+    ):
+        tale = Tale()
+        tale.half()
+        tale.end(outcome="refused")
+        for outcome in others:
+            tale.end(outcome=outcome, by="check")
+        tale.seen()
+        assert tale.found() == found, others
+        if found:
+            assert tale.sentence() == "it was seen, but whoever said so was refused"
+    tale = Tale()
+    tale.half()
+    tale.local()
+    tale.end(outcome="refused")
+    tale.seen()
+    assert tale.found() == {}
+
+
+def test_a_verdict_that_is_told_although_who_said_it_was_refused() -> None:
+    tale = Tale()
+    tale.half()
+    tale.end(verdict=R, outcome="refused")
+    tale.half(outcome="settled", stands=R)
+    assert tale.found() == {BY_NOBODY: 1}
+    tale.end(verdict=R, outcome="ok")
+    assert tale.found() == {BY_NOBODY: 1}
+    assert "before anybody said so" in tale.sentence()
+
+
+def test_an_operator_who_was_refused_is_no_match_for_the_database() -> None:
+    for outcome, found in (("refused", {PHANTOM: 1}), ("ok", {})):
+        tale = Tale()
+        tale.half()
+        tale.local(outcome=R)
+        tale.end(by="operator", outcome=outcome)
+        tale.seen()
+        assert tale.found() == found
+
+
+def test_what_was_told_rolled_back_is_a_changed_verdict_also_where_the_commit_was_refused() -> None:
+    tale = Tale()
+    tale.half()
+    tale.end(verdict=R)
+    tale.end(outcome="refused")
+    tale.seen()
+    assert tale.found() == {CHANGED: 1}
+
+
+# --- what a commit record shows
+
+
+def shows(*halves: int, trimmed: bool = False) -> Tale:
+    """Two transactions of one half each, at 0 and 64; the first is committed, and its record shows these."""
+    tale = Tale()
+    tale.half(offset=0)
+    tale.half("U", offset=64)
+    tale.end(position=128)
+    if trimmed:
+        tale.log("trim", 192, log_start=96)
+    else:
+        tale.log("half", 0, tx="T", message="T")
+        tale.log("half", 64, tx="U", message="U")
+    tale.log("other", 96)
+    tale.commit(128, *((at, half) for at, half in enumerate(halves)))
+    return tale
+
+
+def test_a_commit_record_that_shows_the_half_of_another_transaction_instead_of_its_own_is_torn() -> None:
+    tale = shows(64)
+    assert tale.found() == {TORN: 1}
+    assert (
+        tale.sentence()
+        == "the commit at log offset 128 shows 0 of its 1 messages, and log offset 64, which is none of them"
+    )
+
+
+def test_a_commit_record_that_shows_the_half_of_another_transaction_beside_its_own_is_a_phantom() -> None:
+    tale = shows(0, 64)
+    assert tale.found() == {PHANTOM: 1}
+    assert tale.sentence() == "the commit at log offset 128 shows log offset 64, which is no half of it"
+
+
+def test_a_commit_record_may_show_halves_that_were_trimmed() -> None:
+    assert shows(0, trimmed=True).found() == {}
+    tale = Tale()
+    tale.half(outcome=None)
+    tale.end(position=128)
+    tale.log("other", 96)
+    tale.commit(128, (0, 0))
+    tale.log("trim", 192, log_start=96)
+    assert tale.found() == {}
+
+
+def test_a_commit_record_that_shows_a_trimmed_half_and_not_all_others_is_torn() -> None:
+    tale = Tale()
+    for index in range(3):
+        tale.half(message=f"m{index}", index=index, outcome=None)
+    tale.end(position=256)
+    for index in (1, 2):
+        tale.log("half", 96 + index * 64, tx="T", message=f"m{index}", index=index)
+    tale.commit(256, (0, 0), (1, 160))
+    tale.log("trim", 320, log_start=96)
+    assert tale.found() == {TORN: 1}
+    assert tale.sentence() == "the commit at log offset 256 shows 2 of its 3 messages"
+
+
+def test_a_copy_that_does_not_tell_its_message_is_the_half_of_its_index() -> None:
+    for shown, found in (((96, 160), {}), ((96, 192), {TORN: 1})):
+        tale = Tale()
+        for index in range(2):
+            tale.half(message=f"m{index}", index=index, offset=index * 64)
+            tale.log("half", index * 64, tx="T", message=f"m{index}", index=index)
+        tale.end(position=256)
+        tale.log("copy", 96, tx="T", index=0)
+        tale.log("copy", 160, tx="T", index=1)
+        tale.log("copy", 192, tx="U", index=0)
+        tale.commit(256, *enumerate(shown))
+        assert tale.found() == found
+
+
+# --- what is not asked about, and who the log names
+
+
+def test_an_acknowledged_half_that_nobody_ever_asked_about_is_stuck_where_no_log_was_read() -> None:
+    tale = Tale()
+    tale.half()
+    tale.settled()
+    assert tale.found() == {STUCK: 1}
+    assert tale.sentence() == "its half was acknowledged, all was settled, and nobody ever asked about it or decided it"
+
+
+def test_nothing_is_stuck_that_may_have_been_decided_or_need_not_be() -> None:
+    for what in ("said", "refused", "checked", "in the database", "not acknowledged", "no resolver", "a policy"):
+        tale = Tale(policy_groups=("g",) if what == "a policy" else ())
+        tale.half(outcome=None if what == "not acknowledged" else "ok")
+        if what in ("said", "refused"):
+            tale.end(verdict=R, outcome="refused" if what == "refused" else None)
+        elif what == "checked":
+            tale.check()
+        elif what == "in the database":  # its verdict may have been said by somebody who is not recorded
+            tale.local(outcome=R)
+        tale.settled(*(("g",) if what == "no resolver" else ()))
+        assert tale.found() == {}, what
+    tale = Tale()
+    tale.settled()
+    tale.half()
+    assert tale.found() == {}
+
+
+def test_a_verdict_that_the_log_gives_to_an_operator_was_said_by_one() -> None:
+    for by, outcome, found in (
+        ("application", "ok", {BY_NOBODY: 1}),
+        ("operator", "ok", {}),
+        ("operator", None, {}),
+        ("operator", "refused", {BY_NOBODY: 1}),
+    ):
+        tale = Tale()
+        tale.half(offset=0)
+        tale.end(outcome=None)
+        tale.end(outcome=outcome, by=by)
+        tale.log("half", 0, tx="T", message="T")
+        tale.commit(64, (0, 0), by="operator")
+        assert tale.found() == found, (by, outcome)
+        if found:
+            assert tale.sentence() == "COMMITTED at log offset 64 was decided by an operator; none said so"
