@@ -479,8 +479,8 @@ PLANTS: Final = (
         4,
         "a topic loses a read queue that holds messages of a transaction",
         "core/topics.py",
-        "        text = _out_of_reach(state, topic, command.read_queues)\n",
-        "        text = ''\n",
+        "    text = _out_of_reach(state, topic, read_queues)\n",
+        "    text = ''\n",
     ),
     Plant(
         "immunity-of-today",

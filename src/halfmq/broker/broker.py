@@ -30,12 +30,13 @@ from halfmq.broker.producer_groups import ProducerGroups, tell_policy
 from halfmq.broker.pull_service import PullService
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.seldom import Seldom
 from halfmq.broker.sends import Sends
 from halfmq.broker.stored import StoredMessages
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
 from halfmq.core.apply import apply, close_batch, open_batch
 from halfmq.core.commands import Tick
-from halfmq.core.decision import Done, Effect, PolicyActed, Reply, SendCheck, WakeQueue
+from halfmq.core.decision import Done, Effect, OffsetNotStored, PolicyActed, Reply, SendCheck, WakeQueue
 from halfmq.core.session import LogOffsetsNow, Published, apply_session
 from halfmq.core.snapshot import load_rows
 from halfmq.core.state import State
@@ -98,6 +99,7 @@ class Broker:
         self._feedback: Feedback
         self._maintenance: Maintenance | None = None
         self._timer: DeadlineTimer
+        self._not_stored = Seldom(loop.time)
 
     # --- start -----------------------------------------------------------------------------------------------
 
@@ -233,6 +235,13 @@ class Broker:
                 self._checks.send(effect)
             elif type(effect) is PolicyActed:
                 tell_policy(effect)
+            elif type(effect) is OffsetNotStored and self._not_stored.is_due("offset"):
+                log.warning(
+                    "the offset of group %s in queue %d of topic %s was not stored, as others may be: topics, groups, their "
+                    "limits and offsets fill the head of a segment. Until topics are deleted such a group begins at the "
+                    "beginning after a start",
+                    effect.group, effect.queue_id, effect.topic,
+                )  # fmt: skip
         self._feedback.flush()
 
     def _connection_drained(self, connection: Connection) -> None:

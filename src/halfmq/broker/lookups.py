@@ -9,11 +9,12 @@ from typing import Any, Final, Protocol
 from halfmq.broker.connection import Connection
 from halfmq.broker.durable_answer import DurableAnswers
 from halfmq.broker.pump import Failed, Pump
+from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.stored import StoredMessages
 from halfmq.core.commands import CommitOffset
-from halfmq.core.decision import Reply
-from halfmq.core.queues.offsets import Stored, query_offset
+from halfmq.core.decision import Refused, Reply, Why
+from halfmq.core.queues.offsets import MayBeLost, Stored, query_offset
 from halfmq.core.state import State
 from halfmq.store.consume_queue import QueueEntry
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
@@ -79,6 +80,8 @@ class Lookups:
         found: int | None = None
         if isinstance(known, Stored):
             found = known.offset
+        elif isinstance(known, MayBeLost):
+            found = self._store.bounds(self._state.topics_by_name[fields.topic].topic_id, fields.queue_id)[0]
         elif fields.set_zero_if_not_found is not False:
             queue = self._queue(fields)
             if queue is not None and self._is_young(*queue):
@@ -104,8 +107,12 @@ class Lookups:
         self._pump.submit(command, self._committed, (connection, request))
 
     def _committed(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
-        # An unknown group or topic has no offset to keep; 4.x brokers say success as well.
-        self._gateway.answer(*context, ResponseCode.SUCCESS)
+        if isinstance(reply, Refused) and reply.why is Why.LIMIT_REACHED:
+            connection, request = context
+            self._gateway.answer(connection, request, *refusal(reply))
+        else:
+            # An unknown group or topic has no offset to keep; 4.x brokers say success as well.
+            self._gateway.answer(*context, ResponseCode.SUCCESS)
 
     # --- queues
 

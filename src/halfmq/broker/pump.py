@@ -34,7 +34,8 @@ from halfmq.broker.seldom import Seldom
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.apply import apply, apply_all, close_batch, open_batch
 from halfmq.core.base import epoch_started, make_base
-from halfmq.core.commands import CarryForward, Command, EndTransaction, SendBatch, SendMessage, Tick
+from halfmq.core.base_room import why_no_base
+from halfmq.core.commands import CarryForward, Command, EndTransaction, ResolveTransaction, SendBatch, SendMessage, Tick
 from halfmq.core.decide import decide, next_deadline_ms, size_bound
 from halfmq.core.decision import Decision, Effect, Refused, Reply, WakeQueue, Why
 from halfmq.core.queues.delay import put_aside
@@ -59,6 +60,11 @@ BACKLOG_MAX: Final = 65_536
 #: needs the most. Far from the end of a segment nothing is computed for them.
 _SMALL: Final = frozenset({SendMessage, EndTransaction})
 _SMALL_BYTES_MAX: Final = limits.TRANSACTION_BYTES_MAX + 2 * limits.FRAME_BYTES_MAX
+
+_NO_BASE_AT_START: Final = (
+    "nothing is lost, and nothing more can be written: read it with `halfmq store dump`, and begin a new store with larger "
+    "--segment-bytes"
+)
 
 #: Records that hold a copy. A decision that has any begins with one.
 _CARRIED: Final = frozenset({CarriedHalf, CarriedDelayed})
@@ -215,13 +221,16 @@ class Pump:
         Nothing is answered before it is durable, since everything else stands behind it.
 
         Raises:
-            StoreFull: no room; nothing was written.
+            StoreFull: no room on the disk, or none for a base in a segment; nothing was written.
             StorePoisoned: the disk failed.
         """
         state = self.state
         now_ms = self._time.now_ms()
         record = epoch_started(0, epoch, wall_ms, state.settings.check_immunity_ms)
         if not state.loaded or not fits(state.log_end, False, record.size, self._segment_bytes):
+            text = why_no_base(state, record.size)
+            if text:
+                raise StoreFull(text, hint=_NO_BASE_AT_START)
             self._roll(now_ms)
         else:
             self._open(state.log_end, now_ms)
@@ -366,6 +375,14 @@ class Pump:
                 decision = self._broken(command, error)
             if not decision.records:
                 return decision.reply
+        # A verdict may have to copy its halves behind the roll.
+        verdict = isinstance(command, EndTransaction | ResolveTransaction)
+        text = why_no_base(state, state.record_bytes_max if verdict else bound)
+        if text:
+            text += " (delete topics, or take limits of producer groups away)"
+            if self._damage_said.is_due("no base"):
+                log.error("no next segment, so what needs one is refused: %s", text)
+            return Refused(Why.STORE_FULL, text)
         try:
             self._roll(now_ms)
         except StoreFull as error:

@@ -341,7 +341,7 @@ def _topic_set(state: State, record: TopicSet) -> None:
 def _topic_deleted(state: State, record: TopicDeleted) -> None:
     topic = state.topics_by_id.pop(record.topic_id)
     del state.topics_by_name[topic.name]
-    for offsets in (*state.offsets.values(), *state.fresh_offsets.values()):
+    for offsets in (*state.offsets.values(), *state.fresh_offsets.values(), *state.offsets_refused.values()):
         for key in [key for key in offsets if key[0] == record.topic_id]:
             del offsets[key]
 

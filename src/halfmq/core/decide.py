@@ -62,6 +62,9 @@ _SEND_FRAME_BYTES: Final = 640
 _CHECKED_BYTES_MAX: Final = checked_size("g" * limits.GROUP_CHARS_MAX, "t" * limits.TRANSACTION_ID_CHARS_MAX)
 #: Room for one topic or group record beside its name.
 _SETTINGS_BYTES: Final = 512
+#: Exact where it can be: what makes a base smaller must fit where next to nothing does any more.
+_TOPIC_DELETED_BYTES_MAX: Final = 32
+_PRODUCER_FRAME_BYTES: Final = 80
 
 
 def decide(state: State, command: Command, now_ms: int) -> Decision:
@@ -109,8 +112,12 @@ def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
     return Decision(tuple(records), Done(again=more_due or more_checks or more_past or more_offsets), (*wakes, *asked))
 
 
+def _decide_ask_aside(state: State, command: AskAside, now_ms: int) -> Decision:
+    return decide_ask_aside(state, command, _tick_bytes(state), now_ms)
+
+
 def _tick_bytes(state: State) -> int:
-    """What each of the parts of a tick may log."""
+    """What each of the parts of a tick may log, and one step of asking about what was set aside."""
     return min(1 << 18, state.record_bytes_max // 8)
 
 
@@ -181,7 +188,16 @@ def _tick_bound(state: State, command: Tick) -> int:
 def _ask_aside_bound(state: State, command: AskAside) -> int:
     group = state.producer_groups.get(command.group)
     asked = min(command.asked_max, CHECKS_PER_TICK_MAX, len(set_aside_in(group)) if group is not None else 0)
-    return asked * _CHECKED_BYTES_MAX
+    return min(asked * _CHECKED_BYTES_MAX, _tick_bytes(state))
+
+
+def _delete_topic_bound(state: State, command: DeleteTopic) -> int:
+    return _TOPIC_DELETED_BYTES_MAX
+
+
+def _set_producer_bound(state: State, command: SetProducer) -> int:
+    name, set_by = command.settings.name, command.settings.set_by
+    return _PRODUCER_FRAME_BYTES + min(len(name), limits.GROUP_CHARS_MAX) + 4 * min(len(set_by), limits.GROUP_CHARS_MAX)
 
 
 def _trim_bound(state: State, command: TrimLog) -> int:
@@ -202,7 +218,7 @@ _DECIDE: Final[dict[type, Callable[[State, Any, int], Decision]]] = {
     CheckNotSent: decide_check_not_sent,
     ResolveTransaction: decide_resolve,
     AskNow: decide_ask_now,
-    AskAside: decide_ask_aside,
+    AskAside: _decide_ask_aside,
     SetProducer: decide_set_producer,
     Tick: _decide_tick,
     CarryForward: decide_carry_forward,
@@ -215,6 +231,8 @@ _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     EndTransaction: _end_bound,
     ResolveTransaction: _resolve_bound,
     AskAside: _ask_aside_bound,
+    DeleteTopic: _delete_topic_bound,
+    SetProducer: _set_producer_bound,
     SendBack: _send_back_bound,
     Tick: _tick_bound,
     CarryForward: carry_bytes_bound,

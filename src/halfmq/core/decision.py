@@ -133,12 +133,20 @@ class PolicyActed(NamedTuple):
     rolled_back: bool
 
 
+class OffsetNotStored(NamedTuple):
+    """A base has no room for an offset that is new: an operator should see it."""
+
+    group: str
+    topic: str
+    queue_id: int
+
+
 class TopicChanged(NamedTuple):
     topic_id: int
     name: str
 
 
-Effect = WakeQueue | SendCheck | TopicChanged | PolicyActed
+Effect = WakeQueue | SendCheck | TopicChanged | PolicyActed | OffsetNotStored
 
 
 class Decision(NamedTuple):

@@ -6,7 +6,7 @@ from halfmq.core.commands import EnsureGroup, SetGroup
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, Effect, Refused, TopicChanged, Why
 from halfmq.core.queues.send import retry_topic
 from halfmq.core.state import State, next_offset
-from halfmq.core.topics import make_group
+from halfmq.core.topics import make_group, refuse_group
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.model.records import Record
@@ -36,6 +36,9 @@ def decide_set_group(state: State, command: SetGroup, now_ms: int) -> Decision:
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, str(error)))
     if not 0 <= command.retry_queues <= limits.QUEUES_PER_TOPIC_MAX:
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, f"{command.retry_queues} retry queues cannot be"))
+    refused = refuse_group(state, command.name) if command.name not in state.groups else None
+    if refused is not None:
+        return Decision(NOTHING, refused)
     group = GroupSettings(command.name, command.retry_max_times, command.retry_queues, command.consume_enabled)
     record = group_set(next_offset(state), group)
     return _with_retry_topic(state, group, (record,), next_offset(state) + record.size)

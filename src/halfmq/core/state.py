@@ -311,6 +311,10 @@ class State:
         self.groups_kept_max = GROUPS_KEPT_MIN
         #: Consumer offsets not yet logged, by group, then (topic id, queue id).
         self.fresh_offsets: dict[str, dict[tuple[int, int], int]] = {}
+        #: Those that were refused for want of room in a base, until there is some: who asks is told them.
+        self.offsets_refused: dict[str, dict[tuple[int, int], int]] = {}
+        #: Bytes of new offsets that a base still has room for; None: not counted since something else changed it.
+        self.offsets_room: int | None = None
         #: Group -> when its fresh offsets shall be logged, ms.
         self.offsets_due: dict[str, int] = {}
         #: Group -> when its offsets were logged last, ms.

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.core.base import group_set, topic_set
+from halfmq.core.base_room import GROUP_BYTES, QUEUE_BYTES, TOPIC_BYTES, base_has_room, count_anew, no_room
 from halfmq.core.commands import DeleteTopic, EnsureTopic, SetTopic
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, Refused, TopicChanged, Why
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, Topic, next_offset
@@ -34,11 +35,6 @@ NOT_FOR_CLIENTS: Final = frozenset(
     }
 )  # fmt: skip
 _SYSTEM_PREFIX: Final = "rmq_sys_"
-#: Bytes that one queue, topic, group or offset may take in a base, names not counted. A base must leave room for records.
-_BASE_TOPIC_BYTES: Final = 48
-_BASE_QUEUE_BYTES: Final = 9
-_BASE_GROUP_BYTES: Final = 32
-_BASE_OFFSET_BYTES: Final = 24
 
 
 class Made(NamedTuple):
@@ -64,22 +60,21 @@ def make_topic(
     state: State, offset: int, name: str, read_queues: int, write_queues: int, permission: int, ahead: int = 0
 ) -> Made | Refused:
     """A new topic whose record stands at ``offset``. ``ahead``: topics that the same decision makes before it."""
-    queues = max(read_queues, write_queues)
-    if not 0 < queues <= limits.QUEUES_PER_TOPIC_MAX or min(read_queues, write_queues) < 0:
-        return Refused(
-            Why.INVALID_PARAMETER, f"topic {name!r}: 1 to {limits.QUEUES_PER_TOPIC_MAX} queues, not {queues}"
-        )
-    if base_bytes_bound(state) + 2 * _BASE_TOPIC_BYTES + len(name) + _BASE_QUEUE_BYTES * queues > _base_bytes_max(
-        state
-    ):
-        return Refused(
-            Why.LIMIT_REACHED,
-            f"topic {name!r} was not made: the settings of all topics and groups would not fit the head of a segment "
-            f"of {state.settings.segment_bytes} bytes",
-        )
+    refused = _refuse_queues(name, read_queues, write_queues)
+    if refused is not None:
+        return refused
+    if not base_has_room(state, 2 * TOPIC_BYTES + len(name) + QUEUE_BYTES * max(read_queues, write_queues)):
+        return no_room(state, f"topic {name!r} was not made")
     record = topic_set(offset, state.next_topic_id + ahead, name, read_queues, write_queues, permission)
     topic = Topic(state.settings, record.topic_id, name, read_queues, write_queues, permission)
     return Made(topic, record)
+
+
+def _refuse_queues(name: str, read_queues: int, write_queues: int) -> Refused | None:
+    queues = max(read_queues, write_queues)
+    if 0 < queues <= limits.QUEUES_PER_TOPIC_MAX and min(read_queues, write_queues) >= 0:
+        return None
+    return Refused(Why.INVALID_PARAMETER, f"topic {name!r}: 1 to {limits.QUEUES_PER_TOPIC_MAX} queues, not {queues}")
 
 
 def first_use(state: State, name: str, queues_wished: int, offset: int) -> Made | Refused:
@@ -128,22 +123,29 @@ def decide_set_topic(state: State, command: SetTopic, now_ms: int) -> Decision:
         )
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
     topic = state.topics_by_name.get(command.name)
+    if topic is not None:
+        return _change_topic(state, topic, command)
     made = make_topic(
         state, next_offset(state), command.name, command.read_queues, command.write_queues, command.permission
     )
     if isinstance(made, Refused):
         return Decision(NOTHING, made)
-    record = made.record
-    topic_id = made.topic.topic_id
-    if topic is not None:
-        text = _out_of_reach(state, topic, command.read_queues)
-        if text:
-            return Decision(NOTHING, Refused(Why.LIMIT_REACHED, text))
-        topic_id = topic.topic_id
-        record = topic_set(
-            next_offset(state), topic_id, command.name, command.read_queues, command.write_queues, command.permission
-        )
-    return Decision((record,), Done(), (TopicChanged(topic_id, command.name),))
+    return Decision((made.record,), Done(), (TopicChanged(made.topic.topic_id, command.name),))
+
+
+def _change_topic(state: State, topic: Topic, command: SetTopic) -> Decision:
+    _, read_queues, write_queues, permission = command
+    refused = _refuse_queues(topic.name, read_queues, write_queues)
+    if refused is not None:
+        return Decision(NOTHING, refused)
+    more = max(read_queues, write_queues) - len(topic.ends)
+    if more > 0 and not base_has_room(state, QUEUE_BYTES * more):
+        return Decision(NOTHING, no_room(state, f"topic {topic.name!r} was not changed"))
+    text = _out_of_reach(state, topic, read_queues)
+    if text:
+        return Decision(NOTHING, Refused(Why.LIMIT_REACHED, text))
+    record = topic_set(next_offset(state), topic.topic_id, topic.name, read_queues, write_queues, permission)
+    return Decision((record,), Done(), (TopicChanged(topic.topic_id, topic.name),))
 
 
 def _out_of_reach(state: State, topic: Topic, read_queues: int) -> str:
@@ -195,33 +197,20 @@ def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Deci
                 f"topic {topic.name!r} has {topic.pending} undecided or delayed messages; settle them first",
             ),
         )
+    count_anew(state)
     payload = payload_of(topic.topic_id)
     record = TopicDeleted(next_offset(state), payload_record_size(payload), topic.topic_id, payload)
     return Decision((record,), Done(), (TopicChanged(topic.topic_id, topic.name),))
 
 
-# --- room in the base ------------------------------------------------------------------------------------------
+# --- groups ----------------------------------------------------------------------------------------------------
 
 
-def base_bytes_bound(state: State) -> int:
-    """At least as many bytes as the base of the next segment takes."""
-    bound = 128
-    for topic in state.topics_by_id.values():
-        bound += _BASE_TOPIC_BYTES + len(topic.name) + _BASE_QUEUE_BYTES * len(topic.ends)
-    for group in state.groups:
-        bound += _BASE_GROUP_BYTES + len(group)
-    for group, offsets in state.offsets.items():
-        bound += _BASE_GROUP_BYTES + len(group) + _BASE_OFFSET_BYTES * len(offsets)
-    return bound
-
-
-def _base_bytes_max(state: State) -> int:
-    """A decision may take half a segment; the base gets what is left but one sixteenth."""
-    return state.settings.segment_bytes * 7 // 16
-
-
-def base_has_room(state: State, more_bytes: int) -> bool:
-    return base_bytes_bound(state) + more_bytes <= _base_bytes_max(state)
+def refuse_group(state: State, name: str) -> Refused | None:
+    """Why a new consumer group has no room; None: it has."""
+    if base_has_room(state, GROUP_BYTES + len(name)):
+        return None
+    return no_room(state, f"group {name!r} was not made")
 
 
 def make_group(state: State, offset: int, name: str) -> tuple[GroupSettings, Record] | Refused:
@@ -232,7 +221,8 @@ def make_group(state: State, offset: int, name: str) -> tuple[GroupSettings, Rec
         return Refused(Why.INVALID_PARAMETER, str(error))
     if not state.settings.auto_create_groups:
         return Refused(Why.GROUP_NOT_EXIST, f"group {name!r} does not exist and groups are not made on first use")
-    if not base_has_room(state, _BASE_GROUP_BYTES + len(name)):
-        return Refused(Why.LIMIT_REACHED, f"group {name!r} was not made: no room in the head of a segment")
+    refused = refuse_group(state, name)
+    if refused is not None:
+        return refused
     group = GroupSettings(name)
     return group, group_set(offset, group)

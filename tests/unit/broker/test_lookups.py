@@ -4,8 +4,9 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
 from tests.support.in_process import serving
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import RawClient, pull_ext
 
 from halfmq.model.stored_message import decode
 
@@ -48,6 +49,41 @@ async def test_no_offset_is_22_and_a_young_queue_begins_at_0(tmp_path: Path) -> 
         await sent(client, 1)
         assert await offset(client) == 0
         assert await offset(client, setZeroIfNotFound="false") is None
+
+
+async def test_an_offset_without_room_is_refused_and_no_message_is_jumped_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: a store that is full of topics loses nothing of a group whose offsets find no room. Method: commits as clients
+    send them, refused; then the broker starts anew, and the group asks where to begin."""
+    async with serving(tmp_path, segment_bytes=1 << 16) as running:
+        client = await running.client()
+        await client.ask(17, {"topic": "T", "readQueueNums": "100", "writeQueueNums": "100", "perm": "6"})
+        await client.heartbeat("me", consumers={"C": ["T"]})
+        for queues in (500, 100, 10, 1):
+            for number in range(20):
+                name = f"fill-{queues}-{number}"
+                ext = {"topic": name, "readQueueNums": f"{queues}", "writeQueueNums": f"{queues}", "perm": "6"}
+                await client.ask(17, ext)
+        await sent(client, 5)
+        where = {"consumerGroup": "C", "topic": "T", "commitOffset": "3"}
+        answers = [await client.ask(15, {**where, "queueId": str(queue)}) for queue in (*range(1, 50), 0)]
+        assert answers[0].code == 0
+        assert answers[-1].code == 2
+        assert "delete topics" in str(answers[-1].remark)
+        assert await offset(client) == 3, "it is known as long as this broker runs"
+        pull = pull_ext("T", "C", 0, 2)
+        assert (await client.ask(11, {**pull, "sysFlag": "5", "commitOffset": "4"})).code == 0
+        assert await offset(client) == 4, "also one that a pull says"
+        assert sum("was not stored" in line for line in caplog.messages) == 1, "it does not flood the output"
+        await running.broker.drain()
+    async with serving(tmp_path, segment_bytes=1 << 16) as running:
+        client = await running.client()
+        assert await offset(client, setZeroIfNotFound="false") == 0, "and not 22: who begins at the end loses messages"
+        assert await offset(client, queueId="1") == 3
+        await client.ask(215, {"topic": "fill-500-0"})
+        assert (await client.ask(15, {**where, "queueId": "0"})).code == 0
+        assert await offset(client) == 3
 
 
 async def test_ends_of_a_queue_and_of_none(tmp_path: Path) -> None:

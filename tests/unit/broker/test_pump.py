@@ -10,9 +10,13 @@ import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, end_ext
 
+from halfmq.broker import pump
+from halfmq.core import base_room
+from halfmq.core.base import base_payload
+from halfmq.core.commands import SetProducer
 from halfmq.errors import StoreFull, StorePoisoned
 from halfmq.model.records import Record
-from halfmq.model.settings import BrokerSettings
+from halfmq.model.settings import BrokerSettings, ProducerSettings
 from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability, Store
 from halfmq.testing.faulty_disk import FaultyDisk
@@ -233,6 +237,52 @@ async def test_no_room_for_the_next_segment_refuses_and_keeps_serving(
         while running.state.disk_full:
             await asyncio.sleep(0.001)
         assert (await client.send("T", bytes(9_000), unique="9" * 32)).code == 0
+
+
+async def too_full(running: Running, monkeypatch: pytest.MonkeyPatch, bytes_min: int) -> None:
+    """Limits of producer groups as a store could have before they asked for room."""
+    with monkeypatch.context() as patch:
+        patch.setattr(base_room, "_base_bytes_max", lambda state: 1 << 30)
+        number = 0
+        while len(base_payload(running.state)) < bytes_min:
+            settings = ProducerSettings(f"group-{number:03d}".ljust(110, "n"), skip_age_ms=3_600_000, set_by="ada")
+            running.broker._pump.submit(SetProducer(settings), None)
+            await turns(1)
+            number += 1
+
+
+async def test_a_store_whose_settings_outgrew_a_segment_refuses_says_what_to_do_and_goes_on_when_it_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        client = await running.client()
+        assert (await client.send("T", b"x", unique="0" * 32)).code == 0
+        await too_full(running, monkeypatch, 62_000)
+        for number in range(1, 40):
+            answer = await client.send("T", bytes(3_000), unique=f"{number:032d}")
+            if answer.code:
+                break
+        assert answer.code == 14
+        assert "take limits of producer groups away" in str(answer.remark)
+        assert sum("no next segment" in line for line in caplog.messages) == 1
+        assert running.broker._pump.failed is None
+        for name in list(running.state.producer_settings):
+            running.broker._pump.submit(SetProducer(ProducerSettings(name, set_by="ada")), None)
+            await turns(1)
+        assert (await client.send("T", bytes(3_000), unique="9" * 32)).code == 0
+
+
+async def test_a_start_without_room_for_its_base_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        for number in range(600):
+            name = f"group-{number:03d}".ljust(110, "n")
+            running.state.producer_settings[name] = ProducerSettings(name, skip_age_ms=3_600_000)
+        monkeypatch.setattr(pump, "fits", lambda *_: False)  # the segment is full
+        end = running.state.log_end
+        with pytest.raises(StoreFull, match="of the head of each log segment") as caught:
+            running.broker._pump.begin_epoch(2, 0)
+        assert "halfmq store dump" in caught.value.hint
+        assert (running.state.log_end, running.state.batch_open) == (end, False)
 
 
 async def test_messages_are_refused_from_the_moment_on_that_the_next_segment_finds_no_room(tmp_path: Path) -> None:

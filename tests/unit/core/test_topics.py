@@ -5,9 +5,9 @@ from tests.support.core_log import CoreLog, end, half, message, part, refused, s
 
 from halfmq import limits
 from halfmq.core.base import base_payload
+from halfmq.core.base_room import base_bytes_bound
 from halfmq.core.commands import DeleteTopic, EnsureTopic, SetTopic, TrimLog, Wanted
 from halfmq.core.decision import Done, TopicChanged, Why
-from halfmq.core.topics import base_bytes_bound
 from halfmq.model.records import TopicDeleted, TopicSet
 
 

@@ -8,12 +8,17 @@ client says ``setZeroIfNotFound=false``: a topic is often made by its first mess
 CONSUME_FROM_LAST_OFFSET would else begin behind that very message. RocketMQ calls a queue young while its first message
 is in the machine's memory; here it is a number of log bytes, so the answer is the same on every machine
 (``broker.lookups``). What was stored decides here; what a queue holds, the broker sees.
+
+**When the store is full of offsets.** All of them stand in the base of every segment. One that is new and has no room there
+is refused and kept for this run only. After a restart nobody knows whether a group without one never committed or was
+refused, so it begins at the beginning: it may see messages again, and never jumps over any.
 """
 
 from typing import Final, NamedTuple
 
+from halfmq.core.base_room import is_room_for_offset, no_room, take_offset_room
 from halfmq.core.commands import CommitOffset
-from halfmq.core.decision import DONE, NOTHING, Decision, Refused, Why
+from halfmq.core.decision import DONE, NOTHING, Decision, OffsetNotStored, Refused, Why
 from halfmq.core.state import State
 from halfmq.model.records import OffsetsCommitted, payload_of, payload_record_size
 
@@ -33,21 +38,30 @@ class NotStored(NamedTuple):
     """Answer QUERY_NOT_FOUND (22), and only that: clients take other codes for a failure and do not start the queue."""
 
 
-def query_offset(state: State, group: str, topic: str, queue_id: int) -> Stored | NotStored:
+class MayBeLost(NamedTuple):
+    """None is stored, and one that the group said may have been refused: it must not begin behind the first message."""
+
+
+def query_offset(state: State, group: str, topic: str, queue_id: int) -> Stored | NotStored | MayBeLost:
     """Where the group stands in the queue: the newest that it said, logged or not."""
     found = state.topics_by_name.get(topic)
     if found is None:
         return NotStored()
     key = (found.topic_id, queue_id)
-    for offsets in (state.fresh_offsets, state.offsets):
+    for offsets in (state.fresh_offsets, state.offsets, state.offsets_refused):
         offset = offsets.get(group, {}).get(key)
         if offset is not None:
             return Stored(offset)
-    return NotStored()
+    return NotStored() if group not in state.groups or is_room_for_offset(state, group) else MayBeLost()
 
 
 def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> Decision:
-    """Note the offset; a later tick logs it. Lower than before is fine: that is how offsets are reset."""
+    """Note the offset; a later tick logs it. Lower than before is fine: that is how offsets are reset.
+
+    Replies:
+        Done. Refused TOPIC_NOT_EXIST, GROUP_NOT_EXIST, INVALID_PARAMETER: cannot be. LIMIT_REACHED: it is the first of the
+            group in the queue, and a base has no room for it; it is known until the next start.
+    """
     topic = state.topics_by_name.get(command.topic)
     if topic is None:
         return Decision(NOTHING, Refused(Why.TOPIC_NOT_EXIST, f"topic {command.topic!r} does not exist"))
@@ -59,13 +73,26 @@ def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> De
         )
     key = (topic.topic_id, command.queue_id)
     fresh = state.fresh_offsets.setdefault(command.group, {})
-    if not fresh and state.offsets.get(command.group, {}).get(key) == command.offset:
+    logged = state.offsets.get(command.group, {}).get(key)
+    if not fresh and logged == command.offset:
         return DONE
+    if logged is None and key not in fresh:
+        if not take_offset_room(state, command.group):
+            return _refuse(state, command, key)
+        state.offsets_refused.get(command.group, {}).pop(key, None)
     fresh[key] = command.offset
     state.offsets_due.setdefault(
         command.group, max(now_ms, state.offsets_logged.get(command.group, 0) + LOG_INTERVAL_MS)
     )
     return DONE
+
+
+def _refuse(state: State, command: CommitOffset, key: tuple[int, int]) -> Decision:
+    state.offsets_refused.setdefault(command.group, {})[key] = command.offset
+    what = (
+        f"the offset of group {command.group!r} in queue {command.queue_id} of topic {command.topic!r} was not stored"
+    )
+    return Decision(NOTHING, no_room(state, what), (OffsetNotStored(command.group, command.topic, command.queue_id),))
 
 
 def next_log_ms(state: State) -> int | None:

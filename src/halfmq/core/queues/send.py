@@ -60,7 +60,9 @@ def decide_send(state: State, command: SendMessage, now_ms: int) -> Decision:
     if topic.exempt or command[9] > 0:
         return _send_copy(state, command, _new(Place, (topic, queue_id, made, effects, offset)), now_ms)
     if queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
-        return Decision(NOTHING, _not_writable(topic, queue_id))
+        return _stored_before(state, command, topic, offset, now_ms) or Decision(
+            NOTHING, _not_writable(topic, queue_id)
+        )
     if queue_id < 0:
         queue_id = next_queue(topic)
     place = _new(Place, (topic, queue_id, made, effects, offset))
@@ -84,6 +86,20 @@ def _not_writable(topic: Topic, queue_id: int) -> Refused:
     return Refused(
         Why.INVALID_PARAMETER, f"topic {topic.name!r} has write queues 0 to {topic.write_queues - 1}, not {queue_id}"
     )
+
+
+def _stored_before(state: State, command: SendMessage, topic: Topic, offset: int, now_ms: int) -> Decision | None:
+    """What stands for a message that its topic does not take any more, and did; None if it never came before."""
+    pairs = pairs_of(command.properties)
+    if pairs.get(_TRAN_MSG, b"").lower() == b"true":
+        # Any queue does: what stands is looked for before the queue is.
+        decision = prepare(state, command, pairs, Place(topic, 0, NOTHING, NOTHING, offset), now_ms)
+        reply = decision.reply
+        settled = isinstance(reply, Refused) and reply.why is Why.ALREADY_SETTLED
+        return decision if settled or (isinstance(reply, Sent) and not decision.records) else None
+    unique_id = pairs.get(_UNIQ_KEY, b"").decode(errors="surrogateescape")
+    sent = sent_before(state, topic, unique_id, body_crc_of(command.body), command.connection, again=command.sent_again)
+    return Decision(NOTHING, Sent(sent[3], sent[4], sent[5], unique_id)) if sent is not None else None
 
 
 def _prepared_without_property() -> Refused:
@@ -288,6 +304,8 @@ def decide_send_batch(state: State, command: SendBatch, now_ms: int) -> Decision
     again = _batch_sent_before(state, topic, command)
     if again is not None:
         return Decision(NOTHING, again)
+    if command.queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
+        return Decision(NOTHING, _not_writable(topic, command.queue_id))
     queue_id = command.queue_id if command.queue_id >= 0 else next_queue(topic)
     place = Place(topic, queue_id, tuple(records), effects, offset)
     return _store_batch(state, place, command, now_ms)
@@ -296,8 +314,6 @@ def decide_send_batch(state: State, command: SendBatch, now_ms: int) -> Decision
 def _refuse_batch(topic: Topic, command: SendBatch) -> Refused | None:
     if topic.exempt:
         return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry or dead-letter topic")
-    if command.queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
-        return _not_writable(topic, command.queue_id)
     for _, _, properties in command.entries:
         try:
             properties.decode()  # nothing before here has: they come as bytes inside the body

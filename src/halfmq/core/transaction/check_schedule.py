@@ -286,12 +286,12 @@ def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
     return Decision((record,), Asked(name, record.checks), (effect,))
 
 
-def decide_ask_aside(state: State, command: AskAside, now_ms: int) -> Decision:
+def decide_ask_aside(state: State, command: AskAside, bytes_max: int, now_ms: int) -> Decision:
     """Ask about what was set aside in a group, what was set aside first at first; each counts from one again.
 
-    As many as may be in flight, and 256 at most: the caller comes again for the rest, when answers have made room. Each
-    stays as it is until its check goes out, so that no policy acts on it in between. What finds no answer is set aside
-    again, behind the others.
+    As many as may be in flight, 256 and ``bytes_max`` of records at most: the caller comes again for the rest, and again
+    where answers must make room. Each stays as it is until its check goes out, so that no policy acts on it in between.
+    What finds no answer is set aside again, behind the others.
 
     Replies:
         AskedAside: which, possibly none for want of room. Refused NOT_NOW: nobody can be asked.
@@ -305,10 +305,13 @@ def decide_ask_aside(state: State, command: AskAside, now_ms: int) -> Decision:
     expire_in_flight(group, now_ms)
     room = min(command.asked_max, CHECKS_PER_TICK_MAX, state.settings.checks_in_flight_max - len(group.in_flight))
     offset = next_offset(state)
+    end = offset + bytes_max
     records: list[Record] = []
     effects: list[Effect] = []
     served: dict[int, None] = {}
     for tx_id in islice(aside, max(0, room)):
+        if offset + 512 > end:
+            break
         if not (group.members or group.parked):
             break  # fetchers that come again in a moment
         connection = _member_in_turn(group)

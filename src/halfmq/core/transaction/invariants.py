@@ -7,6 +7,7 @@ drops asserts. Everything that the state keeps for speed is compared with what i
 from collections.abc import Iterator
 
 from halfmq import limits
+from halfmq.core.base_room import offsets_room_is_right
 from halfmq.core.state import CHECK_BUCKET_MS, ProducerGroup, State
 from halfmq.errors import InvariantViolated
 from halfmq.model.records import SET_ASIDE_MS, AsideBecause
@@ -40,6 +41,7 @@ def _problems(state: State) -> Iterator[str]:
     yield from _delayed(state)
     for name in state.producer_settings:
         yield "" if name in state.producer_groups else f"settings of group {name}, which is forgotten"
+    yield "" if offsets_room_is_right(state) else f"room for {state.offsets_room} bytes of offsets"
     yield "" if state.log_start <= state.log_end else f"log start {state.log_start} behind its end {state.log_end}"
     for start in state.bases:
         yield "" if state.log_start <= start <= state.log_end else f"a base at {start} outside of the log"

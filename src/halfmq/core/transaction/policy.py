@@ -21,6 +21,7 @@ from typing import Final
 
 from halfmq import limits
 from halfmq.core.base import producer_set
+from halfmq.core.base_room import refuse_producer
 from halfmq.core.commands import SetProducer
 from halfmq.core.decision import NOTHING, Decision, Effect, PolicyActed, ProducerIsSet, Refused, Why
 from halfmq.core.state import Policy, ProducerGroup, State, Undecided, next_offset
@@ -102,7 +103,8 @@ def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Deci
     """Give a producer group its limits and policy. What was set aside before stays so; nothing that is undecided is lost.
 
     Replies:
-        ProducerIsSet: what holds from now on. Refused INVALID_PARAMETER: what cannot be, and what may; nothing was changed.
+        ProducerIsSet: what holds from now on. Refused, nothing was changed: INVALID_PARAMETER: what cannot be, and
+            what may. LIMIT_REACHED: no room.
     """
     settings = command.settings
     if command.only is not None:
@@ -112,6 +114,9 @@ def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Deci
     text = _refusal(settings)
     if text:
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
+    refused = refuse_producer(state, settings)
+    if refused is not None:
+        return Decision(NOTHING, refused)
     return Decision((producer_set(next_offset(state), settings),), ProducerIsSet(settings))
 
 

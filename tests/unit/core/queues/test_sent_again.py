@@ -3,11 +3,11 @@
 import pytest
 from tests.support.core_log import PEER, CoreLog, end, half, message, refused, sent
 
-from halfmq.core.commands import EnsureGroup, SendBatch
-from halfmq.core.decision import SentBatch, Why
+from halfmq.core.commands import EnsureGroup, SendBatch, SetTopic, Wanted
+from halfmq.core.decision import Done, SentBatch, Why
 from halfmq.core.session import Published
 from halfmq.model.properties import encode
-from halfmq.model.records import MessageRecord
+from halfmq.model.records import HalfRecord, MessageRecord
 from halfmq.model.settings import BrokerSettings
 
 
@@ -189,4 +189,54 @@ def test_an_id_of_absurd_length_is_stored_and_not_remembered() -> None:
     assert not log.state.sent
     for connection in (1, 2):
         sent(log.do(message("x" * 128, connection=connection)))
+    assert len(log.of(MessageRecord)) == 3
+
+
+#: What an operator may do to a topic between a message and its repetition.
+TOPIC_CHANGES = pytest.mark.parametrize(
+    "change", [SetTopic("orders", 4, 2, 6), SetTopic("orders", 4, 4, 4)], ids=["fewer write queues", "read-only"]
+)
+
+
+@TOPIC_CHANGES
+def test_a_message_sent_again_gets_its_first_answer_also_when_its_topic_takes_no_more(change: SetTopic) -> None:
+    log = CoreLog()
+    first = sent(log.do(message("M1", queue=3)))
+    released(log)
+    assert log.do(change) == Done()
+    assert log.do(message("M1", queue=3)._replace(sent_again=True)) == first
+    assert log.do(message("M1", queue=3, connection=2)) == first
+    why = Why.NO_PERMISSION if change.permission == 4 else Why.INVALID_PARAMETER
+    refused(log.do(message("M1", queue=3)), why)
+    refused(log.do(message("M1", body=b"another", queue=3, connection=2)), why)
+    refused(log.do(message("", queue=3)), why)
+    assert len(log.of(MessageRecord)) == 1
+
+
+@TOPIC_CHANGES
+def test_a_half_sent_again_gets_its_standing_answer_also_when_its_topic_takes_no_more(change: SetTopic) -> None:
+    log = CoreLog()
+    open_, settled = sent(log.do(half("T1", queue=3))), sent(log.do(half("T2", queue=3)))
+    log.do(end("T2", settled, Wanted.ROLLBACK))
+    assert log.do(change) == Done()
+    assert log.do(half("T1", queue=3, connection=2)) == open_
+    assert refused(log.do(half("T2", queue=3)), Why.ALREADY_SETTLED).standing == "ROLLED_BACK"
+    why = Why.NO_PERMISSION if change.permission == 4 else Why.INVALID_PARAMETER
+    refused(log.do(half("T3", queue=3)), why)
+    refused(log.do(half("T4", queue=7)), why)
+    assert len(log.of(HalfRecord)) == 2
+
+
+@TOPIC_CHANGES
+def test_a_batch_sent_again_gets_its_first_answer_also_when_its_topic_takes_no_more(change: SetTopic) -> None:
+    log = CoreLog()
+    first = log.do(batch(0)._replace(queue_id=3))
+    assert isinstance(first, SentBatch)
+    released(log)
+    assert log.do(change) == Done()
+    assert log.do(batch(0, connection=2)._replace(queue_id=3)) == first
+    refused(
+        log.do(batch(1, connection=2)._replace(queue_id=3)),
+        Why.NO_PERMISSION if change.permission == 4 else Why.INVALID_PARAMETER,
+    )
     assert len(log.of(MessageRecord)) == 3

@@ -11,15 +11,16 @@ from halfmq.core.decide import size_bound
 from halfmq.core.decision import AskedAside, ProducerIsSet, SendCheck, Settled, Why
 from halfmq.core.digest import durable_digest
 from halfmq.core.session import CheckLeft, ConnectionClosed
+from halfmq.core.transaction.check_schedule import set_aside_in
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.listing import group_stats
 from halfmq.model.records import SetAside
 from halfmq.model.settings import BrokerSettings, ProducerSettings
 
 
-def set_aside(count: int, *, age: bool = False, **settings: Any) -> CoreLog:
+def set_aside(count: int, *, age: bool = False, segment_bytes: int = 65_536, **settings: Any) -> CoreLog:
     """A group with ``count`` transactions that its policy set aside, T0 first, and a producer."""
-    log = CoreLog(BrokerSettings(segment_bytes=65_536, check_interval_ms=1_000, **settings))
+    log = CoreLog(BrokerSettings(segment_bytes=segment_bytes, check_interval_ms=1_000, **settings))
     limits = ProducerSettings("PG", skip_age_ms=60_000) if age else ProducerSettings("PG", 1, ASIDE)
     assert log.do(SetProducer(limits)) == ProducerIsSet(limits)
     log.session(producer(1, log.now_ms))
@@ -73,9 +74,29 @@ def test_a_command_asks_no_more_than_may_be_in_flight_and_answers_make_room() ->
 
 
 def test_a_command_asks_about_256_at_most() -> None:
-    log = set_aside(300, checks_in_flight_max=1_000)
+    log = set_aside(300, segment_bytes=1 << 22, checks_in_flight_max=1_000)
     told, _ = ask(log)
     assert (len(told.tx_ids), told.left) == (256, 44)
+
+
+def test_a_command_logs_no_more_than_a_part_of_a_tick_and_the_next_one_goes_on() -> None:
+    log = set_aside(100)
+    in_order = list(set_aside_in(log.state.producer_groups["PG"]))
+    asked: list[str] = []
+    for _ in range(100):
+        told, checks = ask(log)
+        assert told.tx_ids
+        assert sum(record.size for record in log.batches[-1].records[-len(checks) :]) <= log.state.record_bytes_max // 8
+        asked += told.tx_ids
+        if not told.left:
+            break
+    assert asked == in_order
+    assert durable_digest(log.redone()) == durable_digest(log.state)
+
+
+def test_what_it_asks_for_fits_behind_any_base_however_many_are_set_aside() -> None:
+    log = set_aside(100)
+    assert size_bound(log.state, AskAside("PG", 256)) <= log.state.record_bytes_max // 8
 
 
 def test_who_fetches_gets_as_many_as_it_has_room_for() -> None:
