@@ -64,6 +64,8 @@ def decide_send(state: State, command: SendMessage, now_ms: int) -> Decision:
             NOTHING, _not_writable(topic, queue_id)
         )
     if queue_id < 0:
+        if not topic.write_queues:
+            return Decision(NOTHING, _not_writable(topic, queue_id))
         queue_id = next_queue(topic)
     place = _new(Place, (topic, queue_id, made, effects, offset))
     pairs = pairs_of(command[8])
@@ -83,6 +85,8 @@ def next_queue(topic: Topic) -> int:
 def _not_writable(topic: Topic, queue_id: int) -> Refused:
     if not topic.permission & PERMISSION_WRITE:
         return Refused(Why.NO_PERMISSION, f"topic {topic.name!r} is not writable")
+    if not topic.write_queues:
+        return Refused(Why.NO_PERMISSION, f"topic {topic.name!r} has no write queues")
     return Refused(
         Why.INVALID_PARAMETER, f"topic {topic.name!r} has write queues 0 to {topic.write_queues - 1}, not {queue_id}"
     )
@@ -304,7 +308,7 @@ def decide_send_batch(state: State, command: SendBatch, now_ms: int) -> Decision
     again = _batch_sent_before(state, topic, command)
     if again is not None:
         return Decision(NOTHING, again)
-    if command.queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
+    if max(command.queue_id, 0) >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
         return Decision(NOTHING, _not_writable(topic, command.queue_id))
     queue_id = command.queue_id if command.queue_id >= 0 else next_queue(topic)
     place = Place(topic, queue_id, tuple(records), effects, offset)

@@ -73,6 +73,15 @@ def test_a_topic_without_the_write_bit_is_refused() -> None:
     refused(log.do(half("T1")), Why.NO_PERMISSION)
 
 
+def test_a_topic_without_write_queues_is_refused_also_who_leaves_the_queue_to_the_broker() -> None:
+    log = CoreLog()
+    log.do(SetTopic("orders", 4, 0, 6))
+    for queue in (0, -1):
+        refused(log.do(message("M1", queue=queue)), Why.NO_PERMISSION)
+        refused(log.do(half("T1", queue=queue)), Why.NO_PERMISSION)
+        refused(log.do(batch((b"a", {"UNIQ_KEY": "A"}), queue=queue)), Why.NO_PERMISSION)
+
+
 def test_what_the_client_left_out_is_added() -> None:
     log = CoreLog()
     reply = sent(log.do(message("", POP_CK="receipt", KEYS="k")))
