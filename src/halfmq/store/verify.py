@@ -523,8 +523,10 @@ class _DerivedCheck:
     def _released(self, record: Released, now_ms: int) -> None:
         for ref in record.refs:
             self._ref_entry(ref, record.offset, now_ms)
-            if ref.half_index >= 0:
-                self._row(ref.half_index, queue_offset=ref.queue_offset)
+            index = ref.half_index
+            # Where half and verdict are trimmed away, a table that was made again has no row of it.
+            if index in self._settled or (index >= 0 and self._table.row(index) is not None):
+                self._row(index, queue_offset=ref.queue_offset)
 
     def _checked(self, record: Checked | SetAside, now_ms: int) -> None:
         if record.half_index in self._undecided:

@@ -1,6 +1,7 @@
 """Checkpoints shorten a restart, retention trims, and free space decides whether new messages are taken."""
 
 import asyncio
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.store import Store
+from halfmq.store.verify import verify_store
 
 ID = "AC10000100002A9F0000000000000001"
 SMALL = 1 << 16
@@ -234,3 +236,25 @@ async def test_files_of_a_trim_are_removed_off_the_loop(tmp_path: Path, monkeypa
     assert removed
     assert not any(on_loop for _, on_loop in removed)
     assert [name for name, _ in removed] == sorted(name for name, _ in removed)
+
+
+async def test_a_message_shown_after_its_verdict_was_trimmed_has_no_row_in_a_table_made_again(tmp_path: Path) -> None:
+    """What told its transaction is gone; ``store verify`` must not miss it."""
+    changes = {"segment_bytes": SMALL, "retention_bytes": 2 * SMALL, "retention_check_ms": 30, "settings": NO_WINDOW}
+    async with serving(tmp_path, **changes) as running:
+        client = await running.client()
+        half = await client.half("T", b"later", unique=ID, DELAY="1")
+        assert (await client.end(half, ID, 8)).code == 0
+        await filled(running)
+        await until(lambda: running.state.log_start >= SMALL)
+        assert running.state.delayed, "it is not shown yet"
+        await until(lambda: not running.state.delayed)
+    for name in ("checkpoint", "snapshots", "transactions", "queues", "keys", "published"):
+        path = tmp_path / "shard-0" / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    async with serving(tmp_path, segment_bytes=SMALL, retention_check_ms=3_600_000) as running:
+        assert (await (await running.client()).pull("T")).code == 0
+    assert verify_store(RealDisk(), tmp_path).findings == ()
