@@ -60,7 +60,7 @@ test-fast: $(READY)
 	$(BIN)/python -m pytest -q -m "not slow" -n 2
 
 test: lint types layers
-	$(BIN)/python -m pytest -n 2 --dist loadscope
+	$(BIN)/python -m pytest -n 3 --dist loadscope
 	$(BIN)/python -m tests.simulation --new --brief --seconds $(SIMULATION_SECONDS) --processes 2
 
 bench: $(READY)
