@@ -71,9 +71,8 @@ class Snapshot(NamedTuple):
 
 class FlightRecorder:
     def __init__(self, path: Path, workers: int) -> None:
-        if not path.exists():
-            path.write_bytes(bytes(_SIZE))
-        with path.open("r+b") as file:
+        with path.open("a+b") as file:
+            file.truncate(_SIZE)  # also where a kill came before it had its size; what it counted stays
             self._map = mmap.mmap(file.fileno(), _SIZE)
         self._words = memoryview(self._map).cast("Q")
         self._workers = workers
@@ -102,8 +101,8 @@ class FlightRecorder:
 
 
 def read(path: Path) -> Snapshot:
-    """What the file says now. A file that does not exist yet is a service that did nothing yet."""
-    data = path.read_bytes() if path.exists() else bytes(_SIZE)
+    """What the file says now. A file that does not exist yet, or has no size yet, is a service that did nothing yet."""
+    data = (path.read_bytes() if path.exists() else b"").ljust(_SIZE, b"\0")
     words = [word for (word,) in _WORD.iter_unpack(data)]
     slots = words[_COUNTERS + _LATENCY_BUCKETS :]
     return Snapshot(

@@ -56,3 +56,14 @@ def test_sigkill_leaves_what_was_written(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait(10)
     assert read(path).phases[1] is Phase.PREPARED
+
+
+def test_file_that_has_no_size_yet_is_a_service_that_did_nothing_yet(tmp_path: Path) -> None:
+    """It is read while its service makes it, and a kill may come in between."""
+    path = tmp_path / "recorder"
+    path.touch()
+    assert read(path) == read(tmp_path / "not there")
+    FlightRecorder(path, workers=1).count(Counter.ORDERS)
+    assert read(path).counters[Counter.ORDERS] == 1
+    FlightRecorder(path, workers=1).count(Counter.ORDERS)
+    assert read(path).counters[Counter.ORDERS] == 2
