@@ -37,6 +37,8 @@ class CheckTimes:
         self._counts = counts
         #: In broker time, ms: no check before, and one at the latest by then if somebody can be asked.
         self._immune: dict[_Key, int] = {}
+        #: What that was when a check was last decided: a further half may come later in the same turn.
+        self._immune_then: dict[_Key, int] = {}
         #: By index: what each half made of it. A half that a power loss took comes again, perhaps at an earlier broker time.
         self._immune_by: dict[_Key, dict[int, int]] = {}
         self._due: dict[_Key, int] = {}
@@ -93,6 +95,7 @@ class CheckTimes:
         key = (record.group, record.tx_id)
         if record.next_check_at_ms >= SET_ASIDE_MS:
             return
+        self._immune_then[key] = self._immune.get(key, 0)
         self._counts["look back-off"] += 1
         latest_ms = max(now_ms + self._pause_ms(record.checks), self._immune.get(key, 0))
         checks_before, next_before_ms = self._put_off.get(key, (0, 0))
@@ -125,8 +128,9 @@ class CheckTimes:
                 continue
             key = (effect.group, effect.tx_id)
             self._counts["look check sent"] += 1
-            if now_ms < self._immune.get(key, 0):
-                raise Violation(f"Progress: {effect} at {now_ms}, immune until {self._immune[key]}", effect.tx_id)
+            immune_until_ms = self._immune_then.get(key, 0)
+            if now_ms < immune_until_ms:
+                raise Violation(f"Progress: {effect} at {now_ms}, immune until {immune_until_ms}", effect.tx_id)
             most = self._base.get(key, 0) + self._reached[key] + self._out[key] + 1
             if effect.checks > most:
                 raise Violation(f"Progress: {effect} is number {most}: what reached nobody was counted", effect.tx_id)
