@@ -42,6 +42,12 @@ def test_transaction_id_that_can_be_none_is_refused(value: object) -> None:
         checked_transaction_id(value)
 
 
+@pytest.mark.parametrize("text", ["a\x01b", "x\x02HMQ_TX_COUNT\x0199"])
+def test_text_that_would_be_another_property_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="separates properties"):
+        checked_text(text, "query_id", "such as str(order.id)")
+
+
 def test_what_is_right_goes_through() -> None:
     checked_transaction_id("order:7.a-b_c")
     assert (checked_seconds(2, "wait"), checked_seconds(0.5, "wait"), checked_seconds(0, "wait", zero=True)) == (

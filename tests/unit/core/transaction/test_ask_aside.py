@@ -80,7 +80,7 @@ def test_a_command_asks_about_256_at_most() -> None:
 
 
 def test_a_command_logs_no_more_than_a_part_of_a_tick_and_the_next_one_goes_on() -> None:
-    log = set_aside(100)
+    log = set_aside(200)
     in_order = list(set_aside_in(log.state.producer_groups["PG"]))
     asked: list[str] = []
     for _ in range(100):
@@ -95,7 +95,7 @@ def test_a_command_logs_no_more_than_a_part_of_a_tick_and_the_next_one_goes_on()
 
 
 def test_what_it_asks_for_fits_behind_any_base_however_many_are_set_aside() -> None:
-    log = set_aside(100)
+    log = set_aside(200)
     assert size_bound(log.state, AskAside("PG", 256)) <= log.state.record_bytes_max // 8
 
 

@@ -161,10 +161,10 @@ def test_whom_an_operator_lets_ask_is_asked_before_the_policy_acts_also_where_ch
 
 def test_what_is_not_named_stays_as_it_stands_when_the_change_is_decided() -> None:
     log = with_policy(3, ROLLBACK)
-    log.do(SetProducer(ProducerSettings("PG", set_by="ada"), ("check_limit", "past_limit")))
     reply = log.do(SetProducer(ProducerSettings("PG", undecided_max=500, set_by="bob"), ("undecided_max",)))
-    assert reply == ProducerIsSet(ProducerSettings("PG", undecided_max=500, set_by="bob"))
-    assert log.state.producer_settings["PG"] == ProducerSettings("PG", undecided_max=500, set_by="bob")
+    stands = ProducerSettings("PG", 3, ROLLBACK, undecided_max=500, set_by="bob")
+    assert reply == ProducerIsSet(stands)
+    assert log.state.producer_settings["PG"] == stands
 
 
 def test_what_was_set_aside_is_asked_no_more_and_stays_undecided_and_can_be_settled() -> None:
