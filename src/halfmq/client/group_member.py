@@ -226,7 +226,7 @@ class GroupMember:
         for _, task in released:
             task.cancel()
         await asyncio.gather(*(task for _, task in released), return_exceptions=True)
-        await asyncio.gather(*(puller.commit(_LEAVE_TIMEOUT_S) for puller, _ in released))
+        await _commit([puller for puller, _ in released], _LEAVE_TIMEOUT_S)
         for puller, _ in released:
             puller.release()
 
@@ -239,4 +239,23 @@ class GroupMember:
 
     async def commit(self) -> None:
         """Commit what moved; returns when the brokers know or did not answer."""
-        await asyncio.gather(*(puller.commit(_COMMIT_TIMEOUT_S) for puller, _ in self._pullers.values()))
+        await _commit([puller for puller, _ in self._pullers.values()], _COMMIT_TIMEOUT_S)
+
+
+async def _commit(pullers: list[QueuePuller], timeout_s: float) -> None:
+    """Commit, topics and brokers side by side, the queues of one topic on one broker one after the other.
+
+    An Apache RocketMQ broker handles commits on several threads, and of the first ones of a group and topic that it handles
+    at once it keeps one (``ConsumerOffsetManager.commitOffset``; apache/rocketmq #10700, #10988): what was acknowledged in
+    the other queues came again. A broker that does not answer is not asked for the next queue.
+    """
+
+    async def in_turn(queues: list[QueuePuller]) -> None:
+        for puller in queues:
+            if not await puller.commit(timeout_s):
+                return
+
+    places: dict[tuple[str, str], list[QueuePuller]] = {}
+    for puller in pullers:
+        places.setdefault((puller.queue.broker, puller.queue.topic), []).append(puller)
+    await asyncio.gather(*(in_turn(queues) for queues in places.values()))

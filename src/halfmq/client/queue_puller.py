@@ -352,33 +352,34 @@ class QueuePuller:
 
     # --- commits --------------------------------------------------------------------------------------------------
 
-    async def commit(self, timeout_s: float) -> None:
+    async def commit(self, timeout_s: float) -> bool:
         """Tell the broker what is done, if it does not know. Without an answer in ``timeout_s`` the next call says it again;
-        and now and then, since another member's word may have come behind ours.
+        and now and then, since another member's word may have come behind ours. False when no answer came.
 
         Never two at once: an older one must not arrive behind a newer one.
         """
         async with self._committing:
             connection = self._established()
             if connection is None or self._tracker is None:
-                return
+                return True
             offset = self._tracker.committable
             now_s = asyncio.get_running_loop().time()
             if offset == self._committed and connection is self._committed_at and now_s < self._say_again_at:
-                return
+                return True
             ext = self._where(consumerGroup=self._group, commitOffset=str(offset))
             try:
                 answer = await connection.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext, timeout_s=timeout_s)
             except (NotSent, NoAnswer) as error:
                 self._committed_at = None
                 log.debug("commit of %s: %s", self.queue, error)
-                return
+                return False
             if answer.code != ResponseCode.SUCCESS:
                 self._committed_at = None
                 log.warning("commit of offset %d in %s: %d %s", offset, self.queue, answer.code, answer.remark)
-                return
+                return True
             self._committed, self._committed_at = offset, connection
             self._say_again_at = now_s + _SAY_AGAIN_S
+            return True
 
     def _established(self) -> Connection | None:
         """The connection that is there; a commit opens none."""

@@ -91,6 +91,49 @@ def test_leaving_commits_and_unregisters_at_once() -> None:
     run(test())
 
 
+def test_first_commits_of_a_topic_do_not_meet_at_a_broker_that_keeps_one_of_them() -> None:
+    """As an Apache RocketMQ broker does: it looks for the group's map, makes one, and puts it there, in three steps."""
+
+    async def test() -> None:
+        broker = broker_with()
+        for queue in range(4):
+            broker.append("t", queue, b"x")
+
+        def in_steps(peer: Any, request: Any) -> bytes | None:
+            known = any((group, topic) == ("g", request.ext.topic) for group, topic, _ in broker.offsets)
+
+            def put() -> None:
+                if not known:
+                    for key in [key for key in broker.offsets if key[:2] == ("g", request.ext.topic)]:
+                        del broker.offsets[key]
+                peer.send(broker.usual(peer, request))
+
+            asyncio.get_running_loop().call_later(0.001, put)
+            return None
+
+        broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = in_steps
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            (await messages.take(4, wait=5)).ack()
+        assert [broker.offsets.get(("g", "t", queue)) for queue in range(4)] == [1, 1, 1, 1]
+
+    run(test())
+
+
+def test_leaving_a_broker_that_does_not_answer_waits_once_not_for_each_queue() -> None:
+    async def test() -> None:
+        broker = broker_with(8)
+        async with client_of(broker.network()) as mq:
+            async with mq.consumer("t", group="g") as messages:
+                while len(owned(messages)) < 8:
+                    await asyncio.sleep(0.1)
+                await asyncio.sleep(0.5)
+                broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda *_: None
+                left = asyncio.get_running_loop().time()
+            assert asyncio.get_running_loop().time() - left < 1.5
+
+    run(test())
+
+
 def test_topic_that_is_made_later_is_found_soon() -> None:
     async def test() -> None:
         broker = ScriptedBroker(queues=1)
