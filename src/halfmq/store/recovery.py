@@ -5,10 +5,12 @@ refused is refused before anything is touched, and the redo behind it can trust 
 
 ``settle`` makes the recovered log the durable log, before the first append:
 
-    cut        everything from a torn tail on becomes zero, later segment files go, and both are synced: a new batch must
-               not stand before old ones that a later start could take for its continuation
-    rewrite    what lies behind the last position known durable is written once more, as it is, then synced. After a
-               failed fsync the kernel may hold pages for clean that never reached the disk; a plain sync would skip them
+    cut        everything behind the end becomes zero, later segment files go, and both are synced: a new batch must not
+               stand before old ones that a later start could take for its continuation
+    rewrite    what lies behind the last position known durable is written once more, as it is, then synced
+
+Both write also what seems to be there already. After a failed fsync the kernel may hold pages for clean that never
+reached the disk; a plain sync would skip them.
 
 A crash in ``settle`` leaves the same torn tail, or less of it, and the next start does it again.
 """
@@ -183,33 +185,28 @@ def settle(disk: Disk, files: SegmentFiles, recovery: Recovery, *, rewrite: bool
         elif number == here:
             # Made zero and not removed, also when nothing of it stays: a blank segment behind it may survive a crash,
             # and must not look like the oldest one of a trimmed log.
-            _zero_from(files, number, recovery.end % files.segment_bytes, whole=scan.is_whole(number))
+            _zero_from(files, number, recovery.end % files.segment_bytes)
     if files.numbers():
         disk.sync_directory(files.directory)
     if rewrite:
         _write_again(files, max(recovery.durable_position, recovery.redo_from), recovery.end)
 
 
-def _zero_from(files: SegmentFiles, number: int, place: int, *, whole: bool) -> None:
+def _zero_from(files: SegmentFiles, number: int, place: int) -> None:
     segment = files.get(number)
     assert segment is not None
     # Its allocation may not have survived; or somebody restored the file, and a copy has holes where the zeros were.
     segment.allocate(files.segment_bytes)
-    changed = not whole
+    # Also what reads as zero: it may be the cut of a start whose sync failed, and on the disk be the old tail still.
     for start, end in segment.data_ranges(place):
-        if any(segment.view[start:end]):
-            segment.file.write(start, [bytes(end - start)])
-            changed = True
-    if changed:
-        segment.file.sync()
+        segment.file.write(start, [bytes(end - start)])
+    segment.file.sync()
 
 
 def _claimed(files: SegmentFiles, number: int) -> bool:
-    """Whether a segment that will be used next has its space, now if not before."""
-    segment = files.get(number)
-    assert segment is not None
+    """Whether a blank segment that will be used next has its space, now if not before."""
     try:
-        segment.allocate(files.segment_bytes)
+        _zero_from(files, number, 0)
     except StoreFull:
         return False
     return True
