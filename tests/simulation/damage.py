@@ -118,7 +118,12 @@ class Damage:
     # --- files -------------------------------------------------------------------------------------------------------
 
     def lose_derived(self) -> str:
-        """Files that are made again: snapshots, the checkpoint, or all that is not the log. Call it while nothing runs."""
+        """Files that are made again: snapshots, the checkpoint, or all that is not the log. Call it while nothing runs.
+
+        Not while segments are gone: nothing would say any more that there was a log, and an empty store is a new one.
+        """
+        if self._lost:
+            return ""
         what = self._dice.choice(("snapshots", "checkpoint", "all"))
         gone = 0
         for path in self._disk.paths():
@@ -170,7 +175,8 @@ class Damage:
             if not self._disk.exists(lost.path):
                 self._disk.open(lost.path, create=True).close()
                 self._disk.put(lost.path, lost.content)
-                self._disk.sync_directory(lost.path.parent)
                 self._counts["restored file"] += 1
+        if self._lost:
+            self._disk.sync_directory(LOG)
         self._flips.clear()
         self._lost.clear()

@@ -308,7 +308,13 @@ class Faults:
     def _restore(self) -> None:
         """A start that is under way may have read what was damaged."""
         self._healed_in_a_start |= self.damage.any and not self.run.host.serves
-        self.damage.restore()
+        self._from_a_backup()
+
+    def _from_a_backup(self) -> None:
+        try:
+            self.damage.restore()
+        except OSError:  # a fault that was meant for the broker hit whoever restores: again
+            self.later(500, self._restore)
 
     def started(self) -> None:
         self._healed_in_a_start = False
@@ -321,7 +327,7 @@ class Faults:
         self.run.counts["look damage refused"] += 1
         self.coverage.refused()
         self._healed_in_a_start = False
-        self.damage.restore()
+        self._from_a_backup()
 
     # --- the end of it -----------------------------------------------------------------------------------------------
 

@@ -3,10 +3,13 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.damage import LOG, Damage
 
 SEGMENT = LOG / "00000000000000000000.seg"
+CHECKPOINT = LOG.parent / "checkpoint"
 
 
 def _disk() -> FaultyDisk:
@@ -63,3 +66,34 @@ def test_lost_segments_come_back() -> None:
     damage.restore()
     assert {path: content for path, content in disk.image().items() if path.suffix == ".seg"} == before
     assert Path("/store/shard-0/log") == LOG
+
+
+@pytest.mark.parametrize("operation", ["create", "sync_directory"])
+def test_a_restore_that_a_fault_cuts_short_is_done_again(operation: str) -> None:
+    disk = _disk()
+    disk.open(CHECKPOINT, create=True).close()  # without it nothing says that there was a log
+    for directory in (LOG.parent, *LOG.parent.parents):
+        disk.sync_directory(directory)
+    before = disk.image()
+    damage = _damage(disk)
+    while not damage.any:
+        damage.lose_segments(0)
+    disk.fail(operation)
+    with pytest.raises(OSError, match="error"):
+        damage.restore()
+    damage.restore()
+    disk.crash()
+    assert disk.image() == before
+    assert not damage.any
+
+
+def test_what_says_that_there_was_a_log_stays_while_segments_are_gone() -> None:
+    disk = _disk()
+    disk.open(CHECKPOINT, create=True).close()
+    damage = _damage(disk)
+    while not damage.any:
+        damage.lose_segments(0)
+    assert all(damage.lose_derived() == "" for _ in range(20))
+    damage.restore()
+    while not damage.lose_derived():
+        pass
