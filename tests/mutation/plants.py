@@ -399,8 +399,16 @@ PLANTS: Final = (
         10,
         "what is behind a torn tail is not made zero",
         "store/recovery.py",
-        "        if any(segment.view[start:end]):\n",
-        "        if False and any(segment.view[start:end]):\n",
+        "    for start, end in segment.data_ranges(place):\n",
+        "    for start, end in ():\n",
+    ),
+    Plant(
+        "cut-believes-the-cache",
+        10,
+        "a start cuts only what it does not read as zero, although the sync of an earlier cut may have failed",
+        "store/recovery.py",
+        "    for start, end in segment.data_ranges(place):\n        segment",
+        "    for start, end in segment.data_ranges(place):\n        if any(segment.view[start:end]):\n            segment",
     ),
     Plant(
         "not-written-again",
