@@ -75,8 +75,9 @@ class Tx:
 
 
 class Plain:
-    def __init__(self, unique: str, topic: str, queue: int, body: bytes) -> None:
+    def __init__(self, unique: str, topic: str, queue: int, body: bytes, sent_ms: int) -> None:
         self.unique, self.topic, self.queue, self.body = unique, topic, queue, body
+        self.first_sent_ms = sent_ms
         self.acked: tuple[str, str, str] | None = None
 
 
@@ -281,6 +282,7 @@ class Story:
             self.dice.choice(TOPICS),
             self.dice.randrange(QUEUES),
             self.dice.randbytes(200),
+            self.clock.now_ms,
         )
         self.plains[plain.unique] = plain
         self.send_plain(plain)
@@ -296,8 +298,9 @@ class Story:
         )
 
     def again(self) -> None:
-        """Ask something again whose answer is not known: the second answer must be as good as the first."""
-        lost = [plain for plain in self.plains.values() if plain.acked is None]
+        """Ask something again whose answer is not known, within the window: the second answer must be as good as the first."""
+        since_ms = self.clock.now_ms - SENT_AGAIN_MS
+        lost = [plain for plain in self.plains.values() if plain.acked is None and plain.first_sent_ms > since_ms]
         in_flight = {id(subject) for what, subject, _ in self.asking.values() if what == "plain"}
         lost = [plain for plain in lost if id(plain) not in in_flight]
         if lost:
