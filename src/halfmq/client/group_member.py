@@ -243,19 +243,21 @@ class GroupMember:
 
 
 async def _commit(pullers: list[QueuePuller], timeout_s: float) -> None:
-    """Commit, topics and brokers side by side, the queues of one topic on one broker one after the other.
+    """Commit: of the queues of one topic on one broker the first alone, the others when the broker knows one.
 
     An Apache RocketMQ broker handles commits on several threads, and of the first ones of a group and topic that it handles
     at once it keeps one (``ConsumerOffsetManager.commitOffset``; apache/rocketmq #10700, #10988): what was acknowledged in
-    the other queues came again. A broker that does not answer is not asked for the next queue.
+    the other queues came again. A broker that does not answer the first is not asked for the others.
     """
 
-    async def in_turn(queues: list[QueuePuller]) -> None:
-        for puller in queues:
-            if not await puller.commit(timeout_s):
+    async def of_one_place(queues: list[QueuePuller]) -> None:
+        waiting = list(queues)
+        while waiting and not any(puller.has_told for puller in queues):
+            if not await waiting.pop().commit(timeout_s):
                 return
+        await asyncio.gather(*(puller.commit(timeout_s) for puller in waiting))
 
     places: dict[tuple[str, str], list[QueuePuller]] = {}
     for puller in pullers:
         places.setdefault((puller.queue.broker, puller.queue.topic), []).append(puller)
-    await asyncio.gather(*(in_turn(queues) for queues in places.values()))
+    await asyncio.gather(*(of_one_place(queues) for queues in places.values()))

@@ -381,6 +381,11 @@ class QueuePuller:
             self._say_again_at = now_s + _SAY_AGAIN_S
             return True
 
+    @property
+    def has_told(self) -> bool:
+        """The broker took a commit of this queue on the connection that is there now."""
+        return self._committed_at is not None and self._committed_at is self._established()
+
     def _established(self) -> Connection | None:
         """The connection that is there; a commit opens none."""
         address = self._plumbing.router.address_of(self.queue.broker)

@@ -119,6 +119,28 @@ def test_first_commits_of_a_topic_do_not_meet_at_a_broker_that_keeps_one_of_them
     run(test())
 
 
+def test_leaving_a_slow_broker_costs_two_answers_not_one_for_each_queue() -> None:
+    async def test() -> None:
+        broker = broker_with(8)
+        for queue in range(8):
+            broker.append("t", queue, b"x")
+
+        def slow(peer: Any, request: Any) -> bytes | None:
+            asyncio.get_running_loop().call_later(0.5, lambda: peer.send(broker.usual(peer, request)))
+            return None
+
+        async with client_of(broker.network()) as mq:
+            async with mq.consumer("t", group="g") as messages:
+                got = await messages.take(8, wait=5)
+                broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = slow
+                got.ack()
+                left = asyncio.get_running_loop().time()
+            assert asyncio.get_running_loop().time() - left < 1.5
+        assert [broker.offsets[("g", "t", queue)] for queue in range(8)] == [1] * 8
+
+    run(test())
+
+
 def test_leaving_a_broker_that_does_not_answer_waits_once_not_for_each_queue() -> None:
     async def test() -> None:
         broker = broker_with(8)
