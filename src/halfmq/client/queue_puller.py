@@ -143,6 +143,8 @@ class QueuePuller:
         self._committed_at: Connection | None = None
         #: On the loop's clock.
         self._say_again_at = 0.0
+        #: How the last commit that was answered was refused.
+        self._refused_with: int = ResponseCode.SUCCESS
         self._committing = asyncio.Lock()
         self._acked = asyncio.Event()
         self._again: set[asyncio.TimerHandle] = set()
@@ -375,9 +377,15 @@ class QueuePuller:
                 return False
             if answer.code != ResponseCode.SUCCESS:
                 self._committed_at = None
-                log.warning("commit of offset %d in %s: %d %s", offset, self.queue, answer.code, answer.remark)
+                if answer.code != self._refused_with:
+                    log.warning(
+                        "commit of offset %d in %s: %d %s; tried again until it is taken, and said once",
+                        offset, self.queue, answer.code, answer.remark,
+                    )  # fmt: skip
+                self._refused_with = answer.code
                 return True
             self._committed, self._committed_at = offset, connection
+            self._refused_with = ResponseCode.SUCCESS
             self._say_again_at = now_s + _SAY_AGAIN_S
             return True
 

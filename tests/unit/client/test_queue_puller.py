@@ -193,7 +193,7 @@ def test_a_late_commit_of_the_member_before_does_not_stand() -> None:
     run(test())
 
 
-def test_refused_commit_is_said_again() -> None:
+def test_refused_commit_is_tried_again_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         broker = one_queue(b"0")
         refused: list[int] = []
@@ -211,8 +211,10 @@ def test_refused_commit_is_said_again() -> None:
             message.ack()
             await asyncio.sleep(8)
             assert broker.offsets["g", "t", 0] == 1
+        assert len(refused) == 4
 
     run(test())
+    assert len([line for line in caplog.messages if "topic='t'" in line and "the disk is full" in line]) == 1
 
 
 def test_unacknowledged_message_comes_again_to_the_next_consumer() -> None:
