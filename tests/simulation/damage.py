@@ -3,8 +3,8 @@
 The promise is that damage is refused where it is looked at, with the place, and never taken for another content. So a
 start that refuses is right as long as something is damaged; then the world restores it, as an operator with a backup does.
 What the broker says of itself is not touched where nobody could know better: the bytes that are flipped lie below a
-position that a later, durable batch names as durable, and in what a running broker serves only bodies are flipped, since
-clients check these.
+position that a later, durable batch names as durable, or the published page, which is then on the disk; and in what a running
+broker serves only bodies are flipped, since clients check these.
 """
 
 import random
@@ -20,6 +20,7 @@ from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.broker_host import DATA
 
 LOG = DATA / "shard-0" / "log"
+PAGE = DATA / "shard-0" / "published"
 #: Where the stored message may begin behind the start of its record: plain and half, delayed, carried.
 _MESSAGE_AT = (16, 32, 64)
 
@@ -68,6 +69,22 @@ class Damage:
         now = self._seen[-1][0]
         return max((durable for durable, end in self._seen if end < now), default=0)
 
+    def _paged_durable(self) -> int:
+        """What the published page says was durable, once it is on the disk itself; 0 while it says nothing."""
+        page = read_published(self._disk, PAGE)
+        if not isinstance(page, Published) or not page.durable:
+            return 0
+        try:
+            file = self._disk.open(PAGE)
+            file.write(0, [self._disk.content(PAGE)])  # a sync that failed may have left it in the cache alone
+            file.sync()
+            file.close()
+            self._disk.sync_directory(PAGE.parent)
+        except OSError:  # a fault that was meant for the broker: the page may be lost
+            return 0
+        self._counts["page is on the disk"] += 1
+        return page.durable
+
     # --- bits --------------------------------------------------------------------------------------------------------
 
     def flip_body(self, offsets: list[int]) -> str:
@@ -94,7 +111,7 @@ class Damage:
 
     def flip_anywhere(self, redo_from: int) -> str:
         """A bit of what the next start must read. Call it while nothing runs."""
-        bound = self._known_durable()
+        bound = max(self._known_durable(), self._paged_durable())
         if self.any or bound <= redo_from:
             return ""
         offset = self._dice.randrange(redo_from, bound)
@@ -120,9 +137,9 @@ class Damage:
     def lose_derived(self) -> str:
         """Files that are made again: snapshots, the checkpoint, or all that is not the log. Call it while nothing runs.
 
-        Not while segments are gone: nothing would say any more that there was a log, and an empty store is a new one.
+        Not while anything is damaged: nothing would say any more that there was a log, and how far it was durable.
         """
-        if self._lost:
+        if self.any:
             return ""
         what = self._dice.choice(("snapshots", "checkpoint", "all"))
         gone = 0
@@ -137,10 +154,11 @@ class Damage:
         return f"{what}, {gone} files" if gone else ""
 
     def lose_segments(self, redo_from: int) -> str:
-        """One segment between others, or all of them. Refused at the next start. Call it while nothing runs."""
+        """One segment behind the first, or all of them. Refused at the next start. Call it while nothing runs."""
         segments = [LOG / name for name in self._disk.list(LOG) if name.endswith(".seg")]
         written = [path for path in segments if any(self._disk.content(path)[:64])]
-        inner = [path for path in written[1:-1] if int(path.name[:20]) > redo_from - self._segment_bytes]
+        last = written[1:][-1:] if written and int(written[-1].name[:20]) < self._paged_durable() else []
+        inner = [path for path in written[1:-1] + last if int(path.name[:20]) > redo_from - self._segment_bytes]
         if self.any or not written:
             return ""
         chosen = [self._dice.choice(inner)] if inner and self._dice.random() < 0.7 else []
@@ -154,7 +172,7 @@ class Damage:
 
     def _is_known_to_have_a_log(self) -> bool:
         """Without its segments: something else says that this store is not a new one."""
-        page = read_published(self._disk, DATA / "shard-0" / "published")
+        page = read_published(self._disk, PAGE)
         return self._disk.exists(DATA / "shard-0" / "checkpoint") or (isinstance(page, Published) and page.position > 0)
 
     def _sync_directories(self) -> None:

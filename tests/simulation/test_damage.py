@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from halfmq.store.published import Published, PublishedPage, read_published
 from halfmq.testing.faulty_disk import FaultyDisk
-from tests.simulation.damage import LOG, Damage
+from tests.simulation.damage import LOG, PAGE, Damage
 
 SEGMENT = LOG / "00000000000000000000.seg"
 CHECKPOINT = LOG.parent / "checkpoint"
@@ -56,6 +57,22 @@ def test_nothing_is_flipped_where_no_later_batch_vouches() -> None:
     damage = Damage(disk, 1 << 16, 1, Counter())
     damage.saw(1_000, 1_000)
     assert damage.flip_anywhere(0) == ""
+
+
+def test_a_page_that_reached_the_disk_vouches_too() -> None:
+    disk = _disk()
+    damage = Damage(disk, 1 << 16, 1, Counter())
+    page = PublishedPage.open(disk, PAGE, b"0123456789abcdef", 1, durable=True)
+    page.publish(900, 0, 0)
+    for directory in PAGE.parents:
+        disk.sync_directory(directory)
+    disk.fail("sync", path_ends="published")
+    assert damage.flip_anywhere(0) == ""
+    assert damage.flip_anywhere(0)
+    disk.crash()
+    found = read_published(disk, PAGE)
+    assert isinstance(found, Published)
+    assert found.durable == 900
 
 
 def test_lost_segments_come_back() -> None:

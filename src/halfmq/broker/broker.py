@@ -338,7 +338,7 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:
         raise StoreDamaged(
             f"the log in {store.directory} begins at {store.log_start}, but only what lies before {given_up} was trimmed: "
             "segments between are missing",
-            hint="nothing was changed; restore the missing files of shard-0/log from a backup, or start with a new directory",
+            hint="the log was not changed; restore the missing files of shard-0/log from a backup, or start with a new directory",
         )
     store.finish_recovery(
         next_half_index=state.next_half_index,

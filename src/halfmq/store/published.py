@@ -4,7 +4,10 @@ Everything below it is durable and in the derived files. The broker writes the p
 turn; a reader takes one position and bounds every queue by it, so it sees each transaction whole or not at all.
 
 The page is not synced. After power loss it may say less than the log holds, or be damaged; the next start writes it.
-State REBUILDING says that derived files are being made again: nothing may be read until it is OPEN.
+State REBUILDING says that derived files are being made again: nothing may be read until it is another one.
+
+What state DURABLE publishes was on the disk before: a log that ends below it is damaged. State OPEN does not say so; it is
+written at durability level ``memory``, and may be above what survives a power loss.
 """
 
 from pathlib import Path
@@ -15,6 +18,7 @@ from halfmq.runtime.disk import Disk, File
 from halfmq.store.layout import (
     FORMAT_VERSION,
     PUBLISHED,
+    PUBLISHED_DURABLE,
     PUBLISHED_MAGIC,
     PUBLISHED_OPEN,
     PUBLISHED_REBUILDING,
@@ -39,25 +43,31 @@ class Published(NamedTuple):
     position: int
     log_start: int
     broker_time_ms: int
+    #: The log was durable up to here, as either slot says: what was durable once stays so.
+    durable: int
 
 
 class PublishedPage:
     """The broker's side. One small write per publication, into the slot that was not written last."""
 
-    def __init__(self, file: File, store: bytes, epoch: int, sequence: int) -> None:
+    def __init__(self, file: File, store: bytes, epoch: int, sequence: int, *, durable: bool) -> None:
         self._file = file
         self._store = store
         self._epoch = epoch
         self._sequence = sequence
+        self._state = PUBLISHED_DURABLE if durable else PUBLISHED_OPEN
 
     @classmethod
-    def open(cls, disk: Disk, path: Path, store: bytes, epoch: int) -> "PublishedPage":
-        """The page, made when missing; what it said before stands until the first ``publish``."""
+    def open(cls, disk: Disk, path: Path, store: bytes, epoch: int, *, durable: bool = False) -> "PublishedPage":
+        """The page, made when missing; what it said before stands until the first ``publish``.
+
+        ``durable``: what will be published is on the disk by then.
+        """
         file = disk.open(path, create=True)
         if file.size() < _SLOTS * PUBLISHED_SLOT_BYTES:
             file.truncate(_SLOTS * PUBLISHED_SLOT_BYTES)
         before = read_published_file(file)
-        return cls(file, store, epoch, before.sequence if isinstance(before, Published) else 0)
+        return cls(file, store, epoch, before.sequence if isinstance(before, Published) else 0, durable=durable)
 
     def publish(self, position: int, log_start: int, broker_time_ms: int) -> None:
         """Readers may read below ``position``. The derived files have followed up to it.
@@ -65,11 +75,11 @@ class PublishedPage:
         Raises:
             OSError: readers keep the position before.
         """
-        self._write(PUBLISHED_OPEN, position, log_start, broker_time_ms)
+        self._write(self._state, position, log_start, broker_time_ms)
 
-    def rebuilding(self, log_start: int, broker_time_ms: int) -> None:
+    def rebuilding(self, log_start: int, broker_time_ms: int, known_durable: int = 0) -> None:
         """Before derived files are removed to be made again: readers wait until ``publish``."""
-        self._write(PUBLISHED_REBUILDING, 0, log_start, broker_time_ms)
+        self._write(PUBLISHED_REBUILDING, known_durable, log_start, broker_time_ms)
 
     def close(self) -> None:
         self._file.close()
@@ -113,7 +123,7 @@ def read_published_file(file: File) -> Published | Missing | Unreadable:
 
 
 def _newest(file: File) -> Published | Missing | Unreadable:
-    best: Published | None = None
+    slots: list[Published] = []
     wrong = ""
     for number in range(_SLOTS):
         match decode_slot(PUBLISHED, PUBLISHED_MAGIC, file.read(number * PUBLISHED_SLOT_BYTES, PUBLISHED.size)):
@@ -124,9 +134,11 @@ def _newest(file: File) -> Published | Missing | Unreadable:
             case (_, version, sequence, uuid, epoch, state, position, log_start, time_ms):
                 if version != FORMAT_VERSION:
                     wrong = f"the page has version {version}, this program reads {FORMAT_VERSION}"
-                elif best is None or sequence > best.sequence:
-                    rebuilding = state == PUBLISHED_REBUILDING
-                    best = Published(sequence, uuid, epoch, rebuilding, position, log_start, time_ms)
-    if best is not None:
-        return best
+                    continue
+                durable = position if state != PUBLISHED_OPEN else 0
+                rebuilding = state == PUBLISHED_REBUILDING
+                slots.append(Published(sequence, uuid, epoch, rebuilding, position, log_start, time_ms, durable))
+    if slots:
+        newest = max(slots)
+        return newest._replace(durable=max(slot.durable for slot in slots if slot.store == newest.store))
     return Unreadable(f"{file.path}: {wrong}") if wrong else Missing()

@@ -9,21 +9,26 @@ refused is refused before anything is touched, and the redo behind it can trust 
                stand before old ones that a later start could take for its continuation
     rewrite    what lies behind the last position known durable is written once more, as it is, then synced
 
-Both write also what seems to be there already. After a failed fsync the kernel may hold pages for clean that never
-reached the disk; a plain sync would skip them.
+After a failed fsync the kernel may hold pages for clean that never reached the disk; a plain sync would skip them. So what
+is rewritten is written also where it is there already, and a cut goes in two steps: first a mark stands at the end and zeros
+behind it, and only when they are durable the mark goes, too. A start that finds the mark, or anything else but zeros, cuts
+anew. What it finds zero was durable before, but for the place of the mark, which each start makes zero.
 
 A crash in ``settle`` leaves the same torn tail, or less of it, and the next start does it again.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from halfmq.errors import StoreDamaged, StoreFull
 from halfmq.runtime.disk import Disk
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
 from halfmq.store.recovery_cases import Act, Case, Checkpoint, Evidence, Front, Log, Tail, case_of
 from halfmq.store.segment import SegmentFiles
+
+#: Where the log ends while what is behind it is made zero. No batch begins like this.
+_MARK: Final = b"CUTTING\n"
 
 
 class CheckpointFound(NamedTuple):
@@ -54,13 +59,14 @@ class Recovery(NamedTuple):
     says: str
 
 
-def find_out(files: SegmentFiles, checkpoints: Sequence[CheckpointFound]) -> Recovery:
-    """Look at everything, change nothing.
+def find_out(files: SegmentFiles, checkpoints: Sequence[CheckpointFound], published: int = 0) -> Recovery:
+    """Look at everything, change nothing. ``published``: what the published page says was durable.
 
     Raises:
         StoreDamaged: with file, place and remedy, when the case says to refuse.
     """
     durable = max((checkpoint.position for checkpoint in checkpoints), default=0)
+    durable = max(durable, published)
     epoch = max((checkpoint.epoch for checkpoint in checkpoints), default=0)
     numbers = files.numbers()
     if not numbers:
@@ -197,18 +203,26 @@ def _zero_from(files: SegmentFiles, number: int, place: int) -> None:
     assert segment is not None
     # Its allocation may not have survived; or somebody restored the file, and a copy has holes where the zeros were.
     segment.allocate(files.segment_bytes)
-    # Also what reads as zero: it may be the cut of a start whose sync failed, and on the disk be the old tail still.
-    for start, end in segment.data_ranges(place):
-        segment.file.write(start, [bytes(end - start)])
+    behind = place + len(_MARK)
+    if segment.nonzero_from(place) is not None:
+        segment.file.write(place, [_MARK])
+        # Also what reads as zero: it may be of a cut whose sync failed, and on the disk be the old tail still.
+        for start, end in segment.data_ranges(behind):
+            segment.file.write(start, [bytes(end - start)])
+        segment.file.sync()
+    segment.file.write(place, [bytes(len(_MARK))])
     segment.file.sync()
 
 
 def _claimed(files: SegmentFiles, number: int) -> bool:
     """Whether a blank segment that will be used next has its space, now if not before."""
+    segment = files.get(number)
+    assert segment is not None
     try:
-        _zero_from(files, number, 0)
+        segment.allocate(files.segment_bytes)
     except StoreFull:
         return False
+    segment.file.sync()
     return True
 
 

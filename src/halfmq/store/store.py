@@ -258,7 +258,7 @@ class Store:
             if page is not None and page.position > 0 and not files.numbers():
                 # There was a log: names of segments are durable before anything in them is published.
                 found = (*found, CheckpointFound(page.position, page.epoch, False))
-            recovery = find_out(files, found)
+            recovery = find_out(files, found, page.durable if page is not None else 0)
             # A run that crashed before its first batch left its epoch in the page only.
             paged = page.epoch if page is not None else 0
             return cls(
@@ -318,7 +318,9 @@ class Store:
         if difference is not None:
             self._snapshot = None
             self.recovery = find_out(
-                self._files, [CheckpointFound(slot.position, slot.epoch, False) for slot in self._slots]
+                self._files,
+                [CheckpointFound(slot.position, slot.epoch, False) for slot in self._slots],
+                self.recovery.durable_position,
             )
         return difference
 
@@ -335,10 +337,14 @@ class Store:
             self._identity = self._identity._replace(format=STORE_FORMAT)
             write_identity(self._disk, self.directory, self._identity)
         recovery = self.recovery
-        page = self._page = PublishedPage.open(self._disk, self._shard / "published", self.store_id, self.epoch)
+        fsync = self.durability is Durability.FSYNC
+        page = self._page = PublishedPage.open(
+            self._disk, self._shard / "published", self.store_id, self.epoch, durable=fsync
+        )
         if recovery.case.act is not Act.REDO_FROM_SNAPSHOT:
             self._withdraw_checkpoint()
-            page.rebuilding(recovery.log_start, 0)  # before the files go: readers must not take a half for the whole
+            # Before the files go: readers must not take a half for the whole.
+            page.rebuilding(recovery.log_start, 0, recovery.durable_position)
             self.derived.reset()
         if recovery.case.act is Act.START_EMPTY:
             return

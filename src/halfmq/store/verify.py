@@ -184,11 +184,11 @@ class _Walk:
         slots = self._checkpoint()
         page = self._published()
         scan = LogScan(self._segments)
-        durable = max((slot.position for slot in slots), default=0)
+        durable = max([page.durable if page is not None else 0, *(slot.position for slot in slots)])
         if self._segments.numbers():
             self._log(scan, durable, page)
-        elif durable:
-            what = f"no segments in {self._shard / 'log'}, but it was durable to {durable}"
+        elif durable or (page is not None and page.position):
+            what = f"no segments in {self._shard / 'log'}, but a checkpoint or the published position is left"
             self._notes.damage("log", what, "restore the directory from a backup; nothing else has these bytes")
         for slot in slots:
             if slot.position > self._log_start and not scan.batch_ends_at(slot.position):
@@ -200,7 +200,7 @@ class _Walk:
     # --- the log
 
     def _log(self, scan: LogScan, durable: int, page: Published | None) -> None:
-        below = page.position if page is not None else None
+        below = page.position if page is not None and not page.rebuilding else None
         derived = _DerivedCheck(self._disk, self._shard, self._identity, self._notes, self._counted)
         derived.start(self._log_start, below)
         for scanned in scan.from_batch(self._log_start, durable):
@@ -216,6 +216,9 @@ class _Walk:
                     self._position = header.end
             else:
                 self._end(scanned, below)
+        if self._log_start > derived.trimmed_to:
+            what = f"the log begins at {self._log_start}, but only what lies before {derived.trimmed_to} was trimmed"
+            self._notes.damage("log", f"{what}: segments between are missing", RESTORE)
         if below is not None and self._position < below:
             what = f"the log ends at {self._position}, position {below} is published"
             self._notes.damage("log", what, SHORTER)
@@ -299,7 +302,7 @@ class _Walk:
             what = f"the published page is of store {page.store.hex()}"
             self._notes.damage("published", what, "nothing to do: the next start writes it")
             return None
-        return None if page.rebuilding else page
+        return page
 
 
 #: Of what is wrong whatever was trimmed.
@@ -354,7 +357,7 @@ class _DerivedCheck:
         #: By segment.
         self._keys_wrong: dict[int, str] = {}
         #: Derived files follow a TRIM before the segments go: below this the log may still be there, and they not.
-        self._trimmed_to = 0
+        self.trimmed_to = 0
         self._bound = 1 << 62
 
     def start(self, log_start: int, below: int | None) -> None:
@@ -364,7 +367,7 @@ class _DerivedCheck:
     def trims(self, records: list[Record]) -> None:
         for record in records:
             if isinstance(record, Trim):
-                self._trimmed_to = max(self._trimmed_to, record.log_start)
+                self.trimmed_to = max(self.trimmed_to, record.log_start)
 
     def batch(self, now_ms: int, records: list[Record]) -> None:
         for record in records:
@@ -382,13 +385,13 @@ class _DerivedCheck:
             if below is not None and has != end:
                 self._entry_wrong(topic_id, f"topic {topic_id} queue {queue_id} ends at {has}, the log says {end}")
         for (topic_id, segment), wrong in self._wrong.items():
-            if topic_id not in self._deleted and segment >= self._trimmed_to:
+            if topic_id not in self._deleted and segment >= self.trimmed_to:
                 for what in wrong.first:
                     self._notes.damage("queues", what, REMAKE)
                 if wrong.more:
                     self._notes.more_damage("queues", wrong.more, wrong.last, REMAKE)
         for segment, what in self._keys_wrong.items():
-            if segment >= self._trimmed_to:
+            if segment >= self.trimmed_to:
                 self._notes.damage("keys", what, REMAKE)
         for half_index in sorted(self._undecided):
             row = self._table.row(half_index)

@@ -32,12 +32,28 @@ def test_readers_see_the_last_publication_across_restarts_of_the_broker() -> Non
     assert read_published(on, PATH) == Missing()
     for position in (100, 200, 300):
         page.publish(position, 50, 7)
-        assert read_published(on, PATH) == Published(position // 100, STORE, 3, False, position, 50, 7)
+        assert read_published(on, PATH) == Published(position // 100, STORE, 3, False, position, 50, 7, 0)
     page.close()
     page = PublishedPage.open(on, PATH, STORE, 4)
-    assert read_published(on, PATH) == Published(3, STORE, 3, False, 300, 50, 7)
+    assert read_published(on, PATH) == Published(3, STORE, 3, False, 300, 50, 7, 0)
     page.rebuilding(50, 8)
-    assert read_published(on, PATH) == Published(4, STORE, 4, True, 0, 50, 8)
+    assert read_published(on, PATH) == Published(4, STORE, 4, True, 0, 50, 8, 0)
+
+
+def test_what_was_durable_once_stays_said_while_derived_files_are_made_again() -> None:
+    on = disk()
+    page = PublishedPage.open(on, PATH, STORE, 3, durable=True)
+    page.publish(300, 50, 7)
+    for epoch in (4, 5):  # also by a start that comes no further than that
+        page = PublishedPage.open(on, PATH, STORE, epoch, durable=True)
+        page.rebuilding(50, 8, 300)
+        found = read_published(on, PATH)
+        assert isinstance(found, Published)
+        assert (found.rebuilding, found.durable) == (True, 300)
+    PublishedPage.open(on, PATH, b"another store 16", 6).publish(400, 50, 9)
+    found = read_published(on, PATH)
+    assert isinstance(found, Published)
+    assert (found.position, found.durable) == (400, 0)
 
 
 def test_a_slot_that_is_torn_leaves_the_publication_before() -> None:

@@ -425,22 +425,45 @@ def test_a_cut_whose_sync_failed_is_made_again(rewrite: bool) -> None:
     assert not any(store.disk.content(store.seg(0))[store.ends[3] :])
 
 
-def test_a_blank_segment_that_was_made_zero_without_a_sync_is_made_zero_again() -> None:
-    """Its only batch was torn and cut, the sync failed, and what is left ends in the segment before it."""
-    store = Store().write(4, body_bytes=20_000)
-    assert store.ends[3] > make.SEGMENT
-    blank = bytes(make.SEGMENT)
+@pytest.mark.parametrize("power_lost", [True, False])
+def test_a_cut_whose_last_sync_failed_leaves_at_most_a_mark(power_lost: bool) -> None:
+    store = Store().write(3).write(2, body_bytes=5_000)
+    store.flip(store.ends[3] + 70)
     files = store.files()
-    segment = files.get(1)
-    assert segment is not None
-    segment.file.write(0, [blank])
-    store.disk.fail("sync")
+    found = find_out(files, [])
+    syncs: list[Operation] = []
+
+    def second_sync_fails(operation: Operation) -> None:
+        if operation.kind == "sync":
+            syncs.append(operation)
+            if len(syncs) == 2:
+                store.disk.fail("sync")
+
+    store.disk.before = second_sync_fails
     with pytest.raises(OSError, match="error"):
-        segment.file.sync()
-    store.disk.kill()
-    make.LogUnderTest(store.disk, HOME).start()
+        settle(store.disk, files, found, rewrite=False)
+    store.disk.before = None
+    if power_lost:
+        store.disk.crash()
+        assert not any(store.disk.content(store.seg(0))[store.ends[3] + 8 :])
+    else:
+        store.disk.kill()
+    make.LogUnderTest(store.disk, HOME).start(rewrite=False)
     store.disk.crash()
-    assert store.disk.content(store.seg(1)) == blank
+    assert not any(store.disk.content(store.seg(0))[store.ends[3] :])
+
+
+def test_what_was_made_zero_once_is_not_written_again() -> None:
+    """Else each start writes the whole segment, where a backup or a copy made its zeros data."""
+    store = Store().write(2)
+    end = store.ends[1]
+    store.disk.put(store.seg(0), store.disk.content(store.seg(0)))
+    segment = store.files().get(0)
+    assert segment is not None
+    segment.file.write(end, [bytes(make.SEGMENT - end)])
+    segment.file.sync()
+    writes = [one for one in store.settled(rewrite=True) if one.kind == "write"]
+    assert [(one.at, one.length) for one in writes if one.at >= end] == [(end, 8)]
 
 
 def test_a_segment_whose_allocation_was_lost_gets_its_space_back() -> None:
@@ -512,7 +535,7 @@ def test_a_clean_start_writes_zeros_behind_the_end_and_nothing_else() -> None:
     ]
     done = store.settled(rewrite=False)
     assert kinds(done) == asked
-    assert (done[3].at, done[3].length < 4_096) == (store.ends[1], True)
+    assert (done[3].at, done[3].length) == (store.ends[1], 8)
     assert kinds(store.settled(usable(store.ends[0]), rewrite=False)) == asked
     assert store.disk.list(HOME) == [store.seg(0).name, store.seg(1).name]
 
@@ -547,7 +570,7 @@ def test_exactly_what_was_not_known_durable_is_written_again(torn: bool) -> None
     before = store.disk.image()
     writes = [one for one in store.settled(rewrite=True) if one.kind == "write"]
     again: set[int] = set()
-    for one in writes[1:]:  # the first is the cut
+    for one in writes[3 if torn else 1 :]:  # the first ones are the cut: a mark, zeros, no mark
         start = int(one.path.stem) + one.at
         again.update(range(start, start + one.length))
     durable = store.ends[2]  # what the last batches say

@@ -547,3 +547,53 @@ def test_damage_is_refused_and_nothing_is_changed(disk: FaultyDisk, broker: Smal
     with pytest.raises(StoreDamaged, match=r"case G.*\.seg at log offset \d+"):
         Store.open(disk, HOME, entropy=SystemEntropy())
     assert disk.image() == before
+
+
+@pytest.mark.parametrize("damage", ["a bit", "the newest segment is gone", "it is cut short", "the first batch of all"])
+@pytest.mark.parametrize("remade", [False, True])
+def test_damage_of_what_was_answered_last_is_refused(disk: FaultyDisk, damage: str, remade: bool) -> None:
+    """No later batch says that it was durable; the published page does, also when a start got no further than that."""
+    broker = SmallBroker(disk, HOME).start()
+    for _ in range(1 if damage == "the first batch of all" else 40):
+        broker.turn([("send", 0, b"x" * 3_000)])
+        broker.sync()
+    disk.kill()
+    if remade:
+        store = Store.open(disk, HOME, entropy=SystemEntropy())
+        assert next(store.redo())
+        store.close()
+    newest = SHARD / "log" / disk.list(SHARD / "log")[-1]
+    if not any(disk.content(newest)):  # made early
+        newest = SHARD / "log" / disk.list(SHARD / "log")[-2]
+    content = disk.content(newest)
+    if damage == "the newest segment is gone":
+        disk.remove(newest)
+    elif damage == "it is cut short":
+        disk.put(newest, content[:64])
+    else:
+        disk.flip_bit(newest, len(content.rstrip(b"\0")) - 10)
+    before = disk.image()
+    for durability in Durability:
+        with pytest.raises(StoreDamaged, match=r"case G.*the log was durable up to \d+.*nothing was changed"):
+            Store.open(disk, HOME, entropy=SystemEntropy(), durability=durability)
+    assert disk.image() == before
+
+
+def test_in_memory_the_published_page_says_nothing_of_the_disk(disk: FaultyDisk) -> None:
+    """And a page of the level ``fsync`` counts as far as it went."""
+    broker = SmallBroker(disk, HOME).start()
+    broker.turn([("send", 0, b"x")])
+    broker.sync()
+    durable = broker.store.log_end
+    broker.store.close()
+    memory = SmallBroker(disk, HOME, Durability.MEMORY).start()
+    memory.turn([("send", 0, b"y" * 3_000)])
+    memory.publish()
+    end = memory.store.log_end
+    disk.kill()
+    page = read_published(disk, SHARD / "published")
+    assert isinstance(page, Published)
+    assert page.position == end
+    disk.flip_bit(SHARD / "log" / ("0" * 20 + ".seg"), end - 10)
+    store = Store.open(disk, HOME, entropy=SystemEntropy(), durability=Durability.MEMORY)
+    assert durable <= store.log_end < end

@@ -10,6 +10,7 @@ from tests.support.store_writer import StoreWriter
 from halfmq.errors import StoreDamaged, UsageError
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
+from halfmq.store.published import PublishedPage
 from halfmq.store.verify import LOG_FIRST, REMAKE, RESTORE, SHORTER, Report, _Wrong, verify_store
 
 
@@ -220,6 +221,39 @@ def test_beside_a_broker_only_what_is_published_is_compared(tmp_path: Path) -> N
     report = verify_store(RealDisk(), tmp_path)
     assert report.findings == ()
     assert report.position == published
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_log_that_lost_its_beginning_is_damage(tmp_path: Path, checkpoint: bool) -> None:
+    """A base cannot tell that something lay before it; that nothing was trimmed can. A start refuses it, too."""
+    writer = sample_store(tmp_path)
+    if checkpoint:
+        add_checkpoint(writer)
+    first(writer.shard, "log/*.seg").unlink()
+    report = verify_store(RealDisk(), tmp_path)
+    assert [finding.what for finding in report.findings if finding.damage and finding.part == "log"][-1].startswith(
+        "the log begins at 65536, but only what lies before 0 was trimmed"
+    )
+
+
+def test_a_log_that_is_gone_while_something_was_published_is_damage(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    for path in (writer.shard / "log").iterdir():
+        path.unlink()
+    assert parts(verify_store(RealDisk(), tmp_path)) == {"log"}
+
+
+def test_damage_below_a_page_that_says_durable_is_for_a_backup(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    position = writer.publish()
+    page = PublishedPage.open(writer.disk, writer.shard / "published", writer.store_id, 2, durable=True)
+    page.publish(position, 0, 0)
+    newest = max(path for path in writer.shard.glob("log/*.seg") if any(path.read_bytes()))
+    flip(newest, len(newest.read_bytes().rstrip(b"\0")) - 10)
+    for _ in range(2):
+        (finding,) = [one for one in verify_store(RealDisk(), tmp_path).findings if one.remedy == RESTORE]
+        assert "the log was durable to" in finding.what
+        page.rebuilding(0, 0, position)  # by a start that got no further
 
 
 def test_without_a_store_nothing_is_verified(tmp_path: Path) -> None:
