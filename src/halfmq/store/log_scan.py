@@ -244,25 +244,24 @@ class LogScan:
             if segment is None:
                 continue
             self._files.close_old(segment.start)
-            start = place if other == number else 0
-            blank = blank and segment.nonzero_from(start) is None
-            for header in self._whole_batches(segment, start):
-                durable = max(durable, header.durable_position)
-                epoch = max(epoch, header.epoch)
-                count += 1
+            start = beyond = place if other == number else 0
+            for chunk_start, chunk in segment.nonzero_chunks(start):
+                blank = False
+                for header in self._whole_batches(segment, chunk_start, chunk, beyond):
+                    durable = max(durable, header.durable_position)
+                    epoch = max(epoch, header.epoch)
+                    count += 1
+                    beyond = header.end - segment.start
         return _Behind(blank, durable, epoch, count)
 
-    def _whole_batches(self, segment: Segment, start: int) -> Iterator[Header]:
-        """Whole batches at or behind place ``start``, found by their magic."""
-        beyond = start
-        for chunk_start, chunk_end in segment.data_ranges(start):
-            chunk = bytes(segment.view[chunk_start:chunk_end])
-            at = -1
-            while (at := chunk.find(BATCH_MAGIC, at + 1)) >= 0:
-                place = chunk_start + at
-                if place % BATCH_ALIGNMENT or place < beyond:
-                    continue
-                header = examine(segment.view, place, segment.start + place, self._segment_bytes - place)
-                if isinstance(header, Header):
-                    yield header
-                    beyond = place + header.length
+    def _whole_batches(self, segment: Segment, chunk_start: int, chunk: bytes, beyond: int) -> Iterator[Header]:
+        """Whole batches that begin in the chunk, at or behind place ``beyond``, found by their magic."""
+        at = -1
+        while (at := chunk.find(BATCH_MAGIC, at + 1)) >= 0:
+            place = chunk_start + at
+            if place % BATCH_ALIGNMENT or place < beyond:
+                continue
+            header = examine(segment.view, place, segment.start + place, self._segment_bytes - place)
+            if isinstance(header, Header):
+                yield header
+                beyond = place + header.length

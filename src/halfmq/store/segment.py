@@ -91,12 +91,20 @@ class Segment:
             for at in range(range_start, range_end, _CHUNK):
                 yield at, min(range_end, at + _CHUNK)
 
+    def nonzero_chunks(self, start: int) -> Iterator[tuple[int, bytes]]:
+        """(place, bytes) of the ``data_ranges`` at or after ``start`` that are not all zeros.
+
+        Read and not mapped: whoever made a copy or a backup left up to the whole segment in them, and the first touch of
+        each mapped page costs more than reading it.
+        """
+        for at, end in self.data_ranges(start):
+            chunk = self.file.read(at, end - at)
+            if chunk != (_ZEROS if len(chunk) == _CHUNK else _ZEROS[: len(chunk)]):
+                yield at, chunk
+
     def nonzero_from(self, start: int) -> int | None:
         """A place at or after ``start`` from which on not all is zero; None when all is. Exact to the range, not the byte."""
-        for at, end in self.data_ranges(start):
-            if bytes(self.view[at:end]) != _ZEROS[: end - at]:
-                return at
-        return None
+        return next((at for at, _ in self.nonzero_chunks(start)), None)
 
     def close(self) -> None:
         self.file.close()
