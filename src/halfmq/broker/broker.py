@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from halfmq.broker.back_check import BackCheck
 from halfmq.broker.clients import Clients
-from halfmq.broker.config import BrokerConfig, packed_host
+from halfmq.broker.config import BrokerConfig, address_text, packed_host
 from halfmq.broker.connection import Connection
 from halfmq.broker.feedback import Feedback
 from halfmq.broker.groups import GroupsOnUse
@@ -135,7 +135,7 @@ class Broker:
         )
         settings = replace(settings, segment_bytes=self._store.segment_bytes)
         state, redone = recover(self._store, settings)
-        self._compose(state, self._store, f"{self.config.advertised()}:{ports.broker}")
+        self._compose(state, self._store, address_text(self.config.advertised(), ports.broker))
         for door in self._doors:
             door.listen()
         self._pump.begin_epoch(self._store.epoch, self._clock.wall_ms())
@@ -149,10 +149,9 @@ class Broker:
             self.config.data, self._store.recovery.says, redone, count_undecided(state), state.log_start, state.log_end,
             stopwatch.perf_counter() - began,
         )  # fmt: skip
-        log.info(
-            "broker listens on %s:%d (durability %s)", self.config.host, ports.broker, self.config.durability.value
-        )
-        log.info("name service listens on %s:%d", self.config.host, ports.names)
+        listens = address_text(self.config.host, ports.broker)
+        log.info("broker listens on %s (durability %s)", listens, self.config.durability.value)
+        log.info("name service listens on %s", address_text(self.config.host, ports.names))
         return ports
 
     async def _bind_both(self) -> Ports:

@@ -21,6 +21,8 @@ DRAIN_MS: Final = 300
 #: Precedent: RocketMQ ``fileReservedTime`` = 72 hours.
 RETENTION_MS: Final = 72 * 3_600_000
 RETENTION_CHECK_MS: Final = 10_000
+#: Where a client on this machine finds what listens there; ``::`` takes no IPv4.
+_LOOPBACKS: Final = {"localhost": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,12 @@ class BrokerConfig:
         """The host that clients are told: as configured, else the bound one, else this machine's loopback."""
         if self.advertise_host:
             return self.advertise_host
-        return "127.0.0.1" if self.host in ("", "0.0.0.0", "::", "localhost") else self.host  # noqa: S104
+        return _LOOPBACKS.get(self.host, self.host)
+
+
+def address_text(host: str, port: int) -> str:
+    """``host:port`` as clients read it. An IPv6 address has brackets: Java cuts at the last colon, others need them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def packed_host(host: str, port: int) -> bytes:

@@ -16,6 +16,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
+from halfmq.broker.config import address_text
 from halfmq.broker.connection import Connection
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.errors import EnvironmentFailed, PortTaken
@@ -148,7 +149,7 @@ async def bind(gateway: Gateway, what: str, host: str, port: int) -> Listener:
         PortTaken, EnvironmentFailed: nothing is bound.
     """
     loop = asyncio.get_running_loop()
-    text = f"the {what} cannot listen on {host}:{port}"
+    text = f"the {what} cannot listen on {address_text(host, port)}"
     sockets: list[socket.socket] = []
     left_out: OSError | None = None
     try:

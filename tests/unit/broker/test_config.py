@@ -53,6 +53,8 @@ def test_defaults_work(tmp_path: Path) -> None:
         ("0.0.0.0", "", "127.0.0.1"),
         ("10.1.2.3", "", "10.1.2.3"),
         ("0.0.0.0", "mq", "mq"),
+        ("::", "", "::1"),
+        ("localhost", "", "127.0.0.1"),
     ],
 )
 def test_clients_are_told_the_advertised_host_or_the_bound_one(

@@ -1,10 +1,14 @@
 """Routes to the byte, and topics and groups made by administrators."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from tests.support.in_process import serving
+from tests.support.raw_client import RawClient
+
+from halfmq.client.async_client import AsyncClient
 
 
 @pytest.mark.parametrize(("version", "quoted"), [(317, False), (333, False), (400, False), (401, True), (479, True)])
@@ -37,6 +41,17 @@ async def test_routes_name_the_advertised_host(tmp_path: Path) -> None:
         cluster = json.loads((await client.ask(106)).body)
         assert cluster["clusterAddrTable"] == {"DefaultCluster": ["halfmq"]}
         assert cluster["brokerAddrTable"]["halfmq"]["brokerAddrs"]["0"] == address
+
+
+async def test_route_of_an_ipv6_broker_has_brackets_and_our_client_finds_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, host="::1") as running:
+        async with AsyncClient(f"rocketmq://[::1]:{running.ports.names}", group="orders") as mq:
+            await mq.send("T", b"six")
+        reader, writer = await asyncio.open_connection("::1", running.ports.names)
+        client = RawClient(reader, writer, 409)
+        address = json.loads((await client.ask(105, {"topic": "T"})).body)["brokerDatas"][0]["brokerAddrs"]["0"]
+        assert address == f"[::1]:{running.ports.broker}"
+        await client.close()
 
 
 async def test_unknown_topic_has_no_route_and_asking_does_not_make_it(tmp_path: Path) -> None:
