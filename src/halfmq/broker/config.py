@@ -1,5 +1,6 @@
 """What an operator can set, with defaults that need no thought. Where values come from (flags, tests) is the caller's business."""
 
+import re
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -23,17 +24,19 @@ RETENTION_MS: Final = 72 * 3_600_000
 RETENTION_CHECK_MS: Final = 10_000
 #: Where a client on this machine finds what listens there; ``::`` takes no IPv4.
 _LOOPBACKS: Final = {"localhost": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+#: A last label of digits is an IPv4 address, so a wrong one here; what is no label at all makes resolvers raise.
+_HOST_NAME: Final = re.compile(r"([A-Za-z0-9_-]{1,63}\.)*(?![0-9]+\.?\Z)[A-Za-z0-9_-]{1,63}\.?")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """``port`` and ``name_port`` 0: any free port. ``advertise_host``: what routes tell clients; an IP address or a name."""
+    """``port`` and ``name_port`` 0: any free port. ``advertise_host``: what routes tell clients; None: see ``advertised``."""
 
     data: Path
     host: str = "127.0.0.1"
     port: int = BROKER_PORT
     name_port: int = NAME_PORT
-    advertise_host: str = ""
+    advertise_host: str | None = None
     durability: Durability = Durability.FSYNC
     segment_bytes: int = SEGMENT_BYTES_DEFAULT
     checkpoint_interval_ms: int = CHECKPOINT_INTERVAL_MS
@@ -67,6 +70,12 @@ class BrokerConfig:
                 f"segment bytes {self.segment_bytes} not possible",
                 hint=f"a multiple of {SEGMENT_BYTES_MIN}, below 2 GiB",
             )
+        for name, host, everywhere, what in (
+            ("host", self.host, True, "an address or name of this machine; 0.0.0.0 or :: for all"),
+            ("advertised host", self.advertised(), False, "an address or name by which clients reach this machine"),
+        ):
+            if not _is_host(host, everywhere=everywhere):
+                raise UsageError(f"{name} {host!r} not possible", hint=f"{what}; IPv6 without brackets, no port")
         for name, port in (("port", self.port), ("name port", self.name_port)):
             if not 0 <= port <= 65_535:
                 raise UsageError(f"{name} {port} not possible", hint="0 (any free port) to 65535")
@@ -74,6 +83,8 @@ class BrokerConfig:
             raise UsageError(
                 f"port and name port are both {self.port}", hint="two ports; both take every command, so either will do"
             )
+        if self.disk_reserve_bytes < 0:
+            raise UsageError(f"disk reserve {self.disk_reserve_bytes} bytes not possible", hint="0 or more")
         if self.connections_max < 1:
             raise UsageError(f"{self.connections_max} connections at most: nobody could connect", hint="1 or more")
         if self.unfinished_bytes_max < least():
@@ -121,9 +132,18 @@ class BrokerConfig:
 
     def advertised(self) -> str:
         """The host that clients are told: as configured, else the bound one, else this machine's loopback."""
-        if self.advertise_host:
+        if self.advertise_host is not None:
             return self.advertise_host
         return _LOOPBACKS.get(self.host, self.host)
+
+
+def _is_host(text: str, *, everywhere: bool) -> bool:
+    """Whether it can be an IP address or a name; ``everywhere``: also one that stands for all addresses."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return _HOST_NAME.fullmatch(text) is not None
+    return everywhere or not address.is_unspecified
 
 
 def address_text(host: str, port: int) -> str:

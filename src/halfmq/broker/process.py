@@ -39,6 +39,8 @@ def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool =
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             if ports_file is not None and not ports_file.parent.is_dir():
                 raise _no_ports_file(ports_file, f"{ports_file.parent} is no directory")
+            if ports_file is not None and ports_file.is_dir():
+                raise _no_ports_file(ports_file, "it is a directory")
             config = config.checked()
             config = replace(config, connections_max=room_for_connections(config.connections_max))
             return runner.run(_serve(config, ports_file))

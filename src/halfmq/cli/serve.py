@@ -25,7 +25,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; IPv6 without brackets.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the broker; 0: any free one.")] = defaults.BROKER_PORT,
     name_port: Annotated[int, typer.Option(help="Port of the name service; 0: any free one.")] = defaults.NAME_PORT,
-    advertise_host: Annotated[str, typer.Option(help="Host that clients are told to connect to.")] = "",
+    advertise_host: Annotated[str | None, typer.Option(help="Host that clients are told to connect to.")] = None,
     durability: Annotated[
         Durability, typer.Option(help="Answer after the write (memory) or after the sync (fsync).")
     ] = Durability.FSYNC,
@@ -83,7 +83,8 @@ def serve(
     ] = limits.UNDECIDED_BYTES_MAX,
     auto_create_topics: Annotated[bool, typer.Option(help="Make a topic when it is first used.")] = True,
     ports_file: Annotated[
-        Path | None, typer.Option(help="Write the ports here as JSON when listening (for tests and scripts).")
+        Path | None,
+        typer.Option(help="Write the ports here as JSON when listening (for tests and scripts)."),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:

@@ -18,6 +18,21 @@ from halfmq.model.settings import BrokerSettings
         {"port": -1},
         {"name_port": 65_536},
         {"port": 10_911, "name_port": 10_911},
+        {"host": ""},
+        {"host": "a b"},
+        {"host": "0.0.0.0:10911"},
+        {"host": "[::1]"},
+        {"host": "a..b"},
+        {"host": "a" * 64},
+        {"host": "10.0.0.256"},
+        {"host": "::0"},
+        {"advertise_host": ""},
+        {"advertise_host": "a b"},
+        {"advertise_host": "mq:10911"},
+        {"advertise_host": "10.0.0.256"},
+        {"advertise_host": "0.0.0.0"},
+        {"advertise_host": "::"},
+        {"disk_reserve_bytes": -1},
         {"connections_max": 0},
         {"unfinished_bytes_max": (64 << 20) + 15},
         {"checkpoint_interval_ms": 0},
@@ -46,19 +61,25 @@ def test_defaults_work(tmp_path: Path) -> None:
     assert config.checked() is config
 
 
+@pytest.mark.parametrize("host", ["mq", "my_broker-1.svc.cluster.local.", "1a", "10.0.0.2", "fd00::2", "fe80::1%eth0"])
+def test_address_or_name_is_a_host(tmp_path: Path, host: str) -> None:
+    BrokerConfig(tmp_path, host=host).checked()
+    BrokerConfig(tmp_path, advertise_host=host).checked()
+
+
 @pytest.mark.parametrize(
     ("host", "advertise", "told"),
     [
-        ("127.0.0.1", "", "127.0.0.1"),
-        ("0.0.0.0", "", "127.0.0.1"),
-        ("10.1.2.3", "", "10.1.2.3"),
+        ("127.0.0.1", None, "127.0.0.1"),
+        ("0.0.0.0", None, "127.0.0.1"),
+        ("10.1.2.3", None, "10.1.2.3"),
         ("0.0.0.0", "mq", "mq"),
-        ("::", "", "::1"),
-        ("localhost", "", "127.0.0.1"),
+        ("::", None, "::1"),
+        ("localhost", None, "127.0.0.1"),
     ],
 )
 def test_clients_are_told_the_advertised_host_or_the_bound_one(
-    tmp_path: Path, host: str, advertise: str, told: str
+    tmp_path: Path, host: str, advertise: str | None, told: str
 ) -> None:
     assert BrokerConfig(tmp_path, host=host, advertise_host=advertise).advertised() == told
 

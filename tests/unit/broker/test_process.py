@@ -154,15 +154,31 @@ def test_ports_file_that_cannot_be_written_is_said_before_anything_is_touched(tm
     result = serve(*data, "--ports-file", str(tmp_path / "none" / "p"))
     assert "--ports-file" in last_line(result)
     assert not (tmp_path / "data").exists()
-    (tmp_path / "p").mkdir()
-    result = serve(*data, "--ports-file", str(tmp_path / "p"))
+    for directory in (str(tmp_path), ".", "/"):
+        assert "is a directory" in last_line(serve(*data, "--ports-file", directory))
+    assert not (tmp_path / "data").exists()
+    result = serve(*data, "--ports-file", str(tmp_path / ("p" * 255)))  # of which the temporary one is too long
     assert "--ports-file" in last_line(result)
     assert "CRITICAL" not in result.stderr, "no sync is reported to a broker that is closed"
 
 
-def test_wrong_settings_are_said_before_anything_is_touched(tmp_path: Path) -> None:
-    line = last_line(serve("--data", str(tmp_path / "data"), "--segment-bytes", "1000"))
-    assert "65536" in line
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--segment-bytes", "1000", "65536"),
+        ("--host", "", "host '' not possible (an address or name"),
+        ("--host", "a..b", "host 'a..b' not possible (an address or name"),
+        ("--advertise-host", "", "advertised host '' not possible (an address or name"),
+        ("--advertise-host", "a b", "advertised host 'a b' not possible (an address or name"),
+        ("--disk-reserve-bytes", "-1", "disk reserve -1 bytes not possible (0 or more)"),
+    ],
+)
+def test_wrong_settings_are_said_before_anything_is_touched(
+    tmp_path: Path, option: str, value: str, words: str
+) -> None:
+    result = serve("--data", str(tmp_path / "data"), "--port", "0", "--name-port", "0", option, value)
+    assert words in last_line(result)
+    assert len(result.stderr.splitlines()) == 1
     assert not (tmp_path / "data").exists()
 
 
