@@ -6,13 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from halfmq.cli.main import fail
+from halfmq.cli.main import fail, path
 from halfmq.errors import HalfmqError
 
 app = typer.Typer(no_args_is_help=True, help="Measure the broker from outside, and write JSON.")
 
-Output = Annotated[Path | None, typer.Option(help="Write all figures here as JSON.")]
-Directory = Annotated[Path | None, typer.Option(help="Where stores are made and removed; default: the system's.")]
+Output = Annotated[Path | None, typer.Option(parser=path, help="Write all figures here as JSON.")]
+Directory = Annotated[
+    Path | None, typer.Option(parser=path, help="Where stores are made and removed; default: the system's.")
+]
 
 
 def _written(figures: dict[str, Any], output: Path | None) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from halfmq.cli.main import path
 from halfmq.cli.store import ReadOnlyDisk
 from halfmq.errors import HalfmqError
 from halfmq.testing.history.checker import MEMORY_BYTES, check_files
@@ -25,10 +26,10 @@ _SHOWN: Final = 5
 @app.command()
 def check_history(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Histories, or directories with *.jsonl files.")
+        list[Path], typer.Argument(parser=path, metavar="FILE...", help="Histories, or directories with *.jsonl files.")
     ],
     log: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also the log of the (stopped) broker in DIR.")
+        Path | None, typer.Option(parser=path, metavar="DIR", help="Also the log of the (stopped) broker in DIR.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
     memory_bytes: Annotated[

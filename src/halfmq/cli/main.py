@@ -8,6 +8,7 @@ listed all the same and says what to install.
 import importlib
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import typer
@@ -82,6 +83,13 @@ def _root(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
     pass
+
+
+def path(text: str) -> Path:
+    """``parser`` of options and arguments: an empty one, of a variable that is not set, is not the current directory."""
+    if not text:
+        raise typer.BadParameter("an empty path; the current directory is .")
+    return Path(text)
 
 
 def fail(error: BaseException) -> "typer.Exit":

@@ -8,6 +8,7 @@ import typer
 from halfmq import limits
 from halfmq.broker import config as defaults
 from halfmq.broker.config import BrokerConfig
+from halfmq.cli.main import path
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT
 from halfmq.model.settings import BrokerSettings
 from halfmq.store.store import Durability
@@ -21,7 +22,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def serve(
-    data: Annotated[Path, typer.Option(help="Directory of the store; made when it does not exist.")],
+    data: Annotated[Path, typer.Option(parser=path, help="Directory of the store; made when it does not exist.")],
     host: Annotated[str, typer.Option(help="Address to listen on; IPv6 without brackets.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the broker; 0: any free one.")] = defaults.BROKER_PORT,
     name_port: Annotated[int, typer.Option(help="Port of the name service; 0: any free one.")] = defaults.NAME_PORT,
@@ -84,7 +85,7 @@ def serve(
     auto_create_topics: Annotated[bool, typer.Option(help="Make a topic when it is first used.")] = True,
     ports_file: Annotated[
         Path | None,
-        typer.Option(help="Write the ports here as JSON when listening (for tests and scripts)."),
+        typer.Option(parser=path, help="Write the ports here as JSON when listening (for tests and scripts)."),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from halfmq.cli.main import path
 from halfmq.errors import HalfmqError
 from halfmq.runtime.disk import File, RealDisk
 from halfmq.store.dump import dump_store
@@ -13,7 +14,7 @@ from halfmq.store.verify import Report, verify_store
 
 app = typer.Typer(help="Verify or dump a store; neither changes it.", no_args_is_help=True)
 
-_Directory = Annotated[Path, typer.Argument(metavar="DIR", help="What `halfmq serve --data` was given.")]
+_Directory = Annotated[Path, typer.Argument(parser=path, metavar="DIR", help="What `halfmq serve --data` was given.")]
 
 
 class ReadOnlyDisk(RealDisk):

@@ -25,6 +25,14 @@ def test_help_names_the_options() -> None:
         assert option in result.output
 
 
+@pytest.mark.parametrize("option", ["--output", "--directory"])
+def test_empty_path_is_refused_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    monkeypatch.setattr("halfmq.bench.restart.measure", lambda *_: pytest.fail("it measured"))
+    result = CliRunner().invoke(app, ["bench", "restart", option, ""])
+    assert result.exit_code == 2
+    assert "an empty path" in result.output
+
+
 @pytest.mark.slow
 def test_a_short_run_prints_a_table_and_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_small_segments(monkeypatch)

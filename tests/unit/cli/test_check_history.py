@@ -33,6 +33,14 @@ def test_a_clean_history_exits_0_and_says_how_much_was_looked_at(history: Path) 
     assert int(line.split()[3]) > 10
 
 
+def test_an_empty_path_is_not_the_current_directory(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(history)
+    for arguments in ([""], [str(history), "--log", ""]):
+        result = run(app, arguments)
+        assert result.exit_code == 2
+        assert "an empty path" in result.output
+
+
 def test_a_check_without_anything_to_look_at_says_so(tmp_path: Path) -> None:
     (tmp_path / "h").write_text('{"e":"began","t_us":0,"by":"p"}\n')
     result = run(app, [str(tmp_path / "h"), "--allow-empty"])

@@ -69,6 +69,16 @@ def test_retention_that_is_no_number_of_hours_is_refused(served: dict[str, Any],
     assert not served
 
 
+@pytest.mark.parametrize("option", ["--data", "--ports-file"])
+def test_path_that_is_empty_is_refused_and_not_the_current_directory(
+    served: dict[str, Any], tmp_path: Path, option: str
+) -> None:
+    result = CliRunner().invoke(app, ["serve", "--data", str(tmp_path), option, ""])
+    assert result.exit_code == 2, result.output
+    assert f"'{option}': an empty path" in result.output
+    assert not served
+
+
 def test_data_is_required() -> None:
     assert CliRunner().invoke(app, ["serve"]).exit_code == 2
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from tests.support.sample_store import add_checkpoint, sample_store
 from typer.testing import CliRunner
 
@@ -32,6 +33,17 @@ def test_verify_without_a_store_exits_2(tmp_path: Path) -> None:
     result = run(app, ["verify", str(tmp_path)])
     assert result.exit_code == 2
     assert "holds no store" in result.output
+
+
+@pytest.mark.parametrize("command", ["verify", "dump"])
+def test_empty_path_is_not_the_store_in_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    sample_store(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    result = run(app, [command, ""])
+    assert result.exit_code == 2
+    assert "'DIR': an empty path" in result.output
 
 
 def test_dump_prints_lines_of_json(tmp_path: Path) -> None:
