@@ -387,7 +387,7 @@ class Pump:
             self._roll(now_ms)
         except StoreFull as error:
             self.space_is_low()
-            return Refused(Why.STORE_FULL, str(error))
+            return Refused(Why.STORE_FULL, f"{error}; verdicts go on while the current segment lasts")
         return None
 
     def space_is_low(self) -> None:

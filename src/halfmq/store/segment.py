@@ -140,7 +140,7 @@ def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: i
 def _no_room(path: Path, segment_bytes: int) -> StoreFull:
     return StoreFull(
         f"no room for a log segment of {segment_bytes} bytes: {path}",
-        hint="free some space there, or shorten retention; verdicts go on while the current segment lasts",
+        hint="free some space there; nothing is lost",
     )
 
 

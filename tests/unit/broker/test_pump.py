@@ -228,9 +228,11 @@ async def test_no_room_for_the_next_segment_refuses_and_keeps_serving(
     async with serving(tmp_path, segment_bytes=1 << 16) as running:
         client = await running.client()
         monkeypatch.setattr(Store, "reserve_roll", full)
-        codes = [(await client.send("T", bytes(9_000), unique=f"{number:032d}")).code for number in range(10)]
-        assert codes[0] == 0
-        assert codes[-1] == 14
+        answers = [await client.send("T", bytes(9_000), unique=f"{number:032d}") for number in range(10)]
+        assert answers[0].code == 0
+        assert answers[-1].code == 14
+        refused = next(answer for answer in answers if answer.code)
+        assert refused.remark == "no room for the next log segment; verdicts go on while the current segment lasts"
         monkeypatch.undo()
         assert running.broker._maintenance is not None
         running.broker._maintenance.look_at_space()
@@ -283,6 +285,16 @@ async def test_a_start_without_room_for_its_base_says_so(tmp_path: Path, monkeyp
             running.broker._pump.begin_epoch(2, 0)
         assert "halfmq store dump" in caught.value.hint
         assert (running.state.log_end, running.state.batch_open) == (end, False)
+
+
+async def test_a_start_without_room_for_a_segment_does_not_speak_of_what_goes_on(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    disk.fail("allocate", errno.ENOSPC, path_ends=".seg", times=10_000)
+    with pytest.raises(
+        StoreFull, match=r"no room for a log segment .*\.seg \(free some space there; nothing is lost\)$"
+    ):
+        async with serving(tmp_path, disk=disk):
+            pytest.fail("it serves")
 
 
 async def test_messages_are_refused_from_the_moment_on_that_the_next_segment_finds_no_room(tmp_path: Path) -> None:
