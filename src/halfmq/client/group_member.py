@@ -9,10 +9,10 @@ import asyncio
 from typing import Final
 
 from halfmq.client.allocation import QueueRef, allocate
-from halfmq.client.connection import NoAnswer, NotSent
+from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.log import log
 from halfmq.client.plumbing import Plumbing
-from halfmq.client.queue_puller import Feed, QueuePuller, Start
+from halfmq.client.queue_puller import CommitOutcome, Feed, QueuePuller, Start
 from halfmq.client.routing import Route
 from halfmq.errors import ConnectError, HalfmqError, ProtocolError, RequestFailed, TopicNotFound, UsageError
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
@@ -34,6 +34,15 @@ _FROM_WHERE: Final = {
 }
 
 
+class _Place:
+    """One topic on one broker, as a place for offsets."""
+
+    def __init__(self) -> None:
+        #: Where a commit was taken; a broker that was started again may have forgotten it.
+        self.told_on: Connection | None = None
+        self.first = asyncio.Lock()
+
+
 class GroupMember:
     """One per group and client. Consumers subscribe and unsubscribe; the last one to go ends it."""
 
@@ -50,6 +59,8 @@ class GroupMember:
         self._pullers: dict[QueueRef, tuple[QueuePuller, asyncio.Task[None]]] = {}
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        #: By broker and topic.
+        self._places: dict[tuple[str, str], _Place] = {}
         self._missing: set[str] = set()
 
     @property
@@ -226,7 +237,7 @@ class GroupMember:
         for _, task in released:
             task.cancel()
         await asyncio.gather(*(task for _, task in released), return_exceptions=True)
-        await _commit([puller for puller, _ in released], _LEAVE_TIMEOUT_S)
+        await self._commit([puller for puller, _ in released], _LEAVE_TIMEOUT_S)
         for puller, _ in released:
             puller.release()
 
@@ -239,25 +250,36 @@ class GroupMember:
 
     async def commit(self) -> None:
         """Commit what moved; returns when the brokers know or did not answer."""
-        await _commit([puller for puller, _ in self._pullers.values()], _COMMIT_TIMEOUT_S)
+        await self._commit([puller for puller, _ in self._pullers.values()], _COMMIT_TIMEOUT_S)
 
+    async def _commit(self, pullers: list[QueuePuller], timeout_s: float) -> None:
+        queues: dict[tuple[str, str], list[QueuePuller]] = {}
+        for puller in pullers:
+            queues.setdefault((puller.queue.broker, puller.queue.topic), []).append(puller)
+        await asyncio.gather(*(self._commit_in(where, waiting, timeout_s) for where, waiting in queues.items()))
 
-async def _commit(pullers: list[QueuePuller], timeout_s: float) -> None:
-    """Commit: of the queues of one topic on one broker the first alone, the others when the broker knows one.
+    async def _commit_in(self, where: tuple[str, str], waiting: list[QueuePuller], timeout_s: float) -> None:
+        """Commit: of the queues of one topic on one broker the first alone, the others when the broker knows one.
 
-    An Apache RocketMQ broker handles commits on several threads, and of the first ones of a group and topic that it handles
-    at once it keeps one (``ConsumerOffsetManager.commitOffset``; apache/rocketmq #10700, #10988): what was acknowledged in
-    the other queues came again. A broker that does not answer the first is not asked for the others.
-    """
-
-    async def of_one_place(queues: list[QueuePuller]) -> None:
-        waiting = list(queues)
-        while waiting and not any(puller.has_told for puller in queues):
-            if not await waiting.pop().commit(timeout_s):
+        An Apache RocketMQ broker handles commits on several threads, and of the first ones of a group and topic that it
+        handles at once it keeps one (``ConsumerOffsetManager.commitOffset``; apache/rocketmq #10700, #10988): what was
+        acknowledged in the other queues came again. A broker that does not answer the first is not asked for the others.
+        One that refuses it (its disk is full) is asked for all others at once. It has kept none, so first ones may meet
+        there: that costs a redelivery, and one after the other they would hold up the leaving by an answer for each queue.
+        """
+        place = self._places.setdefault(where, _Place())
+        async with place.first:
+            connection = self._plumbing.established(where[0])
+            if connection is None:
                 return
-        await asyncio.gather(*(puller.commit(timeout_s) for puller in waiting))
-
-    places: dict[tuple[str, str], list[QueuePuller]] = {}
-    for puller in pullers:
-        places.setdefault((puller.queue.broker, puller.queue.topic), []).append(puller)
-    await asyncio.gather(*(of_one_place(queues) for queues in places.values()))
+            while waiting and place.told_on is not connection:
+                match await waiting.pop().commit(connection, timeout_s):
+                    case CommitOutcome.KNOWN:
+                        place.told_on = connection
+                    case CommitOutcome.REFUSED:
+                        break
+                    case CommitOutcome.NO_ANSWER:
+                        return
+                    case CommitOutcome.NOTHING:
+                        pass
+        await asyncio.gather(*(puller.commit(connection, timeout_s) for puller in waiting))

@@ -42,3 +42,8 @@ class Plumbing:
         if address is None:
             raise ConnectError(f"no route names broker {name}")
         return await self.brokers.get(address)
+
+    def established(self, name: str) -> Connection | None:
+        """The connection to the broker of this name that is there; opens none."""
+        address = self.router.address_of(name)
+        return None if address is None else self.brokers.existing(address)

@@ -13,6 +13,7 @@ import asyncio
 import random
 from collections import deque
 from datetime import datetime
+from enum import Enum
 from typing import Final, NamedTuple
 
 from halfmq import limits
@@ -58,6 +59,16 @@ class Start(NamedTuple):
 
     where: str
     at: datetime | None = None
+
+
+class CommitOutcome(Enum):
+    #: The broker has the offset: it took it now, or before on this connection.
+    KNOWN = "known"
+    #: Nothing was read yet.
+    NOTHING = "nothing"
+    REFUSED = "refused"
+    #: It may have been taken.
+    NO_ANSWER = "no answer"
 
 
 class Feed:
@@ -354,27 +365,26 @@ class QueuePuller:
 
     # --- commits --------------------------------------------------------------------------------------------------
 
-    async def commit(self, timeout_s: float) -> bool:
+    async def commit(self, connection: Connection, timeout_s: float) -> CommitOutcome:
         """Tell the broker what is done, if it does not know. Without an answer in ``timeout_s`` the next call says it again;
-        and now and then, since another member's word may have come behind ours. False when no answer came.
+        and now and then, since another member's word may have come behind ours.
 
         Never two at once: an older one must not arrive behind a newer one.
         """
         async with self._committing:
-            connection = self._established()
-            if connection is None or self._tracker is None:
-                return True
+            if self._tracker is None:
+                return CommitOutcome.NOTHING
             offset = self._tracker.committable
             now_s = asyncio.get_running_loop().time()
             if offset == self._committed and connection is self._committed_at and now_s < self._say_again_at:
-                return True
+                return CommitOutcome.KNOWN
             ext = self._where(consumerGroup=self._group, commitOffset=str(offset))
             try:
                 answer = await connection.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext, timeout_s=timeout_s)
             except (NotSent, NoAnswer) as error:
                 self._committed_at = None
                 log.debug("commit of %s: %s", self.queue, error)
-                return False
+                return CommitOutcome.NO_ANSWER
             if answer.code != ResponseCode.SUCCESS:
                 self._committed_at = None
                 if answer.code != self._refused_with:
@@ -383,21 +393,11 @@ class QueuePuller:
                         offset, self.queue, answer.code, answer.remark,
                     )  # fmt: skip
                 self._refused_with = answer.code
-                return True
+                return CommitOutcome.REFUSED
             self._committed, self._committed_at = offset, connection
             self._refused_with = ResponseCode.SUCCESS
             self._say_again_at = now_s + _SAY_AGAIN_S
-            return True
-
-    @property
-    def has_told(self) -> bool:
-        """The broker took a commit of this queue on the connection that is there now."""
-        return self._committed_at is not None and self._committed_at is self._established()
-
-    def _established(self) -> Connection | None:
-        """The connection that is there; a commit opens none."""
-        address = self._plumbing.router.address_of(self.queue.broker)
-        return None if address is None else self._plumbing.brokers.existing(address)
+            return CommitOutcome.KNOWN
 
     def release(self) -> None:
         """Not ours any more: acknowledgements that come later mean nothing."""

@@ -23,6 +23,47 @@ def broker_with(queues: int = 4, *topics: str) -> ScriptedBroker:
     return broker
 
 
+def keep_one_of_first_commits_that_meet(broker: ScriptedBroker, handling_s: float = 0.001) -> None:
+    """As an Apache RocketMQ broker does: it looks for the group's map, makes one, and puts it there, in three steps."""
+
+    def in_steps(peer: Any, request: Any) -> bytes | None:
+        topic = request.ext.topic
+        known = any(key[:2] == ("g", topic) for key in broker.offsets)
+
+        def put() -> None:
+            if not known:
+                for key in [key for key in broker.offsets if key[:2] == ("g", topic)]:
+                    del broker.offsets[key]
+            peer.send(broker.usual(peer, request))
+
+        asyncio.get_running_loop().call_later(handling_s, put)
+        return None
+
+    broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = in_steps
+
+
+def answer_commits_after(broker: ScriptedBroker, delay_s: float, code: int = 0) -> None:
+    def slow(peer: Any, request: Any) -> bytes | None:
+        def answer() -> None:
+            peer.send(encode_response(request, code, "the disk is full") if code else broker.usual(peer, request))
+
+        asyncio.get_running_loop().call_later(delay_s, answer)
+        return None
+
+    broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = slow
+
+
+def fill(broker: ScriptedBroker, *topics: str) -> None:
+    """One message in each queue."""
+    for topic in topics or ("t",):
+        for queue in range(broker.queues):
+            broker.append(topic, queue, b"x")
+
+
+def committed(broker: ScriptedBroker, topic: str = "t") -> list[int | None]:
+    return [broker.offsets.get(("g", topic, queue)) for queue in range(broker.queues)]
+
+
 def test_heartbeat_names_the_subscriptions_and_the_retry_topic() -> None:
     async def test() -> None:
         broker = broker_with()
@@ -91,30 +132,154 @@ def test_leaving_commits_and_unregisters_at_once() -> None:
     run(test())
 
 
+def test_messages_that_were_not_acknowledged_are_not_handed_back_after_leaving() -> None:
+    """They come again to whoever owns the queue; handed back as well, they would come twice."""
+
+    async def test() -> None:
+        broker = broker_with(1)
+        fill(broker)
+        async with client_of(broker.network()) as mq:
+            async with mq.consumer("t", group="g") as messages:
+                message = await messages.get(5)
+                assert message is not None
+            await message.retry()
+            assert broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK) == []
+
+    run(test())
+
+
+# --- commits ------------------------------------------------------------------------------------------------------
+
+
 def test_first_commits_of_a_topic_do_not_meet_at_a_broker_that_keeps_one_of_them() -> None:
-    """As an Apache RocketMQ broker does: it looks for the group's map, makes one, and puts it there, in three steps."""
+    async def test() -> None:
+        broker = broker_with(4, "a", "b")
+        fill(broker, "a", "b")
+        keep_one_of_first_commits_that_meet(broker)
+        async with client_of(broker.network()) as mq, mq.consumer(["a", "b"], group="g") as messages:
+            got = await messages.take(8, wait=5)
+            while len(got) < 8:
+                got += await messages.take(8, wait=5)
+            got.ack()
+        assert committed(broker, "a") == [1] * 4
+        assert committed(broker, "b") == [1] * 4
+
+    run(test())
+
+
+def test_first_commits_do_not_meet_at_a_broker_that_was_started_again_and_has_forgotten() -> None:
+    async def test() -> None:
+        broker = broker_with()
+        fill(broker)
+        keep_one_of_first_commits_that_meet(broker)
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            (await messages.take(4, wait=5)).ack()
+            await asyncio.sleep(2)
+            assert committed(broker) == [1] * 4
+            broker.stop()
+            broker.offsets.clear()
+            broker.start()
+            await asyncio.sleep(5)  # less than the time after which an offset is said again in any case
+            assert committed(broker) == [1] * 4
+
+    run(test())
+
+
+def test_first_commits_of_queues_that_are_kept_and_given_up_do_not_meet() -> None:
+    """Those that are given up are committed at once, and the others each second: here at the same time."""
 
     async def test() -> None:
         broker = broker_with()
-        for queue in range(4):
-            broker.append("t", queue, b"x")
+        fill(broker)
+        keep_one_of_first_commits_that_meet(broker, handling_s=0.05)
+        in_steps = broker.on[RequestCode.UPDATE_CONSUMER_OFFSET]
+        both: list[Any] = []
+        async with (
+            client_of(broker.network(), seed=1) as one,
+            client_of(broker.network(), seed=2) as two,
+            one.consumer("t", group="g") as first,
+        ):
 
-        def in_steps(peer: Any, request: Any) -> bytes | None:
-            known = any((group, topic) == ("g", request.ext.topic) for group, topic, _ in broker.offsets)
+            def meanwhile(peer: Any, request: Any) -> bytes | None:
+                if not both and request.ext.topic == "t":
+                    both.append(asyncio.ensure_future(first.member.commit()))
+                    assert len(owned(first)) == 2
+                return in_steps(peer, request)
 
-            def put() -> None:
-                if not known:
-                    for key in [key for key in broker.offsets if key[:2] == ("g", request.ext.topic)]:
-                        del broker.offsets[key]
-                peer.send(broker.usual(peer, request))
+            broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = meanwhile
+            (await first.take(4, wait=5)).ack()
+            async with two.consumer("t", group="g"):
+                broker.notify_members("g")
+                await asyncio.sleep(0.5)
+                assert both[0].done()
+                assert committed(broker) == [1] * 4
 
-            asyncio.get_running_loop().call_later(0.001, put)
-            return None
+    run(test())
 
-        broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = in_steps
+
+def test_queues_are_given_up_together_where_the_member_has_committed_another() -> None:
+    async def test() -> None:
+        broker = broker_with(6)
+        async with (
+            client_of(broker.network(), seed=1) as one,
+            client_of(broker.network(), seed=2) as two,
+            one.consumer("t", group="g") as first,
+        ):
+            async with two.consumer("t", group="g"):
+                await asyncio.sleep(2)
+                broker.notify_members("g")
+                await asyncio.sleep(2)
+                kept = owned(first)
+                assert len(kept) == 3
+            fill(broker)
+            broker.notify_members("g")
+            got = await first.take(6, wait=5)
+            while len(got) < 6:
+                got += await first.take(6, wait=5)
+            got.ack()
+            answer_commits_after(broker, 0.5)
+            since = len(broker.requests(RequestCode.UPDATE_CONSUMER_OFFSET))
+            async with two.consumer("t", group="g"):
+                broker.notify_members("g")
+                await asyncio.sleep(0.3)
+                said = broker.requests(RequestCode.UPDATE_CONSUMER_OFFSET)[since:]
+                assert {request.ext.queue_id for request in said if request.ext.topic == "t"} == {*range(6)} - {*kept}
+
+    run(test())
+
+
+def test_broker_that_refuses_the_commits_of_one_queue_is_told_the_others() -> None:
+    async def test() -> None:
+        broker = broker_with()
+        fill(broker)
+        refused: set[int] = set()
+
+        def refuse_the_first(peer: Any, request: Any) -> bytes | None:
+            if request.ext.topic == "t" and refused <= {request.ext.queue_id}:
+                refused.add(request.ext.queue_id)
+                return encode_response(request, 1, "no such queue")
+            return broker.usual(peer, request)
+
+        broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = refuse_the_first
         async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
             (await messages.take(4, wait=5)).ack()
-        assert [broker.offsets.get(("g", "t", queue)) for queue in range(4)] == [1, 1, 1, 1]
+            await asyncio.sleep(1.5)
+            assert sorted(committed(broker), key=str) == [1, 1, 1, None]
+
+    run(test())
+
+
+def test_leaving_a_broker_that_refuses_costs_two_answers_not_one_for_each_queue() -> None:
+    async def test() -> None:
+        broker = broker_with(16)
+        fill(broker)
+        async with client_of(broker.network()) as mq:
+            async with mq.consumer("t", group="g") as messages:
+                got = await messages.take(16, wait=5)
+                answer_commits_after(broker, 0.9, code=1)
+                got.ack()
+                left = asyncio.get_running_loop().time()
+            assert asyncio.get_running_loop().time() - left < 2.0
 
     run(test())
 
@@ -122,21 +287,15 @@ def test_first_commits_of_a_topic_do_not_meet_at_a_broker_that_keeps_one_of_them
 def test_leaving_a_slow_broker_costs_two_answers_not_one_for_each_queue() -> None:
     async def test() -> None:
         broker = broker_with(8)
-        for queue in range(8):
-            broker.append("t", queue, b"x")
-
-        def slow(peer: Any, request: Any) -> bytes | None:
-            asyncio.get_running_loop().call_later(0.5, lambda: peer.send(broker.usual(peer, request)))
-            return None
-
+        fill(broker)
         async with client_of(broker.network()) as mq:
             async with mq.consumer("t", group="g") as messages:
                 got = await messages.take(8, wait=5)
-                broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = slow
+                answer_commits_after(broker, 0.5)
                 got.ack()
                 left = asyncio.get_running_loop().time()
             assert asyncio.get_running_loop().time() - left < 1.5
-        assert [broker.offsets[("g", "t", queue)] for queue in range(8)] == [1] * 8
+        assert committed(broker) == [1] * 8
 
     run(test())
 
@@ -154,6 +313,9 @@ def test_leaving_a_broker_that_does_not_answer_waits_once_not_for_each_queue() -
             assert asyncio.get_running_loop().time() - left < 1.5
 
     run(test())
+
+
+# --- topics and readers -------------------------------------------------------------------------------------------
 
 
 def test_topic_that_is_made_later_is_found_soon() -> None:

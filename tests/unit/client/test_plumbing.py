@@ -20,7 +20,11 @@ def test_broker_by_name() -> None:
             moved = Address("127.0.0.1", 9)
             network.servers[moved] = broker
             plumbing.router._brokers["broker-a"] = moved  # as a new route would say
-            assert (await plumbing.broker("broker-a")).address == moved
+            assert plumbing.established("broker-a") is None
+            connection = await plumbing.broker("broker-a")
+            assert connection.address == moved
+            assert plumbing.established("broker-a") is connection
+            assert plumbing.established("broker-z") is None
 
     run(test())
 

@@ -217,6 +217,49 @@ def test_refused_commit_is_tried_again_and_logged_once(caplog: pytest.LogCapture
     assert len([line for line in caplog.messages if "topic='t'" in line and "the disk is full" in line]) == 1
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_offset_is_said_again_when_it_is_not_known_what_the_broker_stored_in_between(answered: bool) -> None:
+    """The broker sends the reader back and stores the offset there, but refuses it, or does not answer. Then the reader is
+    where it was."""
+
+    async def test() -> None:
+        broker = one_queue(b"0")
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            message = await messages.get(5)
+            assert message is not None
+            message.ack()
+            await asyncio.sleep(1.5)
+            assert broker.offsets["g", "t", 0] == 1
+
+            def back_to_0(peer: Any, request: Any) -> bytes | None:
+                if request.ext.topic != "t":
+                    return broker.usual(peer, request)
+                del broker.on[PULL]
+                ext = {"suggestWhichBrokerId": 0, "nextBeginOffset": 0, "minOffset": 0, "maxOffset": 1}
+                return encode_response(request, 21, "PULL_OFFSET_MOVED", ext)
+
+            def store_and_refuse(peer: Any, request: Any) -> bytes | None:
+                broker.usual(peer, request)
+                return encode_response(request, 1, "stored, and then something else failed") if answered else None
+
+            broker.on[COMMIT] = store_and_refuse
+            broker.on[PULL] = back_to_0
+            for peer, request in list(broker._parked):
+                broker._unpark(peer, request)
+            again = await messages.get(5)
+            assert again is not None
+            for _ in range(4):
+                await asyncio.sleep(1)
+                assert await mq.healthy()  # the connection is not dropped as silent
+            assert broker.offsets["g", "t", 0] == 0
+            del broker.on[COMMIT]
+            again.ack()
+            await asyncio.sleep(4.5)  # the commit without an answer ends first
+            assert broker.offsets["g", "t", 0] == 1
+
+    run(test())
+
+
 def test_unacknowledged_message_comes_again_to_the_next_consumer() -> None:
     async def test() -> None:
         broker = one_queue(b"0", b"1")
