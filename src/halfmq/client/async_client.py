@@ -592,8 +592,9 @@ class AsyncClient:
     async def _join(self, spec: "ConsumerSpec", feed: "Feed") -> "GroupMember":
         from halfmq.client.group_member import GroupMember
 
+        while (member := self._members.get(spec.group)) is not None and member.is_leaving:
+            await member.ended()  # for the brokers both are one client: the old one would take the new one with it
         plumbing = self._open()
-        member = self._members.get(spec.group)
         if member is None or member.is_idle:
             member = self._members[spec.group] = GroupMember(plumbing, spec.group, spec.start, spec.retries)
         elif (member.start, member.retries) != (spec.start, spec.retries):

@@ -100,12 +100,14 @@ class Consumer:
         await self.close()
 
     async def close(self) -> None:
-        """As leaving the block. Iteration ends."""
+        """As leaving the block. Iteration ends. Cancelled, the leaving goes on; closing the client waits for it."""
         member, self._member = self._member, None
-        if member is not None:
-            await member.unsubscribe(self.spec.topics)
-        if self._feed is not None:
-            self._feed.close()
+        try:
+            if member is not None:
+                await member.unsubscribe(self.spec.topics)
+        finally:
+            if self._feed is not None:
+                self._feed.close()
 
     def stop(self) -> None:
         """End the iteration; messages that were handed out can still be acknowledged until the block is left."""

@@ -6,7 +6,8 @@ after a reconnect, and at the start.
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from halfmq.client.allocation import QueueRef, allocate
 from halfmq.client.connection import Connection, NoAnswer, NotSent
@@ -59,6 +60,8 @@ class GroupMember:
         self._pullers: dict[QueueRef, tuple[QueuePuller, asyncio.Task[None]]] = {}
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        #: What goes on to its end whoever is cancelled: half-way, the group would count on a member that nobody reads.
+        self._ending: set[asyncio.Task[None]] = set()
         #: By broker and topic.
         self._places: dict[tuple[str, str], _Place] = {}
         self._missing: set[str] = set()
@@ -67,6 +70,11 @@ class GroupMember:
     def is_idle(self) -> bool:
         return not self._feeds
 
+    @property
+    def is_leaving(self) -> bool:
+        """Its last consumer is gone, and the brokers are being told."""
+        return self.is_idle and bool(self._ending)
+
     def assigned(self) -> list[QueueRef]:
         """The queues that are ours now."""
         return sorted(self._pullers)
@@ -74,7 +82,7 @@ class GroupMember:
     # --- subscriptions --------------------------------------------------------------------------------------------
 
     async def subscribe(self, topics: "tuple[str, ...]", tags: str, feed: Feed) -> None:
-        """Take up ``topics``; tells every broker at once.
+        """Take up ``topics``; tells every broker at once. Not for a member that was idle: its end may be under way.
 
         Raises:
             UsageError: this client consumes one of them with this group already.
@@ -87,31 +95,60 @@ class GroupMember:
             self._subscriptions[topic] = Subscription(topic, tags, tags_of(tags), version)
             self._feeds[topic] = feed
         self._subscriptions[self._retry_topic] = Subscription(self._retry_topic, "*", (), version)
-        await self._announce()
-        if not self._tasks:
+        try:
+            await self._announce()
+        except BaseException:
+            self._give_up(topics)
+            raise
+        if self._feeds and not self._tasks:  # without feeds it was closed meanwhile
             loop = asyncio.get_running_loop()
             self._tasks = [loop.create_task(self._rebalance_loop()), loop.create_task(self._commit_loop())]
         self.rebalance_soon()
 
     async def unsubscribe(self, topics: "tuple[str, ...]") -> None:
-        """Give ``topics`` up: commits, and with the last topic leaves the group so that others take over at once."""
+        """Give ``topics`` up: commits, and with the last topic leaves the group so that others take over at once.
+
+        Cancelled, it goes on in the background; ``close`` waits for it.
+        """
+        await asyncio.shield(self._give_up(topics))
+
+    def _give_up(self, topics: "tuple[str, ...]") -> "asyncio.Task[None]":
         for topic in topics:
             self._subscriptions.pop(topic, None)
             self._feeds.pop(topic, None)
+        if self.is_idle:
+            self._subscriptions.clear()  # a rebalance under way takes nothing up any more
         # The retry queues are released too: what waits here of these topics must be pulled anew by whoever has a reader.
         given_up = {*topics, self._retry_topic}
-        await self._release([queue for queue in self._pullers if self.is_idle or queue.topic in given_up])
-        if self.is_idle:
+        self._release([queue for queue in self._pullers if self.is_idle or queue.topic in given_up])
+        return self._to_its_end(self._tell_given_up(self.is_idle, set(self._ending)))
+
+    async def _tell_given_up(self, is_last: bool, before: "set[asyncio.Task[None]]") -> None:
+        await asyncio.wait(before)  # whoever takes the queues over starts at what is committed
+        if is_last:
             await self._leave()
-        else:
+        elif not self.is_idle:  # else the last one, which waits for this one, tells
             await self._announce()
             self.rebalance_soon()
 
     async def close(self) -> None:
-        """Give everything up; open iterations end."""
+        """Give everything up, and wait for what others gave up; open iterations end."""
         for feed in set(self._feeds.values()):
             feed.close()
-        await self.unsubscribe(tuple(self._feeds))
+        if not self.is_idle:
+            self._give_up(tuple(self._feeds))
+        await self.ended()
+
+    async def ended(self) -> None:
+        """Nothing that was given up waits for a broker any more."""
+        while self._ending:
+            await asyncio.wait(self._ending)
+
+    def _to_its_end(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return task
 
     async def _announce(self) -> None:
         plumbing = self._plumbing
@@ -231,15 +268,20 @@ class GroupMember:
             puller.release()
             self.rebalance_soon()
 
-    async def _release(self, queues: "list[QueueRef]") -> None:
+    def _release(self, queues: "list[QueueRef]") -> "asyncio.Task[None]":
         """Stop reading, commit what is done; what is buffered here comes again elsewhere."""
         released = [self._pullers.pop(queue) for queue in queues]
         for _, task in released:
             task.cancel()
-        await asyncio.gather(*(task for _, task in released), return_exceptions=True)
-        await self._commit([puller for puller, _ in released], _LEAVE_TIMEOUT_S)
-        for puller, _ in released:
-            puller.release()
+        return self._to_its_end(self._last_commit(released))
+
+    async def _last_commit(self, released: "list[tuple[QueuePuller, asyncio.Task[None]]]") -> None:
+        try:
+            await asyncio.gather(*(task for _, task in released), return_exceptions=True)
+            await self._commit([puller for puller, _ in released], _LEAVE_TIMEOUT_S)
+        finally:
+            for puller, _ in released:
+                puller.release()
 
     # --- offsets --------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import pytest
 from tests.support.scripted_broker import ScriptedBroker, client_of
 from tests.support.virtual_time import run
 
+from halfmq.client.async_client import AsyncClient
 from halfmq.errors import UsageError
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.header import encode_response
@@ -62,6 +63,12 @@ def fill(broker: ScriptedBroker, *topics: str) -> None:
 
 def committed(broker: ScriptedBroker, topic: str = "t") -> list[int | None]:
     return [broker.offsets.get(("g", topic, queue)) for queue in range(broker.queues)]
+
+
+def groups_of(broker: ScriptedBroker, mq: AsyncClient) -> list[str]:
+    """Groups whose member the broker takes the client for."""
+    heard = [body for body in broker.heartbeats.values() if body.client_id == mq._plumbing.membership.client_id]
+    return [consumer.group for body in heard for consumer in body.consumer_groups]
 
 
 def test_heartbeat_names_the_subscriptions_and_the_retry_topic() -> None:
@@ -144,6 +151,221 @@ def test_messages_that_were_not_acknowledged_are_not_handed_back_after_leaving()
                 assert message is not None
             await message.retry()
             assert broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK) == []
+
+    run(test())
+
+
+# --- leaving that is cancelled ------------------------------------------------------------------------------------
+
+
+def test_cancelled_leaving_goes_on_and_the_rest_takes_over() -> None:
+    async def test() -> None:
+        broker = broker_with()
+        fill(broker)
+        async with (
+            client_of(broker.network(), seed=1) as one,
+            client_of(broker.network(), seed=2) as two,
+            one.consumer("t", group="g") as first,
+        ):
+            (await first.take(4, wait=5)).ack()
+            async with two.consumer("t", group="g") as second:
+                answer_commits_after(broker, 0.5)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(first.close(), 0.1)
+                assert await first.get(0) is None
+                assert first.is_closed
+                await asyncio.sleep(2)
+                assert groups_of(broker, one) == []
+                broker.notify_members("g")
+                await asyncio.sleep(20)  # longer than a pull waits
+                assert owned(second) == [0, 1, 2, 3]
+                # Nothing of the first member pulls: each queue of the group has one reader that waits.
+                assert sorted(request.ext.topic for _, request in broker._parked) == ["%RETRY%g", *["t"] * 4]
+
+    run(test())
+
+
+def test_block_whose_leaving_is_cancelled_ends_as_cancelled() -> None:
+    async def test() -> None:
+        broker = broker_with()
+        async with client_of(broker.network()) as mq:
+
+            async def consume() -> None:
+                async with mq.consumer("t", group="g"):
+                    await asyncio.sleep(0.5)
+                    answer_commits_after(broker, 0.9)
+
+            consuming = asyncio.ensure_future(consume())
+            await asyncio.sleep(1)
+            consuming.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await consuming
+            await asyncio.sleep(3)
+            assert groups_of(broker, mq) == []
+
+    run(test())
+
+
+def test_cancelled_leaving_of_one_of_two_consumers_gives_its_topic_up() -> None:
+    async def test() -> None:
+        broker = broker_with(2, "a", "b")
+        async with (
+            client_of(broker.network()) as mq,
+            mq.consumer("a", group="g") as first,
+            mq.consumer("b", group="g") as second,
+        ):
+            await asyncio.sleep(0.5)
+            answer_commits_after(broker, 0.5)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(first.close(), 0.1)
+            await asyncio.sleep(3)
+            assert owned(second, "a") == []
+            ((consumer,),) = [body.consumer_groups for body in broker.heartbeats.values()]
+            assert [item.topic for item in consumer.subscriptions] == ["%RETRY%g", "b"]
+            broker.append("b", 0, b"x")
+            broker.append("%RETRY%g", 0, b"y", b"RETRY_TOPIC\x01b\x02UNIQ_KEY\x01U\x02")
+            assert len([await second.get(5), await second.get(5)]) == 2
+
+    run(test())
+
+
+def test_client_that_closes_waits_for_a_leaving_that_was_cancelled() -> None:
+    async def test() -> None:
+        broker = broker_with()
+        fill(broker)
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            (await messages.take(4, wait=5)).ack()
+            answer_commits_after(broker, 0.5)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(messages.close(), 0.1)
+        assert committed(broker) == [1] * 4
+        assert len(broker.requests(RequestCode.UNREGISTER_CLIENT)) == 1
+
+    run(test())
+
+
+def test_group_is_joined_again_while_its_cancelled_leaving_goes_on() -> None:
+    async def test() -> None:
+        broker = broker_with()
+        fill(broker)
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            (await messages.take(4, wait=5)).ack()
+            answer_commits_after(broker, 0.5)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(messages.close(), 0.1)
+            async with mq.consumer("t", group="g", start="latest") as again:
+                await asyncio.sleep(3)
+                assert groups_of(broker, mq) == ["g"]
+                assert owned(again) == [0, 1, 2, 3]
+                assert await again.get(0) is None  # it started at what the leaving committed
+
+    run(test())
+
+
+def test_joining_that_is_cancelled_leaves_no_member() -> None:
+    async def test() -> None:
+        broker = broker_with()
+        fill(broker)
+
+        def late(peer: Any, request: Any) -> bytes | None:
+            answer = broker.usual(peer, request)
+            asyncio.get_running_loop().call_later(0.5, lambda: answer and peer.send(answer))
+            return None
+
+        async with client_of(broker.network()) as mq:
+            broker.on[RequestCode.HEART_BEAT] = late
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(mq.consumer("t", group="g").__aenter__(), 0.1)
+            await asyncio.sleep(1)
+            assert groups_of(broker, mq) == []
+            async with mq.consumer("t", group="g") as messages:
+                assert await messages.get(5) is not None
+
+    run(test())
+
+
+def test_client_that_closes_while_a_consumer_joins_keeps_no_member() -> None:
+    async def test() -> None:
+        broker = broker_with()
+
+        def late(peer: Any, request: Any) -> bytes | None:
+            answer = broker.usual(peer, request)
+            asyncio.get_running_loop().call_later(0.5, lambda: answer and peer.send(answer))
+            return None
+
+        async with client_of(broker.network()) as mq:
+            broker.on[RequestCode.HEART_BEAT] = late
+            joining = asyncio.ensure_future(mq.consumer("t", group="g").__aenter__())
+            await asyncio.sleep(0.1)
+        await joining
+        await asyncio.sleep(1)
+        assert [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+    run(test())
+
+
+def test_rebalance_while_the_last_consumer_leaves_takes_nothing_up() -> None:
+    async def test() -> None:
+        broker = broker_with()
+        async with client_of(broker.network()) as mq:
+            async with mq.consumer("t", group="g"):
+                await asyncio.sleep(0.5)
+                answer_commits_after(broker, 0.5)
+                asyncio.get_running_loop().call_later(0.1, broker.notify_members, "g")
+            await asyncio.sleep(20)  # longer than a pull waits
+            assert broker._parked == []
+
+    run(test())
+
+
+def test_consumers_that_leave_at_once_leave_the_group_once_behind_the_commits_of_both() -> None:
+    async def test() -> None:
+        broker = broker_with(1, "a", "b")
+        async with client_of(broker.network()) as mq:
+            first = await mq.consumer("a", group="g").__aenter__()
+            second = await mq.consumer("b", group="g").__aenter__()
+            await asyncio.sleep(0.5)
+
+            def b_slower(peer: Any, request: Any) -> bytes | None:
+                delay_s = 0.6 if request.ext.topic == "b" else 0.2
+                asyncio.get_running_loop().call_later(delay_s, lambda: peer.send(broker.usual(peer, request)))
+                return None
+
+            broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = b_slower
+            closing = asyncio.gather(first.close(), second.close())
+            await asyncio.sleep(0.5)
+            assert broker.requests(RequestCode.UNREGISTER_CLIENT) == []
+            await closing
+            assert len(broker.requests(RequestCode.UNREGISTER_CLIENT)) == 1
+            heard = [decode_heartbeat(request.body) for request in broker.requests(RequestCode.HEART_BEAT)]
+            assert all(consumer.subscriptions for body in heard for consumer in body.consumer_groups)
+
+    run(test())
+
+
+def test_queues_on_their_way_to_another_member_are_committed_when_the_last_consumer_goes() -> None:
+    async def test() -> None:
+        broker = broker_with()
+        fill(broker)
+        async with (
+            client_of(broker.network(), seed=1) as one,
+            client_of(broker.network(), seed=2) as two,
+            one.consumer("t", group="g") as first,
+        ):
+            (await first.take(4, wait=5)).ack()
+            async with two.consumer("t", group="g"):
+                answer_commits_after(broker, 0.8)
+                slow = broker.on[RequestCode.UPDATE_CONSUMER_OFFSET]
+                broker.notify_members("g")
+                while not broker.requests(RequestCode.UPDATE_CONSUMER_OFFSET):
+                    await asyncio.sleep(0.01)
+                given_up = {0, 1, 2, 3} - set(owned(first))
+                assert len(given_up) == 2
+                broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda peer, request: (
+                    slow(peer, request) if request.ext.queue_id in given_up else broker.usual(peer, request)
+                )
+                await first.close()
+                assert [broker.offsets.get(("g", "t", queue)) for queue in given_up] == [1, 1]
 
     run(test())
 

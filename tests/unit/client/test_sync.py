@@ -1,8 +1,11 @@
 # ruff: noqa: PT012 - what is tested is a block that raises
 """The blocking facade, on the real loop thread with a scripted broker behind it."""
 
+import asyncio
 import os
+import signal
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -154,6 +157,29 @@ def test_consumer_by_message_and_by_batch() -> None:
                     messages.stop()
         assert got == ["0", "1", "2", "3", "4"]
     assert broker.offsets["g", "t", 0] == 5
+
+
+def test_consumer_whose_closing_is_interrupted_leaves_its_group() -> None:
+    broker = ScriptedBroker(queues=1)
+    broker.topics.add("t")
+    interrupted: list[int] = []
+
+    def interrupt(peer: Any, request: Any) -> None:
+        if not interrupted:
+            interrupted.append(1)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        asyncio.get_running_loop().call_later(0.2, lambda: peer.send(broker.usual(peer, request)))
+
+    with client(broker) as mq:
+        messages = mq.consumer("t", group="g").__enter__()
+        assert messages.get(0.2) is None
+        broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            messages.close()
+        deadline = time.monotonic() + 5
+        while not broker.requests(RequestCode.UNREGISTER_CLIENT) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert broker.requests(RequestCode.UNREGISTER_CLIENT)
 
 
 def test_failed_processing_and_reject_hand_back() -> None:
