@@ -103,7 +103,7 @@ class AsyncClient:
         #: Registered before the client was entered, and again with each entry.
         self._check_functions: dict[str, CheckFunction] = {}
         self._opened = False
-        self._closing = False
+        self._closing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -172,7 +172,7 @@ class AsyncClient:
             membership.add_producer(self.group)
         self._members: dict[str, GroupMember] = {}
         self._reconnecting: set[Address] = set()
-        self._closing = False
+        self._closing = None
 
     def _whoami(self) -> tuple[str, int]:
         """Host name and process number, which are part of every id. A simulated process has others than this one."""
@@ -194,28 +194,38 @@ class AsyncClient:
             self._plumbing.ids.use_address(connections[0].local_ip)
 
     async def close(self, grace: float = CLOSE_GRACE_S) -> None:
-        """Finish what is on its way, leave all groups, close connections. Safe to call twice."""
-        if not self._opened or self._closing:
+        """Finish what is on its way, leave all groups, close connections. Safe to call twice.
+
+        Cancelled, it goes on in the background, and the next call waits for it: a client that is half closed would stay a
+        member of its groups.
+        """
+        if not self._opened:
             return
-        self._closing = True
-        for member in list(self._members.values()):
-            await member.close()
-        if self._made_transactions is not None:
-            await self._made_transactions.close(grace)
-        if self._made_check_listener is not None:
-            await self._made_check_listener.close(grace)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for connection in self._plumbing.brokers.established():
-            try:
-                await self._plumbing.membership.leave(connection, timeout_s=1.0)
-            except (NotSent, NoAnswer) as error:
-                log.debug("leaving %s: %s", connection.address, error)
-        self._plumbing.brokers.close()
-        self._names.close()
-        self._threads.close()
-        self._opened = False
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._finish(grace))
+        await asyncio.shield(self._closing)
+
+    async def _finish(self, grace: float) -> None:
+        try:
+            for member in list(self._members.values()):
+                await member.close()
+            if self._made_transactions is not None:
+                await self._made_transactions.close(grace)
+            if self._made_check_listener is not None:
+                await self._made_check_listener.close(grace)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            for connection in self._plumbing.brokers.established():
+                try:
+                    await self._plumbing.membership.leave(connection, timeout_s=1.0)
+                except (NotSent, NoAnswer) as error:
+                    log.debug("leaving %s: %s", connection.address, error)
+        finally:
+            self._plumbing.brokers.close()
+            self._names.close()
+            self._threads.close()
+            self._opened = False
 
     @property
     def _transactions(self) -> "Transactions":
@@ -265,7 +275,7 @@ class AsyncClient:
 
     @property
     def is_open(self) -> bool:
-        return self._opened and not self._closing
+        return self._opened and self._closing is None
 
     async def healthy(self) -> bool:
         """Whether a broker answers a heartbeat now; for a readiness page."""
@@ -280,7 +290,7 @@ class AsyncClient:
         return False
 
     def _open(self) -> Plumbing:
-        if not self._opened or self._closing:
+        if not self._opened or self._closing is not None:
             raise UsageError("the client is not open", hint="async with AsyncClient(...) as mq:")
         return self._plumbing
 
@@ -619,7 +629,7 @@ class AsyncClient:
 
     def _on_lost(self, address: Address) -> None:
         """Checks and messages come on this connection: open it again, unless nobody waits for any."""
-        if self._closing or self._plumbing.membership.is_empty or address in self._reconnecting:
+        if self._closing is not None or self._plumbing.membership.is_empty or address in self._reconnecting:
             return
         self._reconnecting.add(address)
         self._spawn(self._reconnect(address))
@@ -627,7 +637,7 @@ class AsyncClient:
     async def _reconnect(self, address: Address) -> None:
         pause_s = 0.05
         try:
-            while not self._closing and address in self._plumbing.router.brokers().values():
+            while self._closing is None and address in self._plumbing.router.brokers().values():
                 await asyncio.sleep(pause_s * self._plumbing.dice.uniform(0.5, 1.0))
                 try:
                     await self._plumbing.brokers.get(address)

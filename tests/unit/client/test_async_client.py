@@ -157,6 +157,35 @@ def test_close_lets_running_checks_and_late_verdicts_finish() -> None:
     run(test())
 
 
+def test_cancelled_close_goes_on_and_the_next_call_waits_for_it() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(queues=1)
+        broker.topics.add("t")
+        broker.append("t", 0, b"x")
+
+        def slow(peer: Any, request: Any) -> bytes | None:
+            asyncio.get_running_loop().call_later(0.5, lambda: peer.send(broker.usual(peer, request)))
+            return None
+
+        mq = client_of(broker.network())
+        await mq.connect()
+        messages = await mq.consumer("t", group="g").__aenter__()
+        message = await messages.get(5)
+        assert message is not None
+        message.ack()
+        broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = slow
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(mq.close(), 0.1)
+        assert not mq.is_open
+        await mq.close()
+        assert broker.offsets["g", "t", 0] == 1
+        await asyncio.sleep(0.01)
+        assert not broker.peers
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(test())
+
+
 def test_request_that_is_not_known_is_answered_so() -> None:
     async def test() -> None:
         broker = ScriptedBroker()
