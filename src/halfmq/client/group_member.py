@@ -6,7 +6,7 @@ after a reconnect, and at the start.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from halfmq.client.allocation import QueueRef, allocate
@@ -121,7 +121,7 @@ class GroupMember:
         # The retry queues are released too: what waits here of these topics must be pulled anew by whoever has a reader.
         given_up = {*topics, self._retry_topic}
         self._release([queue for queue in self._pullers if self.is_idle or queue.topic in given_up])
-        return self._to_its_end(self._tell_given_up(self.is_idle, set(self._ending)))
+        return self._to_its_end(self._tell_given_up, self.is_idle, set(self._ending))
 
     async def _tell_given_up(self, is_last: bool, before: "set[asyncio.Task[None]]") -> None:
         await asyncio.wait(before)  # whoever takes the queues over starts at what is committed
@@ -144,8 +144,8 @@ class GroupMember:
         while self._ending:
             await asyncio.wait(self._ending)
 
-    def _to_its_end(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(work)
+    def _to_its_end(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work(*arguments))  # raises first where no loop runs any more
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         return task
@@ -273,7 +273,7 @@ class GroupMember:
         released = [self._pullers.pop(queue) for queue in queues]
         for _, task in released:
             task.cancel()
-        return self._to_its_end(self._last_commit(released))
+        return self._to_its_end(self._last_commit, released)
 
     async def _last_commit(self, released: "list[tuple[QueuePuller, asyncio.Task[None]]]") -> None:
         try:
