@@ -62,6 +62,8 @@ class GroupMember:
         self._tasks: list[asyncio.Task[None]] = []
         #: What goes on to its end whoever is cancelled: half-way, the group would count on a member that nobody reads.
         self._ending: set[asyncio.Task[None]] = set()
+        #: Given up, and not committed yet: taken up again only then, or it would start where the group was before.
+        self._releasing: set[QueueRef] = set()
         #: By broker and topic.
         self._places: dict[tuple[str, str], _Place] = {}
         self._missing: set[str] = set()
@@ -229,7 +231,7 @@ class GroupMember:
         if gone:
             log.info("group %s gives up %s", self.group, gone)
             await self._release(gone)
-        for queue in sorted(mine - self._pullers.keys()):
+        for queue in sorted(mine - self._pullers.keys() - self._releasing):
             self._take_up(queue)
 
     async def _members(self, route: Route) -> tuple[str, ...]:
@@ -271,6 +273,7 @@ class GroupMember:
     def _release(self, queues: "list[QueueRef]") -> "asyncio.Task[None]":
         """Stop reading, commit what is done; what is buffered here comes again elsewhere."""
         released = [self._pullers.pop(queue) for queue in queues]
+        self._releasing.update(queues)
         for _, task in released:
             task.cancel()
         return self._to_its_end(self._last_commit, released)
@@ -282,6 +285,8 @@ class GroupMember:
         finally:
             for puller, _ in released:
                 puller.release()
+                self._releasing.discard(puller.queue)
+            self.rebalance_soon()
 
     # --- offsets --------------------------------------------------------------------------------------------------
 

@@ -68,7 +68,8 @@ class Links:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if self._closed and task.cancelled():
+            caller = asyncio.current_task()
+            if self._closed and task.cancelled() and not (caller is not None and caller.cancelling()):
                 raise ConnectError("the client was closed") from None
             raise
 

@@ -626,3 +626,37 @@ def test_client_that_closes_ends_open_iterations() -> None:
         assert await reading == 0
 
     run(test())
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+@pytest.mark.parametrize("another", [True, False])
+def test_topic_that_is_read_again_while_it_is_given_up_goes_on_where_it_was_acknowledged(
+    cancelled: bool, another: bool
+) -> None:
+    """Else a group without an offset would start behind the message that is open, and pass it."""
+
+    async def test() -> None:
+        broker = broker_with(1, "a", "b")
+        async with client_of(broker.network()) as mq:
+            other = mq.consumer("b", group="g", start="latest")
+            if another:
+                await other.__aenter__()
+            first = await mq.consumer("a", group="g", start="latest").__aenter__()
+            await asyncio.sleep(0.3)
+            broker.append("a", 0, b"one")
+            broker.append("a", 0, b"two")
+            got = await first.take(2, wait=5)
+            answer_commits_after(broker, 0.5)
+            got[0].ack()
+            closing = asyncio.ensure_future(first.close())
+            await asyncio.sleep(0.1)
+            if cancelled:
+                closing.cancel()
+            async with mq.consumer("a", group="g", start="latest") as again:
+                assert [message.body for message in await again.take(1, wait=5)] == [b"two"]
+                await asyncio.sleep(5)
+                assert broker.offsets["g", "a", 0] == 1
+            if another:
+                await other.close()
+
+    run(test())

@@ -126,3 +126,19 @@ def test_close_ends_everything_and_reports_no_loss() -> None:
         assert world.lost == []
 
     run(test())
+
+
+def test_caller_that_is_cancelled_while_all_is_closed_is_cancelled() -> None:
+    """As at the end of a loop, which cancels everything at once: a caller that goes on instead never ends."""
+
+    async def test() -> None:
+        world = World()
+        world.delay_s = 1.0
+        waiting = asyncio.ensure_future(world.links.get(BROKER))
+        await asyncio.sleep(0.1)
+        world.links.close()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    run(test())

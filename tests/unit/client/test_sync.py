@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -159,6 +161,16 @@ def test_consumer_by_message_and_by_batch() -> None:
     assert broker.offsets["g", "t", 0] == 5
 
 
+@contextmanager
+def heeding_interrupts() -> Iterator[None]:
+    """A process that was started in the background ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_consumer_whose_closing_is_interrupted_leaves_its_group() -> None:
     broker = ScriptedBroker(queues=1)
     broker.topics.add("t")
@@ -170,7 +182,7 @@ def test_consumer_whose_closing_is_interrupted_leaves_its_group() -> None:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         asyncio.get_running_loop().call_later(0.2, lambda: peer.send(broker.usual(peer, request)))
 
-    with client(broker) as mq:
+    with heeding_interrupts(), client(broker) as mq:
         messages = mq.consumer("t", group="g").__enter__()
         assert messages.get(0.2) is None
         broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = interrupt
