@@ -175,8 +175,9 @@ def _refusal(
     return StoreDamaged(text, hint=remedy)
 
 
-def settle(disk: Disk, files: SegmentFiles, recovery: Recovery, *, rewrite: bool) -> None:
-    """Make the disk agree with ``recovery``: see above. The caller then syncs the log up to its end.
+def settle(disk: Disk, files: SegmentFiles, recovery: Recovery, *, rewrite: bool = True) -> None:
+    """Make the disk agree with ``recovery``: see above. The caller then syncs the log up to its end, now or with its next
+    checkpoint. ``rewrite`` is there to be left out by tests, which show what is lost then.
 
     Raises:
         StoreFull: the last segment lost its space, and there is none now.

@@ -380,7 +380,7 @@ class Store:
         """
         assert self._page is not None, "finish_recovery before redo"
         fsync = self.durability is Durability.FSYNC
-        settle(self._disk, self._files, self.recovery, rewrite=fsync)
+        settle(self._disk, self._files, self.recovery)
         if fsync:
             self.log.sync(self.log.end)
         self._snapshot = None

@@ -597,3 +597,32 @@ def test_in_memory_the_published_page_says_nothing_of_the_disk(disk: FaultyDisk)
     disk.flip_bit(SHARD / "log" / ("0" * 20 + ".seg"), end - 10)
     store = Store.open(disk, HOME, entropy=SystemEntropy(), durability=Durability.MEMORY)
     assert durable <= store.log_end < end
+
+
+@pytest.mark.parametrize("third", Durability)
+@pytest.mark.parametrize("first", Durability)
+def test_a_checkpoint_does_not_stand_on_what_a_failed_sync_left_in_the_cache(
+    first: Durability, third: Durability
+) -> None:
+    """The start between runs at ``memory``, which syncs at checkpoints only: they would believe the sync of clean pages."""
+    disk = FaultyDisk(1)
+    disk.failed_sync_keeps_share = 0.0
+    broker = SmallBroker(disk, HOME, first).start()
+    for _ in range(3):
+        broker.turn([("send", 0, b"x" * 3_000)])
+        broker.sync() if first is Durability.FSYNC else broker.publish()
+    broker.turn([("send", 0, b"y" * 3_000)])
+    disk.fail("sync", path_ends=".seg")
+    if first is Durability.FSYNC:
+        assert broker.flush is not None
+        broker.flush.run()
+    else:
+        broker.publish()
+        with pytest.raises(StorePoisoned):
+            broker.checkpoint()
+    disk.kill(drop_cache=False)
+    between = SmallBroker(disk, HOME, Durability.MEMORY).start()
+    end = between.store.log_end
+    between.checkpoint()
+    disk.crash(keep=0.0)
+    assert SmallBroker(disk, HOME, third).start().store.log_end >= end
