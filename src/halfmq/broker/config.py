@@ -23,9 +23,10 @@ DRAIN_MS: Final = 300
 RETENTION_MS: Final = 72 * 3_600_000
 RETENTION_CHECK_MS: Final = 10_000
 #: Where a client on this machine finds what listens there; ``::`` takes no IPv4.
-_LOOPBACKS: Final = {"localhost": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-#: A last label of digits is an IPv4 address, so a wrong one here; what is no label at all makes resolvers raise.
-_HOST_NAME: Final = re.compile(r"([A-Za-z0-9_-]{1,63}\.)*(?![0-9]+\.?\Z)[A-Za-z0-9_-]{1,63}\.?")
+_LOOPBACKS: Final = {4: "127.0.0.1", 6: "::1"}
+#: A last label of digits, behind others, is an IPv4 address, so a wrong one here; what is no label at all makes resolvers
+#: raise. One label of digits may be the name of a container.
+_HOST_NAME: Final = re.compile(r"(?!.+\.[0-9]+\.?\Z)([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,11 @@ class BrokerConfig:
         """The host that clients are told: as configured, else the bound one, else this machine's loopback."""
         if self.advertise_host is not None:
             return self.advertise_host
-        return _LOOPBACKS.get(self.host, self.host)
+        try:
+            address = ip_address(self.host)
+        except ValueError:
+            return "127.0.0.1" if self.host == "localhost" else self.host
+        return _LOOPBACKS[address.version] if address.is_unspecified else self.host
 
 
 def _is_host(text: str, *, everywhere: bool) -> bool:

@@ -203,6 +203,7 @@ class AsyncClient:
             return
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._finish(grace))
+            self._closing.add_done_callback(_report)  # whoever waited may be gone
         await asyncio.shield(self._closing)
 
     async def _finish(self, grace: float) -> None:

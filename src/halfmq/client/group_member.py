@@ -149,8 +149,13 @@ class GroupMember:
     def _to_its_end(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work(*arguments))  # raises first where no loop runs any more
         self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._ending.discard(task)
+        if not task.cancelled() and task.exception() is not None:  # whoever waited may be gone
+            log.error("giving up queues of group %s failed", self.group, exc_info=task.exception())
 
     async def _announce(self) -> None:
         plumbing = self._plumbing

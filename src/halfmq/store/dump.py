@@ -46,6 +46,7 @@ from halfmq.store.batch_codec import decode_batch
 from halfmq.store.checkpoint import Present, read_checkpoint
 from halfmq.store.identity import read_identity
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
+from halfmq.store.published import Published, read_published
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
 from halfmq.store.segment import SegmentFiles
 
@@ -105,6 +106,9 @@ def dump_store(
     first = max(numbers[0], start // identity.segment_bytes)
     checkpoint = read_checkpoint(disk, directory / "shard-0" / "checkpoint", identity.store_id)
     durable = checkpoint.slots[0].position if isinstance(checkpoint, Present) else 0
+    page = read_published(disk, directory / "shard-0" / "published")
+    if isinstance(page, Published) and page.store == identity.store_id:
+        durable = max(durable, page.durable)
     for scanned in LogScan(files).from_batch(first * identity.segment_bytes, durable):
         match scanned:
             case Batch(header, view, place):

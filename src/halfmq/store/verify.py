@@ -219,7 +219,7 @@ class _Walk:
         if self._log_start > derived.trimmed_to:
             what = f"the log begins at {self._log_start}, but only what lies before {derived.trimmed_to} was trimmed"
             self._notes.damage("log", f"{what}: segments between are missing", RESTORE)
-        if below is not None and self._position < below:
+        if page is not None and below is not None and page.durable <= self._position < below:
             what = f"the log ends at {self._position}, position {below} is published"
             self._notes.damage("log", what, SHORTER)
         position = self._position

@@ -242,3 +242,23 @@ def test_environment_gives_url_and_group(monkeypatch: pytest.MonkeyPatch) -> Non
     mq = AsyncClient.from_env()
     assert (mq.url, mq.group) == ("rocketmq://c:3", "orders")
     assert AsyncClient.from_env(group="mine").group == "mine"
+
+
+def test_failure_of_a_close_that_nobody_waits_for_any_more_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        mq = client_of(ScriptedBroker().network())
+        await mq.connect()
+
+        async def leave(*_: object, **__: object) -> None:
+            await asyncio.sleep(1)
+            raise RuntimeError("a bug of ours")
+
+        monkeypatch.setattr(mq._plumbing.membership, "leave", leave)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(mq.close(), 0.1)
+        await asyncio.sleep(2)
+
+    run(test())
+    assert "a bug of ours" in caplog.text

@@ -9,6 +9,7 @@ from tests.support.store_writer import StoreWriter
 
 from halfmq.errors import StoreDamaged, UsageError
 from halfmq.runtime.disk import RealDisk
+from halfmq.store.dump import dump_store
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
 from halfmq.store.published import PublishedPage
 from halfmq.store.verify import LOG_FIRST, REMAKE, RESTORE, SHORTER, Report, _Wrong, verify_store
@@ -251,8 +252,12 @@ def test_damage_below_a_page_that_says_durable_is_for_a_backup(tmp_path: Path) -
     newest = max(path for path in writer.shard.glob("log/*.seg") if any(path.read_bytes()))
     flip(newest, len(newest.read_bytes().rstrip(b"\0")) - 10)
     for _ in range(2):
-        (finding,) = [one for one in verify_store(RealDisk(), tmp_path).findings if one.remedy == RESTORE]
+        findings = verify_store(RealDisk(), tmp_path).findings
+        (finding,) = [one for one in findings if one.remedy == RESTORE]
         assert "the log was durable to" in finding.what
+        assert SHORTER not in {one.remedy for one in findings}
+        with pytest.raises(StoreDamaged, match="the log was durable up to"):
+            list(dump_store(RealDisk(), tmp_path))
         page.rebuilding(0, 0, position)  # by a start that got no further
 
 
