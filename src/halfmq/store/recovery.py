@@ -10,9 +10,9 @@ refused is refused before anything is touched, and the redo behind it can trust 
     rewrite    what lies behind the last position known durable is written once more, as it is, then synced
 
 After a failed fsync the kernel may hold pages for clean that never reached the disk; a plain sync would skip them. So what
-is rewritten is written also where it is there already, and a cut goes in two steps: first a mark stands at the end and zeros
-behind it, and only when they are durable the mark goes, too. A start that finds the mark, or anything else but zeros, cuts
-anew. What it finds zero was durable before, but for the place of the mark, which each start makes zero.
+is rewritten is written also where it is there already; and a cut leaves a file, ``cut``, until its zeros are durable: a start
+that finds it makes zero also what reads as zero. Nobody syncs that file. After a power loss it is not needed, since what is
+read then is on the disk.
 
 A crash in ``settle`` leaves the same torn tail, or less of it, and the next start does it again.
 """
@@ -27,8 +27,8 @@ from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, Tor
 from halfmq.store.recovery_cases import Act, Case, Checkpoint, Evidence, Front, Log, Tail, case_of
 from halfmq.store.segment import SegmentFiles
 
-#: Where the log ends while what is behind it is made zero. No batch begins like this.
-_MARK: Final = b"CUTTING\n"
+#: Beside the segments, while what is behind the log's end is made zero.
+CUT: Final = "cut"
 
 
 class CheckpointFound(NamedTuple):
@@ -192,27 +192,27 @@ def settle(disk: Disk, files: SegmentFiles, recovery: Recovery, *, rewrite: bool
         elif number == here:
             # Made zero and not removed, also when nothing of it stays: a blank segment behind it may survive a crash,
             # and must not look like the oldest one of a trimmed log.
-            _zero_from(files, number, recovery.end % files.segment_bytes)
+            _zero_from(disk, files, number, recovery.end % files.segment_bytes)
     if files.numbers():
         disk.sync_directory(files.directory)
     if rewrite:
         _write_again(files, max(recovery.durable_position, recovery.redo_from), recovery.end)
 
 
-def _zero_from(files: SegmentFiles, number: int, place: int) -> None:
+def _zero_from(disk: Disk, files: SegmentFiles, number: int, place: int) -> None:
     segment = files.get(number)
     assert segment is not None
     # Its allocation may not have survived; or somebody restored the file, and a copy has holes where the zeros were.
     segment.allocate(files.segment_bytes)
-    behind = place + len(_MARK)
-    if segment.nonzero_from(place) is not None:
-        segment.file.write(place, [_MARK])
-        # Also what reads as zero: it may be of a cut whose sync failed, and on the disk be the old tail still.
-        for start, end in segment.data_ranges(behind):
-            segment.file.write(start, [bytes(end - start)])
+    unfinished = files.directory / CUT
+    if segment.nonzero_from(place) is None and not disk.exists(unfinished):
         segment.file.sync()
-    segment.file.write(place, [bytes(len(_MARK))])
+        return
+    disk.open(unfinished, create=True).close()
+    for start, end in segment.data_ranges(place):
+        segment.file.write(start, [bytes(end - start)])
     segment.file.sync()
+    disk.remove(unfinished)
 
 
 def _claimed(files: SegmentFiles, number: int) -> bool:

@@ -8,7 +8,7 @@ from tests.support import log_records as make
 from halfmq.errors import StoreDamaged, StoreFull
 from halfmq.store import segment as segment_module
 from halfmq.store.log_scan import Batch, LogScan
-from halfmq.store.recovery import CheckpointFound, find_out, settle
+from halfmq.store.recovery import CUT, CheckpointFound, find_out, settle
 from halfmq.store.recovery_cases import Act
 from halfmq.store.segment import SegmentFiles, segment_name
 from halfmq.testing.faulty_disk import FaultyDisk, Operation, PowerLost
@@ -420,35 +420,9 @@ def test_a_cut_whose_sync_failed_is_made_again(rewrite: bool) -> None:
     with pytest.raises(OSError, match="error"):
         settle(store.disk, files, find_out(files, []), rewrite=rewrite)
     store.disk.kill()
+    assert store.disk.exists(HOME / CUT)
     make.LogUnderTest(store.disk, HOME).start(rewrite=rewrite)
-    store.disk.crash()
-    assert not any(store.disk.content(store.seg(0))[store.ends[3] :])
-
-
-@pytest.mark.parametrize("power_lost", [True, False])
-def test_a_cut_whose_last_sync_failed_leaves_at_most_a_mark(power_lost: bool) -> None:
-    store = Store().write(3).write(2, body_bytes=5_000)
-    store.flip(store.ends[3] + 70)
-    files = store.files()
-    found = find_out(files, [])
-    syncs: list[Operation] = []
-
-    def second_sync_fails(operation: Operation) -> None:
-        if operation.kind == "sync":
-            syncs.append(operation)
-            if len(syncs) == 2:
-                store.disk.fail("sync")
-
-    store.disk.before = second_sync_fails
-    with pytest.raises(OSError, match="error"):
-        settle(store.disk, files, found, rewrite=False)
-    store.disk.before = None
-    if power_lost:
-        store.disk.crash()
-        assert not any(store.disk.content(store.seg(0))[store.ends[3] + 8 :])
-    else:
-        store.disk.kill()
-    make.LogUnderTest(store.disk, HOME).start(rewrite=False)
+    assert not store.disk.exists(HOME / CUT)
     store.disk.crash()
     assert not any(store.disk.content(store.seg(0))[store.ends[3] :])
 
@@ -463,7 +437,7 @@ def test_what_was_made_zero_once_is_not_written_again() -> None:
     segment.file.write(end, [bytes(make.SEGMENT - end)])
     segment.file.sync()
     writes = [one for one in store.settled(rewrite=True) if one.kind == "write"]
-    assert [(one.at, one.length) for one in writes if one.at >= end] == [(end, 8)]
+    assert [one for one in writes if one.at >= end] == []
 
 
 def test_a_segment_whose_allocation_was_lost_gets_its_space_back() -> None:
@@ -521,7 +495,7 @@ def kinds(done: list[Operation]) -> list[tuple[str, Path]]:
     return [(one.kind, one.path) for one in done]
 
 
-def test_a_clean_start_writes_zeros_behind_the_end_and_nothing_else() -> None:
+def test_a_clean_start_writes_nothing() -> None:
     """Neither what is whole nor the blank one prepared behind it: a restart must not cost writes. It asks for their space."""
     store = Store().write(2)
     store.under.log.prepare_next()
@@ -529,13 +503,10 @@ def test_a_clean_start_writes_zeros_behind_the_end_and_nothing_else() -> None:
         ("allocate", store.seg(1)),
         ("sync", store.seg(1)),
         ("allocate", store.seg(0)),
-        ("write", store.seg(0)),
         ("sync", store.seg(0)),
         ("sync_directory", HOME),
     ]
-    done = store.settled(rewrite=False)
-    assert kinds(done) == asked
-    assert (done[3].at, done[3].length) == (store.ends[1], 8)
+    assert kinds(store.settled(rewrite=False)) == asked
     assert kinds(store.settled(usable(store.ends[0]), rewrite=False)) == asked
     assert store.disk.list(HOME) == [store.seg(0).name, store.seg(1).name]
 
@@ -570,7 +541,7 @@ def test_exactly_what_was_not_known_durable_is_written_again(torn: bool) -> None
     before = store.disk.image()
     writes = [one for one in store.settled(rewrite=True) if one.kind == "write"]
     again: set[int] = set()
-    for one in writes[3 if torn else 1 :]:  # the first ones are the cut: a mark, zeros, no mark
+    for one in writes[1 if torn else 0 :]:  # the first one is the cut
         start = int(one.path.stem) + one.at
         again.update(range(start, start + one.length))
     durable = store.ends[2]  # what the last batches say
