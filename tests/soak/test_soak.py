@@ -70,7 +70,8 @@ def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
 def test_databases_and_messages_agree_after_kills_of_everybody(soaked: Soaked) -> None:
     print(soaked.output)
     assert soaked.round.differences == []
-    assert len(soaked.kills) == sum(soaked.round.kills.values()) == KILLS
+    # Who shall kill itself at some step may do so behind the last kill that was asked for.
+    assert KILLS <= len(soaked.kills) == sum(soaked.round.kills.values()) <= KILLS + 5
     assert soaked.round.committed.keys() == {SQLITE_GROUP, POSTGRES_GROUP, JAVA_GROUP}
     assert sum(soaked.round.committed.values()) > 10 * KILLS
     assert soaked.round.rolled_back > 0
