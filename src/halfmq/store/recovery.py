@@ -7,7 +7,7 @@ refused is refused before anything is touched, and the redo behind it can trust 
 
     cut        everything behind the end becomes zero, later segment files go, and both are synced: a new batch must not
                stand before old ones that a later start could take for its continuation
-    rewrite    what lies behind the last position known durable is written once more, as it is, then synced
+    rewrite    what lies behind the last position known durable is written once more, as it is; the next sync is of that
 
 After a failed fsync the kernel may hold pages for clean that never reached the disk; a plain sync would skip them. So what
 is rewritten is written also where it is there already; and a cut leaves a file, ``cut``, until its zeros are durable: a start
@@ -65,8 +65,7 @@ def find_out(files: SegmentFiles, checkpoints: Sequence[CheckpointFound], publis
     Raises:
         StoreDamaged: with file, place and remedy, when the case says to refuse.
     """
-    durable = max((checkpoint.position for checkpoint in checkpoints), default=0)
-    durable = max(durable, published)
+    durable = max([published, *(checkpoint.position for checkpoint in checkpoints)])
     epoch = max((checkpoint.epoch for checkpoint in checkpoints), default=0)
     numbers = files.numbers()
     if not numbers:
