@@ -220,7 +220,7 @@ def _settles(disk: FaultyDisk, stop: int, batches: int, refused: bool) -> None:
         same("a start", recovery.kind, "StoreDamaged")
     if recovery.error is None:
         same("recovered end", recovery.value.end, stop)
-        settle(disk, files, recovery.value, rewrite=True)
+        settle(disk, files, recovery.value)
         again = list(LogScan(SegmentFiles(disk, LOG, SEGMENT)).from_batch(0, 0))
         same("batches after the cut", len(again) - 1, batches)
         hold(isinstance(again[-1], EndOfLog) and again[-1].at == stop, f"after the cut: {again[-1]}")

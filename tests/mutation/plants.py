@@ -431,8 +431,8 @@ PLANTS: Final = (
         10,
         "a start calls durable what a failed sync may have left in the cache alone",
         "store/recovery.py",
-        "    if rewrite:\n        _write_again(",
-        "    if False and rewrite:\n        _write_again(",
+        "    _write_again(files, max",
+        "    _ = (files, max",
     ),
     Plant(
         "checkpoint-before-log",

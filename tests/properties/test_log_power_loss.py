@@ -140,5 +140,5 @@ def start_without_sync(self: make.LogUnderTest) -> make.LogUnderTest:
     self.recovery = find_out(self.files, [])
     end = self.recovery.end
     self.log = CommitLog(self.disk, self.files, epoch=self.recovery.epoch + 1, end=end, synced_position=end)
-    settle(self.disk, self.files, self.recovery, rewrite=False)
+    settle(self.disk, self.files, self.recovery._replace(durable_position=end))
     return self

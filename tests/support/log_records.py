@@ -226,10 +226,10 @@ class LogUnderTest:
             self.disk.sync_directory(parent)
         return self
 
-    def start(self, *, reserve_bytes: int = 0, rewrite: bool = True) -> "LogUnderTest":
+    def start(self, *, reserve_bytes: int = 0, published: int = 0) -> "LogUnderTest":
         """Recover, cut, sync: as ``Store`` does with durability fsync."""
         self.files = SegmentFiles(self.disk, self.directory, self.segment_bytes)
-        self.recovery = find_out(self.files, self.checkpoints)
+        self.recovery = find_out(self.files, self.checkpoints, published)
         self.log = CommitLog(
             self.disk,
             self.files,
@@ -238,7 +238,7 @@ class LogUnderTest:
             synced_position=self.recovery.durable_position,
             reserve_bytes=reserve_bytes,
         )
-        settle(self.disk, self.files, self.recovery, rewrite=rewrite)
+        settle(self.disk, self.files, self.recovery)
         self.log.sync(self.log.end)
         self.log.prepare_next()
         return self

@@ -174,9 +174,9 @@ def _refusal(
     return StoreDamaged(text, hint=remedy)
 
 
-def settle(disk: Disk, files: SegmentFiles, recovery: Recovery, *, rewrite: bool = True) -> None:
+def settle(disk: Disk, files: SegmentFiles, recovery: Recovery) -> None:
     """Make the disk agree with ``recovery``: see above. The caller then syncs the log up to its end, now or with its next
-    checkpoint. ``rewrite`` is there to be left out by tests, which show what is lost then.
+    checkpoint.
 
     Raises:
         StoreFull: the last segment lost its space, and there is none now.
@@ -194,8 +194,7 @@ def settle(disk: Disk, files: SegmentFiles, recovery: Recovery, *, rewrite: bool
             _zero_from(disk, files, number, recovery.end % files.segment_bytes)
     if files.numbers():
         disk.sync_directory(files.directory)
-    if rewrite:
-        _write_again(files, max(recovery.durable_position, recovery.redo_from), recovery.end)
+    _write_again(files, max(recovery.durable_position, recovery.redo_from), recovery.end)
 
 
 def _zero_from(disk: Disk, files: SegmentFiles, number: int, place: int) -> None:

@@ -18,8 +18,8 @@ be there after a power loss. ``sync`` moves a file from one to the other, ``sync
     fork                another disk in the same state, to see what a crash here would leave
 
 A sync that fails wrote some sectors of what it should have written, or none, or all; nothing is dirty afterwards, and a
-second sync succeeds without writing the rest, as on Linux. Until the process ends the cache still shows it; afterwards
-it may be dropped.
+second sync succeeds without writing the rest, as on Linux. Until the process ends the cache still shows it; then
+any of its pages may be dropped, alone or with the others.
 
 ``faults`` counts what happened, by the names in ``disk_faults``. All dice come from one seed, so a run repeats exactly.
 """
@@ -42,6 +42,8 @@ __all__ = ["BLOCK_BYTES", "MISDIRECTED", "SECTOR_BYTES", "FaultyDisk", "FaultyFi
 _KEPT: Final = (0.0, 0.1, 0.5, 0.5, 0.9, 1.0)
 #: The same, for a sync that fails.
 _KEPT_BY_FAILED_SYNC: Final = (0.0, 0.0, 0.5, 1.0)
+#: Of the pages that a failed sync left clean, this share leaves the cache when the process ends.
+_DROPPED: Final = (0.0, 0.5, 1.0)
 _PLENTY: Final = 1 << 50
 
 
@@ -265,14 +267,15 @@ class FaultyDisk:
     def kill(self, *, drop_cache: bool | None = None) -> None:
         """The process dies, the machine does not: open files and locks are gone, what was written stays unsynced.
 
-        ``drop_cache``: whether what a failed sync lost shows from now on; None: the dice choose for each file.
+        ``drop_cache``: whether what a failed sync lost shows from now on; None: the dice choose for each page.
         """
         self.faults["kill"] += 1
         for inode in self._inodes():
             inode.forget_maps()
-            if inode.lost and (self.dice.random() < 0.5 if drop_cache is None else drop_cache):
-                inode.drop_cache()
-                self.faults["cache dropped"] += 1
+            if inode.lost:
+                share = self.dice.choice(_DROPPED) if drop_cache is None else float(drop_cache)
+                if inode.drop_cache(self.dice, share):
+                    self.faults["cache dropped"] += 1
         self._new_life()
 
     def power_fails_after(self, steps: int) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 SECTOR_BYTES: Final = 512
 #: Space is claimed and holes are known in blocks of so many bytes.
 BLOCK_BYTES: Final = 4096
+_PAGE_SECTORS: Final = BLOCK_BYTES // SECTOR_BYTES
 #: Longer contents are anonymous maps: pages of a long file that is mostly zeros are never touched.
 _MAP_FROM: Final = 1 << 17
 
@@ -133,13 +134,14 @@ class CachedFile:
         self.pending.clear()
         return lost
 
-    def drop_cache(self) -> int:
-        """Clean pages leave the cache, so what the disk has shows. Returns how many sectors changed."""
-        for sector, content in self.lost.items():
-            self._restore(sector, content)
-        count = len(self.lost)
-        self.lost.clear()
-        return count
+    def drop_cache(self, dice: random.Random, share: float = 1.0) -> int:
+        """Of the clean pages so many leave the cache, so what the disk has shows. Returns how many sectors changed."""
+        pages = {sector // _PAGE_SECTORS for sector in self.lost}
+        dropped = {page for page in sorted(pages) if share == 1.0 or dice.random() < share}
+        gone = [sector for sector in self.lost if sector // _PAGE_SECTORS in dropped]
+        for sector in gone:
+            self._restore(sector, self.lost.pop(sector))
+        return len(gone)
 
     def forget_maps(self) -> None:
         """The processes that mapped it are gone."""
@@ -153,7 +155,7 @@ class CachedFile:
         size = self._surviving_size(dice, kept)
         if size > len(self.seen):
             self._set_length(size)
-        changed = self.drop_cache() + self._keep_sectors(dice, kept)
+        changed = self.drop_cache(dice) + self._keep_sectors(dice, kept)
         if size < len(self.seen):
             self._set_length(size)
             gone = {block for block in self.claimed | self.written if block * BLOCK_BYTES >= size}

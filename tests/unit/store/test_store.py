@@ -579,6 +579,22 @@ def test_damage_of_what_was_answered_last_is_refused(disk: FaultyDisk, damage: s
     assert disk.image() == before
 
 
+def test_what_was_durable_stays_so_when_the_queues_are_not_those_of_the_snapshot(
+    disk: FaultyDisk, broker: SmallBroker
+) -> None:
+    """Else a start writes again what is there, and tells the page less than it knew."""
+    some_traffic(broker)
+    broker.checkpoint()
+    broker.turn([("send", 0, b"x")])
+    broker.sync()
+    disk.kill()
+    store = Store.open(disk, HOME, entropy=SystemEntropy())
+    assert store.recovery.durable_position == store.log_end
+    assert store.why_made_again([(1, 0, 0, 99)], 0)
+    assert store.recovery.durable_position == store.log_end
+    assert store.snapshot_chunks() is None
+
+
 def test_in_memory_the_published_page_says_nothing_of_the_disk(disk: FaultyDisk) -> None:
     """And a page of the level ``fsync`` counts as far as it went."""
     broker = SmallBroker(disk, HOME).start()

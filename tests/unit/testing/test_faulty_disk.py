@@ -202,6 +202,28 @@ def test_a_killed_process_may_find_that_the_cache_dropped_what_a_failed_sync_los
         assert disk.content(HOME / "a") == left
 
 
+def test_pages_leave_the_cache_alone_or_together() -> None:
+    """Whole pages: what lies in the same 4,096 bytes goes with it."""
+    seen = set()
+    for seed in range(60):
+        disk = disk_with_home(seed)
+        disk.failed_sync_keeps_share = 0.0
+        file = disk.open(HOME / "a", create=True)
+        file.write(0, [bytes(2 * BLOCK_BYTES)])
+        file.sync()
+        disk.sync_directory(HOME)
+        file.write(0, [b"x" * 2 * BLOCK_BYTES])
+        disk.fail("sync")
+        with pytest.raises(OSError, match="error"):
+            file.sync()
+        disk.kill()
+        content = disk.content(HOME / "a")
+        pages = content[:BLOCK_BYTES], content[BLOCK_BYTES:]
+        assert all(len(set(page)) == 1 for page in pages)
+        seen.add(tuple(page[:1] for page in pages))
+    assert len(seen) == 4
+
+
 def test_a_full_disk_says_so_and_a_removed_file_gives_room() -> None:
     disk = disk_with_home()
     disk.fill(5 * BLOCK_BYTES)
