@@ -274,7 +274,7 @@ def run_snapshot(data: bytes) -> None:
 
 
 _SLOTS: Final = (Slot(4, 2, 4_096, 77), Slot(5, 2, 8_192, 78))
-_PAGES: Final = ((4_096, 0, 1_000), (8_192, 64, 2_000))
+_PAGES: Final = ((4_096, 0, 1_000, 4_096), (8_192, 64, 2_000, 9_000))
 
 
 @cache
@@ -316,8 +316,8 @@ def run_published(data: bytes) -> None:
     disk = _with(HOME / "published", first.ljust(PUBLISHED_SLOT_BYTES, b"\0") + second)
     whole = [facts for facts, raw in zip(_PAGES, _published_slots(), strict=True) if raw in (first, second)]
     match read_published(disk, HOME / "published"):
-        case Published(_, store, epoch, rebuilding, position, log_start, time_ms):
-            same("what is published", (position, log_start, time_ms), whole[-1])
+        case Published(_, store, epoch, rebuilding, position, log_start, time_ms, durable):
+            same("what is published", (position, log_start, time_ms, durable), whole[-1])
             same("by whom", (store, epoch, rebuilding), (STORE, 2, False))
         case other:
             hold(not whole, f"a whole slot is not found: {other}")

@@ -419,12 +419,20 @@ PLANTS: Final = (
         "recovery = find_out(files, found, 0)",
     ),
     Plant(
+        "full-disk-keeps-the-page",
+        10,
+        "where a full disk keeps derived files back, the published page does not say what was answered and is durable",
+        "store/store.py",
+        "            self._say(self._page.durable_to, durable)",
+        "            pass",
+    ),
+    Plant(
         "page-of-memory-is-proof",
         10,
         "a page that was published at level memory is held against the log after a power loss",
-        "store/published.py",
-        "durable = position if state != PUBLISHED_OPEN else 0",
-        "durable = position",
+        "store/store.py",
+        "        durable = self.log.synced_position\n        try:",
+        "        durable = self.durable_position\n        try:",
     ),
     Plant(
         "not-written-again",

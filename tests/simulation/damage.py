@@ -47,13 +47,17 @@ class Damage:
         self._lost: list[_Lost] = []
         #: (durable position, log end) as seen while it served, ascending.
         self._seen: list[tuple[int, int]] = []
+        #: What was answered at level fsync, and the published page therefore says; 0 where that is not there any more.
+        self._answered = 0
 
     @property
     def any(self) -> bool:
         """Whether a start may refuse."""
         return bool(self._flips or self._lost)
 
-    def saw(self, durable: int, log_end: int) -> None:
+    def saw(self, durable: int, log_end: int, answered: int) -> None:
+        """``answered``: the log's end as of the last answer at level fsync; 0 at another level."""
+        self._answered = max(self._answered, answered)
         if not self._seen or self._seen[-1] != (durable, log_end):
             self._seen.append((durable, log_end))
             del self._seen[:-20]
@@ -61,6 +65,7 @@ class Damage:
     def forget(self) -> None:
         """The log may end before what was seen."""
         self._seen.clear()
+        self._answered = 0
 
     def _known_durable(self) -> int:
         """Below it everything is named durable by a later batch that is durable itself."""
@@ -70,9 +75,9 @@ class Damage:
         return max((durable for durable, end in self._seen if end < now), default=0)
 
     def _paged_durable(self) -> int:
-        """What the published page says was durable, once it is on the disk itself; 0 while it says nothing."""
+        """What the published page says was durable, or ought to, once it is on the disk itself; 0 without a page."""
         page = read_published(self._disk, PAGE)
-        if not isinstance(page, Published) or not page.durable:
+        if not isinstance(page, Published):
             return 0
         try:
             file = self._disk.open(PAGE)
@@ -83,7 +88,7 @@ class Damage:
         except OSError:  # a fault that was meant for the broker: the page may be lost
             return 0
         self._counts["page is on the disk"] += 1
-        return page.durable
+        return max(page.durable, self._answered)
 
     # --- bits --------------------------------------------------------------------------------------------------------
 
@@ -150,6 +155,8 @@ class Damage:
             if what == "all" or inside[1] == what:
                 self._disk.remove(path)
                 gone += 1
+        if what == "all":
+            self._answered = 0
         self._sync_directories()
         return f"{what}, {gone} files" if gone else ""
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from halfmq.core.transaction import invariants
 from halfmq.errors import InvariantViolated, StoreDamaged
+from halfmq.store.store import Durability
 from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history import check_events
 from halfmq.testing.history.events import AnyEvent, Fault, Settled
@@ -189,7 +190,8 @@ class Run:
             self.promises.log_start = state.log_start
             store = self.host.broker._store
             assert store is not None
-            self.faults.damage.saw(store.durable_position, state.log_end)
+            fsync = store.durability is Durability.FSYNC
+            self.faults.damage.saw(store.durable_position, state.log_end, state.answered if fsync else 0)
 
     def _look_around(self) -> None:
         """Each half second, beside the state: what is late, and what consumers were given."""

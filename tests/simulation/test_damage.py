@@ -26,8 +26,8 @@ def _disk() -> FaultyDisk:
 
 def _damage(disk: FaultyDisk) -> Damage:
     damage = Damage(disk, 1 << 16, 1, Counter())
-    damage.saw(800, 900)
-    damage.saw(1_000, 1_000)
+    damage.saw(800, 900, 0)
+    damage.saw(1_000, 1_000, 0)
     return damage
 
 
@@ -55,15 +55,15 @@ def test_a_byte_that_was_written_over_is_left_alone() -> None:
 def test_nothing_is_flipped_where_no_later_batch_vouches() -> None:
     disk = _disk()
     damage = Damage(disk, 1 << 16, 1, Counter())
-    damage.saw(1_000, 1_000)
+    damage.saw(1_000, 1_000, 0)
     assert damage.flip_anywhere(0) == ""
 
 
 def test_a_page_that_reached_the_disk_vouches_too() -> None:
     disk = _disk()
     damage = Damage(disk, 1 << 16, 1, Counter())
-    page = PublishedPage.open(disk, PAGE, b"0123456789abcdef", 1, durable=True)
-    page.publish(900, 0, 0)
+    page = PublishedPage.open(disk, PAGE, b"0123456789abcdef", 1)
+    page.publish(950, 0, 0, 900)
     for directory in PAGE.parents:
         disk.sync_directory(directory)
     disk.fail("sync", path_ends="published")

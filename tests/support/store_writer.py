@@ -200,7 +200,7 @@ class StoreWriter:
     def publish(self) -> int:
         """Everything so far may be read. The published position."""
         self._flush_batch()
-        self.page.publish(self.log.end, self.log_start, self.now_ms)
+        self.page.publish(self.log.end, self.log_start, self.now_ms, 0)
         return self.log.end
 
     def tick(self, ms: int = 1) -> None:

@@ -15,7 +15,8 @@ tells the process to stop. What was not answered may or may not have happened; r
 
 A full disk is no failed disk. Where there is no room for another segment, commands are refused, and where there is none
 for derived files, these fall behind: answers leave, since the log has what they say, but nothing newer is published, so
-consumers wait. In both cases core refuses new messages from that moment on.
+consumers wait. Where not even the published page can be written, which keeps its room, answers wait too. In all three cases
+core refuses new messages from that moment on.
 
 A body that is damaged on the disk is no failed disk either. What a decision wants copied is looked at before it is
 applied: a commit that cannot copy its half is refused and changes nothing, and everything else goes on.
@@ -163,6 +164,8 @@ class Pump:
         self._written: list[WrittenBatch] = []
         #: Whether derived files have not followed to what was released, for want of room on the disk.
         self.behind = False
+        #: What is held up to here was given to the store already; 0: nothing was.
+        self._staged = 0
         self._damage_said = Seldom(loop.time)
         #: Queues whose new messages are not published yet.
         self._late_wakes: dict[WakeQueue, None] = {}
@@ -447,7 +450,17 @@ class Pump:
             due.append(held.popleft())
         batches = [batch for turn in due for batch in turn.batches]
         if batches:
-            published = self._store.publish(due[-1].end, batches[-1].broker_time_ms, batches)
+            staged = self._staged
+            new = [batch for batch in batches if batch.end > staged] if staged else batches
+            try:
+                published = self._store.publish(due[-1].end, batches[-1].broker_time_ms, new)
+            except StoreFull:  # nothing says that these are durable: they are answered when ``catch_up`` finds room
+                self._staged = due[-1].end
+                held.extendleft(reversed(due))
+                self.behind = True
+                self.space_is_low()
+                return
+            self._staged = 0
             apply_session(self.state, Published(published, due[-1].end))
             if published < due[-1].end or self.behind:
                 self._follow_late(published, due)
@@ -487,11 +500,16 @@ class Pump:
         if not self.behind or self.failed is not None:
             return not self.behind
         try:
+            self._release()
+            if not self.behind:
+                return True
             published = self._store.catch_up()
             if published > self.state.published:
                 apply_session(self.state, Published(published, self.state.answered))
                 self._wake_late()
                 self._on_released()
+        except StoreFull:
+            return False
         except Exception as error:  # noqa: BLE001 - a derived file that cannot be written is a disk that failed
             self._fail(error)
         return not self.behind

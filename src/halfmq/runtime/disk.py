@@ -8,8 +8,12 @@ of its directory returned. A write that was not synced may be kept, lost or torn
 import errno
 import mmap
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
 
 
 class File(Protocol):
@@ -78,6 +82,21 @@ class Disk(Protocol):
         ...
 
 
+def _named(
+    call: Callable[Concatenate["RealFile", _Given], _Result],
+) -> Callable[Concatenate["RealFile", _Given], _Result]:
+    """An error of a descriptor does not say of which file."""
+
+    def named(self: "RealFile", /, *given: _Given.args, **by_name: _Given.kwargs) -> _Result:
+        try:
+            return call(self, *given, **by_name)
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
+
+    return named
+
+
 class RealFile:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -85,6 +104,7 @@ class RealFile:
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
 
+    @_named
     def write(self, at: int, parts: list[bytes]) -> int:
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         total = len(data)
@@ -93,9 +113,11 @@ class RealFile:
             done += os.pwrite(self._descriptor, data[done:], at + done)
         return total
 
+    @_named
     def read(self, at: int, length: int) -> bytes:
         return os.pread(self._descriptor, length, at)
 
+    @_named
     def view(self) -> memoryview:
         size = self.size()
         if self._view is None or len(self._view) != size:
@@ -106,9 +128,11 @@ class RealFile:
             self._view = memoryview(self._map)
         return self._view
 
+    @_named
     def sync(self) -> None:
         os.fdatasync(self._descriptor)
 
+    @_named
     def allocate(self, length: int) -> None:
         try:
             os.posix_fallocate(self._descriptor, 0, length)
@@ -118,6 +142,7 @@ class RealFile:
             if self.size() < length:
                 os.ftruncate(self._descriptor, length)
 
+    @_named
     def truncate(self, length: int) -> None:
         os.ftruncate(self._descriptor, length)
 

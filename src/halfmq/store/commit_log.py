@@ -166,6 +166,8 @@ class CommitLog:
             raise self._poisoned() from error
         self._files.add(segment)
         self._files.close_old(self.synced_position)
+        if self._files.too_many:  # at durability level memory nothing else syncs before the next checkpoint
+            self._files.close_old(self.sync(self.end))
 
     # --- durable ---------------------------------------------------------------------------------------------
 
@@ -194,6 +196,7 @@ class CommitLog:
                 segment.file.sync()
             else:
                 segment.sync_name(self._disk)
+            self._files.close_old(min(position, segment.start + self.segment_bytes))
 
     # --- read ------------------------------------------------------------------------------------------------
 

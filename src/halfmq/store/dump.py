@@ -72,6 +72,8 @@ KIND_OF: Final[dict[type, str]] = {
 }
 KINDS: Final = frozenset(KIND_OF.values())
 
+_VERIFY: Final = "`halfmq store verify` says what to do"
+
 assert {kind.name.lower() for kind in Kind} == KINDS
 
 
@@ -101,19 +103,28 @@ def dump_store(
         raise UsageError(f"{directory} holds no store", hint="give the directory that `halfmq serve --data` got")
     files = SegmentFiles(disk, directory / "shard-0" / "log", identity.segment_bytes)
     numbers = files.numbers()
-    if not numbers:
-        return
-    first = max(numbers[0], start // identity.segment_bytes)
     checkpoint = read_checkpoint(disk, directory / "shard-0" / "checkpoint", identity.store_id)
     durable = checkpoint.slots[0].position if isinstance(checkpoint, Present) else 0
     page = read_published(disk, directory / "shard-0" / "published")
+    ended = durable
     if isinstance(page, Published) and page.store == identity.store_id:
         durable = max(durable, page.durable)
+        ended = max(durable, page.position)
+    if not numbers:
+        if ended:
+            raise StoreDamaged(f"{files.directory} has no segments; there was a log up to {ended}", hint=_VERIFY)
+        return
+    log_start = trimmed_to = numbers[0] * identity.segment_bytes
+    first = max(numbers[0], start // identity.segment_bytes)
+    if first == numbers[0]:
+        trimmed_to = 0
     for scanned in LogScan(files).from_batch(first * identity.segment_bytes, durable):
         match scanned:
             case Batch(header, view, place):
                 if header.end > start:
                     for record in decode_batch(view, place, header):
+                        if isinstance(record, Trim):
+                            trimmed_to = max(trimmed_to, record.log_start)
                         kind = KIND_OF[type(record)]
                         if record.offset >= start and (not kinds or kind in kinds):
                             line = {
@@ -135,9 +146,14 @@ def dump_store(
                 files.close()
                 raise StoreDamaged(
                     f"{file} at log offset {at}: {why}; the log was durable up to {position}",
-                    hint="`halfmq store verify` says what to do; records behind it: --from",
+                    hint=f"{_VERIFY}; records behind it: --from",
                 )
     files.close()
+    if log_start > trimmed_to:
+        raise StoreDamaged(
+            f"the log in {files.directory} begins at {log_start}, but only what lies before {trimmed_to} was trimmed",
+            hint=_VERIFY,
+        )
 
 
 def _fields(record: Record, raw: memoryview, *, bodies: bool) -> dict[str, Any]:

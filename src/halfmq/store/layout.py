@@ -58,15 +58,14 @@ ROW_COMMITTED: Final = 2
 ROW_ROLLED_BACK: Final = 3
 
 #: Two slots of PUBLISHED_SLOT_BYTES; the one with the higher sequence and a right checksum counts. "HMQP"; version 4;
-#: sequence; store UUID; epoch 4; state 4; published position; log start; broker time ms; CRC-32 of what precedes 4.
-#: State 1 says that derived files are being made again: a reader waits and takes its position anew. States 1 and 2 say that
-#: the log was durable up to the position; state 0 does not.
-PUBLISHED: Final = struct.Struct(">4sIq16sIIqqqI")
+#: sequence; store UUID; epoch 4; state 4; published position; log start; broker time ms; durable position; CRC-32 of what
+#: precedes 4. State 1 says that derived files are being made again: a reader waits and takes its position anew.
+PUBLISHED: Final = struct.Struct(">4sIq16sIIqqqqI")
+PUBLISHED_VERSION: Final = 2
 PUBLISHED_MAGIC: Final = b"HMQP"
 PUBLISHED_SLOT_BYTES: Final = 4_096
 PUBLISHED_OPEN: Final = 0
 PUBLISHED_REBUILDING: Final = 1
-PUBLISHED_DURABLE: Final = 2
 
 #: Two slots of CHECKPOINT_SLOT_BYTES; same choice. "HMQC"; version 4; sequence; store UUID; epoch 4; reserved 4; log offset of
 #: the snapshot (redo starts there; derived files are whole below it); CRC-32 of the snapshot file 4; CRC-32 of what precedes 4.

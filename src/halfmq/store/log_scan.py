@@ -154,6 +154,11 @@ class LogScan:
             chunk_end = chunk_start
         return False
 
+    def left_at(self, number: int) -> int | None:
+        """Where the log leaves the segment, as the base of the next one says; None when that has no whole first batch."""
+        opening = self._opening_batch((number + 1) * self._segment_bytes, None)
+        return previous_end_of(opening.view, 0) if isinstance(opening, Batch) else None
+
     def first_batch_has_base(self, start: int) -> bool:
         """Whether the segment at ``start`` opens with a whole batch that begins with a base record."""
         return isinstance(self._opening_batch(start, None), Batch)

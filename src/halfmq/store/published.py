@@ -6,8 +6,9 @@ turn; a reader takes one position and bounds every queue by it, so it sees each 
 The page is not synced. After power loss it may say less than the log holds, or be damaged; the next start writes it.
 State REBUILDING says that derived files are being made again: nothing may be read until it is another one.
 
-What state DURABLE publishes was on the disk before: a log that ends below it is damaged. State OPEN does not say so; it is
-written at durability level ``memory``, and may be above what survives a power loss.
+The page also says up to where the log was durable, and is written before an answer leaves: a log that ends below that is
+damaged, whatever its own batches say. At level ``fsync`` it is the position or more, also where a full disk keeps derived
+files, and so the position, back; at level ``memory`` it moves with checkpoints only.
 """
 
 from pathlib import Path
@@ -16,14 +17,14 @@ from zlib import crc32
 
 from halfmq.runtime.disk import Disk, File
 from halfmq.store.layout import (
-    FORMAT_VERSION,
     PUBLISHED,
-    PUBLISHED_DURABLE,
     PUBLISHED_MAGIC,
     PUBLISHED_OPEN,
     PUBLISHED_REBUILDING,
     PUBLISHED_SLOT_BYTES,
+    PUBLISHED_VERSION,
 )
+from halfmq.store.segment import NO_ROOM
 from halfmq.store.two_slots import Missing, Unreadable, decode_slot
 
 _SLOTS: Final = 2
@@ -43,52 +44,63 @@ class Published(NamedTuple):
     position: int
     log_start: int
     broker_time_ms: int
-    #: The log was durable up to here, as either slot says: what was durable once stays so.
+    #: The log was durable up to here. Never less than in the slot before.
     durable: int
 
 
 class PublishedPage:
     """The broker's side. One small write per publication, into the slot that was not written last."""
 
-    def __init__(self, file: File, store: bytes, epoch: int, sequence: int, *, durable: bool) -> None:
+    def __init__(self, file: File, store: bytes, epoch: int, sequence: int) -> None:
         self._file = file
         self._store = store
         self._epoch = epoch
         self._sequence = sequence
-        self._state = PUBLISHED_DURABLE if durable else PUBLISHED_OPEN
+        #: (position, log start, broker time ms)
+        self._last = 0, 0, 0
 
     @classmethod
-    def open(cls, disk: Disk, path: Path, store: bytes, epoch: int, *, durable: bool = False) -> "PublishedPage":
-        """The page, made when missing; what it said before stands until the first ``publish``.
-
-        ``durable``: what will be published is on the disk by then.
-        """
+    def open(cls, disk: Disk, path: Path, store: bytes, epoch: int) -> "PublishedPage":
+        """The page, made when missing; what it said before stands until the first ``publish``."""
         file = disk.open(path, create=True)
-        if file.size() < _SLOTS * PUBLISHED_SLOT_BYTES:
-            file.truncate(_SLOTS * PUBLISHED_SLOT_BYTES)
+        try:
+            file.allocate(
+                _SLOTS * PUBLISHED_SLOT_BYTES
+            )  # a disk that is full later does not keep it from being written
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
         before = read_published_file(file)
-        return cls(file, store, epoch, before.sequence if isinstance(before, Published) else 0, durable=durable)
+        return cls(file, store, epoch, before.sequence if isinstance(before, Published) else 0)
 
-    def publish(self, position: int, log_start: int, broker_time_ms: int) -> None:
-        """Readers may read below ``position``. The derived files have followed up to it.
+    def publish(self, position: int, log_start: int, broker_time_ms: int, durable: int) -> None:
+        """Readers may read below ``position``. The derived files have followed up to it, the log is durable to ``durable``.
 
         Raises:
             OSError: readers keep the position before.
         """
-        self._write(self._state, position, log_start, broker_time_ms)
+        self._last = position, log_start, broker_time_ms
+        self._write(PUBLISHED_OPEN, position, log_start, broker_time_ms, durable)
 
-    def rebuilding(self, log_start: int, broker_time_ms: int, known_durable: int = 0) -> None:
-        """Before derived files are removed to be made again: readers wait until ``publish``."""
-        self._write(PUBLISHED_REBUILDING, known_durable, log_start, broker_time_ms)
+    def durable_to(self, durable: int) -> None:
+        """The log is durable to ``durable``; what is published stays. Raises as ``publish``."""
+        self._write(PUBLISHED_OPEN, *self._last, durable)
+
+    def rebuilding(self, position: int, log_start: int, durable: int) -> None:
+        """Before derived files are removed to be made again: readers wait until ``publish``. On the disk when it returns,
+        but for the page's name. ``position``: the log's end.
+        """
+        self._write(PUBLISHED_REBUILDING, position, log_start, 0, durable)
+        self._file.sync()
 
     def close(self) -> None:
         self._file.close()
 
-    def _write(self, state: int, position: int, log_start: int, broker_time_ms: int) -> None:
+    def _write(self, state: int, position: int, log_start: int, broker_time_ms: int, durable: int) -> None:
         sequence = self._sequence = self._sequence + 1
         data = _pack(
             PUBLISHED_MAGIC,
-            FORMAT_VERSION,
+            PUBLISHED_VERSION,
             sequence,
             self._store,
             self._epoch,
@@ -96,6 +108,7 @@ class PublishedPage:
             position,
             log_start,
             broker_time_ms,
+            durable,
             0,
         )[:-4]
         self._file.write((sequence & 1) * PUBLISHED_SLOT_BYTES, [data + crc32(data).to_bytes(4, "big")])
@@ -131,14 +144,12 @@ def _newest(file: File) -> Published | Missing | Unreadable:
                 pass
             case Unreadable(why):
                 wrong = why
-            case (_, version, sequence, uuid, epoch, state, position, log_start, time_ms):
-                if version != FORMAT_VERSION:
-                    wrong = f"the page has version {version}, this program reads {FORMAT_VERSION}"
+            case (_, version, sequence, uuid, epoch, state, position, log_start, time_ms, durable):
+                if version != PUBLISHED_VERSION:
+                    wrong = f"the page has version {version}, this program reads {PUBLISHED_VERSION}"
                     continue
-                durable = position if state != PUBLISHED_OPEN else 0
                 rebuilding = state == PUBLISHED_REBUILDING
                 slots.append(Published(sequence, uuid, epoch, rebuilding, position, log_start, time_ms, durable))
     if slots:
-        newest = max(slots)
-        return newest._replace(durable=max(slot.durable for slot in slots if slot.store == newest.store))
+        return max(slots)
     return Unreadable(f"{file.path}: {wrong}") if wrong else Missing()

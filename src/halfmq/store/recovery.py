@@ -76,7 +76,7 @@ def find_out(files: SegmentFiles, checkpoints: Sequence[CheckpointFound], publis
     oldest = numbers[0] * files.segment_bytes
     state, position = _newest(checkpoints, oldest)
     redo_from = position if state is Checkpoint.USABLE else oldest
-    missing = _missing_below(files, numbers[0], redo_from)
+    missing = _missing_below(files, scan, numbers[0], redo_from)
     if missing is not None:
         evidence = Evidence(Log.GAP, state, Front.BASE, Tail.CORRUPT)
         return _decided(files, evidence, CorruptInterior(*missing, durable), durable, epoch)
@@ -120,16 +120,19 @@ def _front(scan: LogScan, state: Checkpoint, oldest: int) -> Front:
     return Front.BLANK if oldest == 0 else Front.NO_BASE
 
 
-def _missing_below(files: SegmentFiles, first: int, redo_from: int) -> tuple[int, Path, str] | None:
-    """The first segment before the redo that is missing or too short: (place, file, why)."""
+def _missing_below(files: SegmentFiles, scan: LogScan, first: int, redo_from: int) -> tuple[int, Path, str] | None:
+    """The first segment before the redo that is missing or too short: (place, file, why). Zeros at its end may be missing."""
     for number in range(first, -(-redo_from // files.segment_bytes)):
+        start = number * files.segment_bytes
         segment = files.get(number)
-        files.close_old(number * files.segment_bytes)
+        files.close_old(start)
         if segment is None:
-            return number * files.segment_bytes, files.path(number), "the segment is missing"
+            return start, files.path(number), "the segment is missing"
         if len(segment.view) != files.segment_bytes:
-            why = f"the segment has {len(segment.view)} bytes instead of {files.segment_bytes}"
-            return number * files.segment_bytes, files.path(number), why
+            holds = redo_from if redo_from <= start + files.segment_bytes else scan.left_at(number)
+            if holds is None or start + len(segment.view) < holds:
+                why = f"the segment has {len(segment.view)} bytes instead of {files.segment_bytes}"
+                return start, files.path(number), why
     return None
 
 
@@ -144,7 +147,7 @@ def _decided(
 ) -> Recovery:
     case = case_of(evidence)
     if case.act is Act.REFUSE:
-        raise _refusal(files.directory, case, evidence, last, durable)
+        raise _refusal(files, case, last, durable)
     numbers = files.numbers()
     log_start = numbers[0] * files.segment_bytes if numbers else 0
     durable = max(durable, log_start)  # what was trimmed away was durable
@@ -160,17 +163,17 @@ def _decided(
 
 
 def _refusal(
-    directory: Path, case: Case, evidence: Evidence, last: EndOfLog | TornTail | CorruptInterior | None, durable: int
+    files: SegmentFiles, case: Case, last: EndOfLog | TornTail | CorruptInterior | None, durable: int
 ) -> StoreDamaged:
     remedy = "nothing was changed; restore the named file from a backup, or start with a new directory"
-    text = f"the log in {directory} is damaged (case {case.letter}: {case.says})"
+    text = f"the log in {files.directory} is damaged (case {case.letter}: {case.says})"
     match last:
         case CorruptInterior(at, file, why, position):
             text += f": {file} at log offset {at}: {why}; the log was durable up to {position}"
-        case EndOfLog(at, _) | TornTail(at, _, _, _):
-            text += f": the log's first segment should begin at {at}"
+        case EndOfLog() | TornTail():
+            text += f": {files.path(files.numbers()[0])} is the oldest segment; it is damaged, or the one before it is missing"
         case _:
-            text += f": {evidence.checkpoint.value} says the log was durable up to {durable}"
+            text += f": there was a log up to {durable}"
     return StoreDamaged(text, hint=remedy)
 
 
@@ -234,3 +237,6 @@ def _write_again(files: SegmentFiles, start: int, end: int) -> None:
             if place >= stop:
                 break
             segment.file.write(place, [bytes(segment.view[place : min(range_end, stop)])])
+        if files.too_many:
+            segment.file.sync()
+            files.close_old(segment.start + files.segment_bytes)

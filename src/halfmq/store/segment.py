@@ -147,8 +147,8 @@ def _no_room(path: Path, segment_bytes: int) -> StoreFull:
 class SegmentFiles:
     """The segments of a log by number (start // segment size), opened when needed.
 
-    A mapped file takes two descriptors, and a process has about a thousand; so segments that are behind the last sync
-    are closed again when too many are open. ``opened`` is for the hot path: one dictionary look-up on a hit.
+    A mapped file takes two descriptors, and a process has about a thousand; so segments are closed again when too many are
+    open. One that was written is synced before: who opens the file anew may not be told of a write that failed. ``opened`` is for the hot path: one dictionary look-up on a hit.
     """
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int) -> None:
@@ -187,11 +187,16 @@ class SegmentFiles:
         self._numbers.add(number)
 
     def close_old(self, below: int) -> None:
-        """Close what is open too much, of the segments that end at or before log offset ``below``."""
+        """Close what is open too much, of the segments that end at or before log offset ``below``; those are synced."""
         surplus = len(self.opened) - OPEN_SEGMENTS_MAX
         for number in list(self.opened)[: max(0, surplus)]:
             if (number + 1) * self.segment_bytes <= below:
                 self.opened.pop(number).close()
+
+    @property
+    def too_many(self) -> bool:
+        """More are open than should be, although ``close_old`` was called: sync some."""
+        return len(self.opened) > OPEN_SEGMENTS_MAX
 
     def remove(self, number: int) -> None:
         """Unlink it; durable after a sync of the directory. Views that somebody holds stay readable."""

@@ -248,6 +248,7 @@ class Store:
         """
         disk.make_directories(directory)
         held_lock = take_lock(disk, directory)
+        files: SegmentFiles | None = None
         try:
             identity = _identity(disk, directory, entropy, segment_bytes)
             files = SegmentFiles(disk, directory / SHARD / "log", identity.segment_bytes)
@@ -275,6 +276,8 @@ class Store:
                 reserve_bytes=reserve_bytes,
             )
         except BaseException:
+            if files is not None:
+                files.close()
             _release(held_lock)
             raise
 
@@ -337,14 +340,13 @@ class Store:
             self._identity = self._identity._replace(format=STORE_FORMAT)
             write_identity(self._disk, self.directory, self._identity)
         recovery = self.recovery
-        fsync = self.durability is Durability.FSYNC
-        page = self._page = PublishedPage.open(
-            self._disk, self._shard / "published", self.store_id, self.epoch, durable=fsync
-        )
+        page = self._page = PublishedPage.open(self._disk, self._shard / "published", self.store_id, self.epoch)
         if recovery.case.act is not Act.REDO_FROM_SNAPSHOT:
+            # Before the files go: readers must not take a half for the whole. Before the checkpoint goes, and durable: it may
+            # be all that says how far the log was durable.
+            page.rebuilding(recovery.end, recovery.log_start, recovery.durable_position)
+            self._disk.sync_directory(self._shard)
             self._withdraw_checkpoint()
-            # Before the files go: readers must not take a half for the whole.
-            page.rebuilding(recovery.log_start, 0, recovery.durable_position)
             self.derived.reset()
         if recovery.case.act is Act.START_EMPTY:
             return
@@ -390,7 +392,7 @@ class Store:
         for topic_id, queue_id, end in queue_ends:
             self.derived.queues.begin_at(topic_id, queue_id, end)
         self._published = self.log.end
-        self._page.publish(self._published, self.derived.log_start, broker_time_ms)
+        self._page.publish(self._published, self.derived.log_start, broker_time_ms, self.log.synced_position)
         self.log.prepare_next()
         if fsync:
             self._syncer = self._make_syncer(self._sync)
@@ -485,6 +487,8 @@ class Store:
         what piles up has a bound, and call ``catch_up`` now and then; ``publish`` goes on as before.
 
         Raises:
+            StoreFull: not even the page, which has its room, could be written: nothing says how far the log is durable.
+                Let no answer leave, and call it again, without the batches.
             OSError: a write failed for another reason; stop, a restart makes derived files whole again.
         """
         assert self._page is not None, "publish before finish_recovery"
@@ -500,17 +504,29 @@ class Store:
 
     def _follow(self, position: int, broker_time_ms: int) -> int:
         assert self._page is not None
+        self._behind = position, broker_time_ms
+        durable = self.log.synced_position
         try:
             self.derived.flush()
-            self._page.publish(position, self.derived.log_start, broker_time_ms)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            self._behind = position, broker_time_ms
+            self._say(self._page.durable_to, durable)
         else:
+            self._say(self._page.publish, position, self.derived.log_start, broker_time_ms, durable)
             self._behind = None
             self._published = position
         return self._published
+
+    def _say(self, write: Callable[..., None], *what: int) -> None:
+        try:
+            write(*what)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise StoreFull(
+                f"no room for the published page in {self._shard}", hint="free space on that disk"
+            ) from error
 
     def checkpoint(self, position: int, chunks: Iterable[bytes]) -> None:
         """Make a restart redo from ``position``, with the state there in ``chunks``. Any thread, one at a time.

@@ -200,9 +200,16 @@ class _Walk:
     # --- the log
 
     def _log(self, scan: LogScan, durable: int, page: Published | None) -> None:
-        below = page.position if page is not None and not page.rebuilding else None
+        rebuilding = page is not None and page.rebuilding
+        below = page.position if page is not None and not rebuilding else None
+        if rebuilding:
+            what = "queues, transactions and keys are being made again from the log: not compared with it"
+            self._notes.note(
+                "published", what, "nothing to do: the broker that does it, or the next start, brings it to an end"
+            )
         derived = _DerivedCheck(self._disk, self._shard, self._identity, self._notes, self._counted)
-        derived.start(self._log_start, below)
+        if not rebuilding:
+            derived.start(self._log_start, below)
         for scanned in scan.from_batch(self._log_start, durable):
             if isinstance(scanned, Batch):
                 header = scanned.header
@@ -212,7 +219,8 @@ class _Walk:
                 self._check_records(records)
                 derived.trims(records)  # also behind what is published
                 if below is None or header.offset < below:
-                    derived.batch(header.broker_time_ms, records)
+                    if not rebuilding:
+                        derived.batch(header.broker_time_ms, records)
                     self._position = header.end
             else:
                 self._end(scanned, below)
@@ -223,7 +231,8 @@ class _Walk:
             what = f"the log ends at {self._position}, position {below} is published"
             self._notes.damage("log", what, SHORTER)
         position = self._position
-        derived.finish(position, below, lambda: not isinstance(next(iter(scan.from_batch(position, 0))), Batch))
+        if not rebuilding:
+            derived.finish(position, below, lambda: not isinstance(next(iter(scan.from_batch(position, 0))), Batch))
 
     def _end(self, last: EndOfLog | TornTail | CorruptInterior, below: int | None) -> None:
         match last:

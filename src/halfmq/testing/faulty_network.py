@@ -385,6 +385,8 @@ class FaultyNetwork:
         self.manners = manners or Manners()
         self.tap: Tap | None = None
         self.doors: dict[int, _Door] = {}
+        #: Of requests that come once more: what tells that their connection is open, or refused.
+        self._repeats: set[asyncio.Future[None]] = set()
         #: Whether the server's machine has power.
         self.server_is_up = True
         self._random = self.dice.random
@@ -436,8 +438,8 @@ class FaultyNetwork:
 
     @property
     def under_way(self) -> bool:
-        """Something that was written to the server will arrive."""
-        return any(end.into.under_way for end in self._ends if not end.is_client)
+        """Something that was written to the server will arrive, or whoever repeats something knocks still."""
+        return bool(self._repeats) or any(end.into.under_way for end in self._ends if not end.is_client)
 
     @property
     def partitioned(self) -> bool:
@@ -453,6 +455,8 @@ class FaultyNetwork:
     def repeat(self, ghost: ProcessLoop, data: bytes, port: int) -> None:
         """Say ``data`` once more on a connection of its own, that is lost with the answer."""
         answer = ghost.create_future()
+        self._repeats.add(answer)
+        answer.add_done_callback(self._repeats.discard)
         answer.add_done_callback(lambda done: done.exception())  # refused: then it does not come again
         self.knock(ghost, ghost.name, port, lambda: _Ghost(data), answer)
 

@@ -18,6 +18,7 @@ from halfmq.errors import StoreFull, StorePoisoned
 from halfmq.model.records import Record
 from halfmq.model.settings import BrokerSettings, ProducerSettings
 from halfmq.store.group_flush import HandFlush, Job
+from halfmq.store.published import Published, read_published
 from halfmq.store.store import Durability, Store
 from halfmq.testing.faulty_disk import FaultyDisk
 
@@ -318,7 +319,49 @@ async def test_messages_are_refused_from_the_moment_on_that_the_next_segment_fin
         assert running.broker._pump.failed is None
 
 
-@pytest.mark.parametrize("file", [".q", ".tx", "published"])
+async def test_answers_wait_where_not_even_the_published_page_can_be_written(tmp_path: Path) -> None:
+    """Only the page says that what was answered last was durable. It has its room; a file system that never writes in place
+    may still find none. Nothing is refused as damaged or taken back for it: what waited is answered when there is room."""
+    disk = FaultyDisk()
+    async with serving(tmp_path, disk=disk) as running:
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        maintenance.stop()
+        client, consumer = await running.client(), await running.client()
+        half = await client.half("T", b"one", unique=ID)
+        assert (await consumer.pull("T")).code == 19
+        parked = asyncio.create_task(consumer.pull("T", wait_ms=5_000))
+        await turns()
+        disk.fail("write", errno.ENOSPC, path_ends="published", times=10_000)
+        ends = []
+        for _ in range(3):  # the later ones find the first one waiting
+            ends.append(asyncio.create_task(client.end(half, ID, COMMIT)))
+            await turns(50)
+            maintenance.look_at_space()
+            await turns(50)
+        assert not any(one.done() for one in ends)
+        assert not parked.done()
+        assert running.state.disk_full
+        disk.heal()
+        maintenance.look_at_space()
+        answers = [await asyncio.wait_for(one, 2) for one in ends]
+        assert {one.ext["HMQ_VERDICT"] for one in answers} == {"COMMITTED"}
+        assert b"one" in (await asyncio.wait_for(parked, 2)).body
+        assert not running.broker._pump.behind
+        assert not running.state.disk_full
+        page = read_published(disk, tmp_path / "shard-0" / "published")
+        assert isinstance(page, Published)
+        assert page.position == running.state.log_end
+        assert (await client.ask(30, {"topic": "T", "queueId": "0"})).ext == {"offset": "1"}
+        assert (await client.send("T", b"x", unique="1" * 32)).code == 0
+        assert running.broker._pump.failed is None
+    disk.kill()
+    async with serving(tmp_path, disk=disk) as running:
+        client = await running.client()
+        assert (await client.end(half, ID, COMMIT)).ext["HMQ_POSITION"] == answers[0].ext["HMQ_POSITION"]
+
+
+@pytest.mark.parametrize("file", [".q", ".tx"])
 async def test_no_room_for_derived_files_stops_neither_verdicts_nor_the_broker(tmp_path: Path, file: str) -> None:
     """Goal: a full disk takes nothing back, tears nothing and is over when it is over. Method: writes to one kind of
     derived file find no room while a consumer waits; then they do again, and the broker starts anew."""

@@ -214,3 +214,13 @@ def test_errors_carry_the_number_of_the_system(disk: Disk, home: Path) -> None:
     with pytest.raises(OSError, match="No such file") as caught:
         disk.open(home / "a")
     assert caught.value.errno == errno.ENOENT
+
+
+def test_an_error_of_an_open_file_says_which(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"a")
+    file = RealDisk().open(path, writable=False)
+    for fails in (lambda: file.write(0, [b"x"]), lambda: file.truncate(9), lambda: file.allocate(9)):
+        with pytest.raises(OSError, match=r"Bad file descriptor|Invalid argument") as caught:
+            fails()
+        assert str(path) in str(caught.value)

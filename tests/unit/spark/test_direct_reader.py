@@ -169,7 +169,7 @@ def test_a_store_that_has_published_nothing_or_is_being_made_again_is_waited_for
         reader(writer).cut()
     writer.send("orders", 0, b"x")
     writer.publish()
-    writer.page.rebuilding(0, 0)
+    writer.page.rebuilding(0, 0, 0)
     with pytest.raises(ConnectError, match="making the queues again"):
         reader(writer).cut()
 
@@ -256,7 +256,7 @@ def test_queues_that_a_starting_broker_removes_while_they_are_looked_at_are_not_
     source = reader(writer)
 
     def start_over(self: QueueFiles) -> None:
-        writer.page.rebuilding(0, 0)
+        writer.page.rebuilding(0, 0, 0)
         shutil.rmtree(writer.shard / "queues", ignore_errors=True)
 
     monkeypatch.setattr(Disturbed, "disturb", start_over, raising=False)
@@ -279,8 +279,8 @@ def test_a_broker_that_has_made_the_queues_again_meanwhile_is_looked_at_again(
             lives.append(2)
             queue.rename(queue.with_name("away"))
             page = PublishedPage.open(writer.disk, writer.shard / "published", writer.store_id, 2)
-            page.rebuilding(0, 0)
-            page.publish(writer.log.end, 0, 0)
+            page.rebuilding(0, 0, 0)
+            page.publish(writer.log.end, 0, 0, 0)
         elif not queue.exists():
             queue.with_name("away").rename(queue)
 
@@ -303,7 +303,7 @@ def test_a_topic_that_a_starting_broker_has_not_named_yet_is_not_deleted(
 
     def start_over(self: QueueFiles) -> None:
         if queue.exists():
-            writer.page.rebuilding(0, 0)
+            writer.page.rebuilding(0, 0, 0)
             shutil.rmtree(queue)
             write_topics(writer.disk, writer.shard / "topics.json", writer.store_id.hex(), [])
 

@@ -12,6 +12,7 @@ from tests.support import log_records as make
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned
 from halfmq.model.records import HalfRecord, Kind
 from halfmq.runtime.disk import RealDisk
+from halfmq.store import segment
 from halfmq.store.log_scan import Batch, LogScan
 from halfmq.store.segment import SegmentFiles, segment_name
 from halfmq.testing.faulty_disk import FaultyDisk
@@ -391,3 +392,41 @@ def test_the_names_in_a_verdict_are_read_from_its_record_and_from_no_other(under
     for nowhere in (half.offset, -1, under.log.end, 1 << 40, first.offset + 8):
         with pytest.raises(LookupError):
             under.log.verdict_names(nowhere)
+
+
+def test_few_segments_are_open_between_checkpoints_at_memory(
+    under: make.LogUnderTest, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else syncs there. What is closed is durable, and a sync of many segments opens few."""
+    monkeypatch.setattr(segment, "OPEN_SEGMENTS_MAX", 4)
+    for _ in range(20):
+        under.append(make.plain(b"x" * 40_000))
+        under.log.prepare_next()
+        assert len(under.files.opened) <= 6
+    closed = [number for number in under.files.numbers() if number not in under.files.opened]
+    assert len(closed) > 10
+    assert under.log.synced_position >= (closed[-1] + 1) * make.SEGMENT
+    end = under.log.end
+    disk.crash(keep=0.0)
+    again = make.LogUnderTest(disk, under.directory).start()
+    assert again.log.end >= (closed[-1] + 1) * make.SEGMENT
+    assert end >= again.log.end
+
+
+def test_a_sync_of_many_segments_leaves_few_open(under: make.LogUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(20):
+        under.append(make.plain(b"x" * 40_000))
+    monkeypatch.setattr(segment, "OPEN_SEGMENTS_MAX", 4)
+    under.log.sync(under.log.end)
+    assert len(under.files.opened) <= 5
+
+
+def test_a_sync_that_fails_there_poisons_the_log(
+    under: make.LogUnderTest, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment, "OPEN_SEGMENTS_MAX", 4)
+    disk.fail("sync", path_ends=segment_name(0))
+    with pytest.raises(StorePoisoned):
+        [under.append(make.plain(b"x" * 40_000)) for _ in range(60)]
+    with pytest.raises(StorePoisoned):
+        under.append(make.plain(b"x"))

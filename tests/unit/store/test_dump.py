@@ -10,6 +10,7 @@ from halfmq.errors import StoreDamaged, UsageError
 from halfmq.model.records import Kind
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.dump import KIND_OF, dump_store
+from halfmq.store.published import PublishedPage
 
 
 def lines(directory: Path, **options: Any) -> list[dict[str, Any]]:
@@ -92,3 +93,39 @@ def test_an_unknown_kind_and_a_directory_without_a_store_are_refused(tmp_path: P
     sample_store(tmp_path)
     with pytest.raises(UsageError, match="kinds: base, carried"):
         lines(tmp_path, kinds=frozenset({"halves"}))
+
+
+def test_segments_that_are_missing_are_no_clean_end(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    page = writer.shard / "published"
+    for path in (writer.shard / "log").iterdir():
+        path.unlink()
+    with pytest.raises(StoreDamaged, match=r"has no segments; there was a log up to \d+"):
+        lines(tmp_path)
+    PublishedPage.open(writer.disk, page, b"another store 16", 9).publish(9, 0, 0, 9)
+    assert lines(tmp_path) == []
+
+
+def test_a_beginning_that_was_never_trimmed_is_told_behind_the_lines(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    oldest, second = sorted((writer.shard / "log").iterdir())[:2]
+    oldest.unlink()
+    given = []
+    with pytest.raises(StoreDamaged, match=f"begins at {int(second.stem)}, but only what lies before 0 was trimmed"):
+        given.extend(dump_store(RealDisk(), tmp_path))
+    assert given
+    assert lines(tmp_path, start=int(second.stem) + writer.segment_bytes) is not None
+
+
+def test_a_trimmed_log_is_dumped_without_a_word(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    writer.trim()
+    assert lines(tmp_path)[0]["offset"] >= writer.segment_bytes
+
+
+def test_the_page_of_another_store_vouches_for_nothing(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    whole = lines(tmp_path)
+    page = PublishedPage.open(writer.disk, writer.shard / "published", b"another store 16", 9)
+    page.publish(1 << 40, 0, 0, 1 << 40)
+    assert lines(tmp_path) == whole

@@ -350,11 +350,11 @@ def test_few_segments_are_open_however_many_lie_behind_the_damage(
     durable: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes two descriptors, and a process has about a thousand: a large damaged log must be refused by name."""
-    monkeypatch.setattr(segment_module, "OPEN_SEGMENTS_MAX", 4)
     disk = FaultyDisk()
     under = written_log(disk)
     ends = [under.append(make.plain(b"x" * 40_000)) for _ in range(20)]
     poke(disk, ends[1] - 10, b"\xff\xff")
+    monkeypatch.setattr(segment_module, "OPEN_SEGMENTS_MAX", 4)
     files = SegmentFiles(disk, HOME, make.SEGMENT)
     *_, last = LogScan(files).from_batch(0, durable)
     assert isinstance(last, CorruptInterior if durable else TornTail)

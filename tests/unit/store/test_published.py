@@ -20,7 +20,7 @@ def disk() -> FaultyDisk:
 
 def test_a_slot_has_these_bytes() -> None:
     on = disk()
-    PublishedPage.open(on, PATH, STORE, 3).publish(8_192, 4_096, 1_700_000_000_123)
+    PublishedPage.open(on, PATH, STORE, 3).publish(8_192, 4_096, 1_700_000_000_123, 9_000)
     golden = vectors("derived")["published_slot"]
     assert on.content(PATH)[PUBLISHED_SLOT_BYTES:][: len(golden)] == golden
 
@@ -31,36 +31,53 @@ def test_readers_see_the_last_publication_across_restarts_of_the_broker() -> Non
     page = PublishedPage.open(on, PATH, STORE, 3)
     assert read_published(on, PATH) == Missing()
     for position in (100, 200, 300):
-        page.publish(position, 50, 7)
-        assert read_published(on, PATH) == Published(position // 100, STORE, 3, False, position, 50, 7, 0)
+        page.publish(position, 50, 7, position + 1)
+        assert read_published(on, PATH) == Published(position // 100, STORE, 3, False, position, 50, 7, position + 1)
     page.close()
     page = PublishedPage.open(on, PATH, STORE, 4)
-    assert read_published(on, PATH) == Published(3, STORE, 3, False, 300, 50, 7, 0)
-    page.rebuilding(50, 8)
-    assert read_published(on, PATH) == Published(4, STORE, 4, True, 0, 50, 8, 0)
+    assert read_published(on, PATH) == Published(3, STORE, 3, False, 300, 50, 7, 301)
+    page.rebuilding(320, 50, 301)
+    assert read_published(on, PATH) == Published(4, STORE, 4, True, 320, 50, 0, 301)
+    for directory in PATH.parents:
+        on.sync_directory(directory)
+    on.crash(keep=0.0)
+    assert read_published(on, PATH) == Published(4, STORE, 4, True, 320, 50, 0, 301)
 
 
-def test_what_was_durable_once_stays_said_while_derived_files_are_made_again() -> None:
+def test_what_is_durable_is_told_while_nothing_new_is_published() -> None:
     on = disk()
-    page = PublishedPage.open(on, PATH, STORE, 3, durable=True)
-    page.publish(300, 50, 7)
-    for epoch in (4, 5):  # also by a start that comes no further than that
-        page = PublishedPage.open(on, PATH, STORE, epoch, durable=True)
-        page.rebuilding(50, 8, 300)
+    page = PublishedPage.open(on, PATH, STORE, 3)
+    page.publish(300, 50, 7, 300)
+    for durable in (400, 500):
+        page.durable_to(durable)
         found = read_published(on, PATH)
         assert isinstance(found, Published)
-        assert (found.rebuilding, found.durable) == (True, 300)
-    PublishedPage.open(on, PATH, b"another store 16", 6).publish(400, 50, 9)
-    found = read_published(on, PATH)
-    assert isinstance(found, Published)
-    assert (found.position, found.durable) == (400, 0)
+        assert found[3:] == (False, 300, 50, 7, durable)
+
+
+def test_the_page_keeps_its_room_on_a_full_disk() -> None:
+    on = disk()
+    page = PublishedPage.open(on, PATH, STORE, 3)
+    on.fill(0)
+    for position in range(1, 4):
+        page.publish(position, 0, 0, position)
+    PublishedPage.open(on, PATH, STORE, 3).publish(9, 0, 0, 9)
+
+
+def test_a_page_of_another_layout_is_none() -> None:
+    on = disk()
+    old = vectors("derived")["published_slot_1"]
+    on.open(PATH, create=True).write(PUBLISHED_SLOT_BYTES, [old])
+    assert isinstance(read_published(on, PATH), Unreadable)
+    PublishedPage.open(on, PATH, STORE, 3).publish(8_192, 4_096, 1, 1)
+    assert isinstance(read_published(on, PATH), Published)
 
 
 def test_a_slot_that_is_torn_leaves_the_publication_before() -> None:
     on = disk()
     page = PublishedPage.open(on, PATH, STORE, 3)
-    page.publish(100, 0, 1)
-    page.publish(200, 0, 2)
+    page.publish(100, 0, 1, 0)
+    page.publish(200, 0, 2, 0)
     on.flip_bit(PATH, 45)
     found = read_published(on, PATH)
     assert isinstance(found, Published)
@@ -73,14 +90,14 @@ def test_a_reader_beside_the_writer_never_sees_a_position_go_back(tmp_path: Path
     import threading
 
     page = PublishedPage.open(RealDisk(), tmp_path / "published", STORE, 1)
-    page.publish(1, 0, 0)
+    page.publish(1, 0, 0, 0)
     stop = threading.Event()
 
     def write() -> None:
         position = 1
         while not stop.is_set():
             position += 1
-            page.publish(position, 0, position)
+            page.publish(position, 0, position, position)
 
     writer = threading.Thread(target=write)
     writer.start()

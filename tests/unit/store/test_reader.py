@@ -75,7 +75,7 @@ def test_another_store_in_the_directory_is_loss_by_name(tmp_path: Path) -> None:
     identity = json.loads((tmp_path / "store.json").read_text())
     identity["store"] = "ab" * 16
     (tmp_path / "store.json").write_text(json.dumps(identity))
-    PublishedPage.open(writer.disk, writer.shard / "published", b"\xab" * 16, 1).publish(1 << 30, 0, 0)
+    PublishedPage.open(writer.disk, writer.shard / "published", b"\xab" * 16, 1).publish(1 << 30, 0, 0, 0)
     with pytest.raises(StoreReplaced):
         reader.refresh()
     with pytest.raises(StoreReplaced):
@@ -93,7 +93,7 @@ def test_a_smaller_epoch_or_position_is_loss_by_name(tmp_path: Path, after: tupl
 def test_while_derived_files_are_made_again_nobody_reads(tmp_path: Path) -> None:
     writer = sample_store(tmp_path)
     reader = StoreReader.open(tmp_path)
-    writer.page.rebuilding(0, 0)
+    writer.page.rebuilding(0, 0, 0)
     with pytest.raises(StoreNotReady) as caught:
         reader.refresh()
     assert caught.value.retriable

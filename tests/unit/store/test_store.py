@@ -1,6 +1,8 @@
 """The store as the broker uses it: start, append, sync, publish, checkpoint, trim, restart; and what it refuses."""
 
 import errno
+import gc
+import os
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +15,7 @@ from halfmq.errors import StoreDamaged, StoreFull, StoreInUse, StorePoisoned, Us
 from halfmq.model.records import Kind
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
-from halfmq.store.published import Published, read_published
+from halfmq.store.published import Published, PublishedPage, read_published
 from halfmq.store.store import Durability, Store
 from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 
@@ -305,7 +307,7 @@ def test_a_full_disk_is_known_early_and_goes_away(disk: FaultyDisk, broker: Smal
 
 #: More often than any test asks.
 EVERY_TIME = 10_000
-WRITES = [("write", ".q"), ("write", ".tx"), ("write", "published")]
+WRITES = [("write", ".q"), ("write", ".tx")]
 MAKES = [("create", ".q"), ("truncate", ".q"), ("create", ".tx"), ("truncate", ".tx")]
 
 
@@ -344,6 +346,122 @@ def test_derived_files_fall_behind_on_a_full_disk_and_catch_up(
     assert broker.problems() == []
     broker.checkpoint()
     restart(broker)
+
+
+def test_damage_of_what_was_answered_on_a_full_disk_is_refused(disk: FaultyDisk, broker: SmallBroker) -> None:
+    """Derived files are behind, so nothing new is published; the page says all the same what is durable."""
+    some_traffic(broker, 10)
+    disk.fail("write", errno.ENOSPC, path_ends=".q", times=EVERY_TIME)
+    position = broker.store.published_position
+    other_traffic(broker, 2)
+    end = broker.store.log_end
+    assert broker.store.published_position == position
+    disk.heal()
+    disk.kill()
+    disk.flip_bit(SHARD / "log" / ("0" * 20 + ".seg"), end - 10)
+    with pytest.raises(StoreDamaged, match=f"the log was durable up to {end}"):
+        Store.open(disk, HOME, entropy=SystemEntropy())
+
+
+def test_where_the_page_cannot_be_written_nothing_is_published_until_it_can(
+    disk: FaultyDisk, broker: SmallBroker
+) -> None:
+    some_traffic(broker, 10)
+    store = broker.store
+    position = store.published_position
+    disk.fail("write", errno.ENOSPC, path_ends="published", times=EVERY_TIME)
+    with pytest.raises(StoreFull, match="no room for the published page"):
+        other_traffic(broker, 1)
+    with pytest.raises(StoreFull, match="no room for the published page"):
+        store.catch_up()
+    assert store.free_space_low
+    assert store.published_position == position
+    disk.heal()
+    assert store.catch_up() == store.log_end
+    assert not store.free_space_low
+
+
+def test_what_was_durable_is_said_through_a_run_at_memory(disk: FaultyDisk) -> None:
+    """It publishes what is in memory only, and says no less of the disk than the run before it."""
+    broker = SmallBroker(disk, HOME).start()
+    for _ in range(3):
+        broker.turn([("send", 0, b"x" * 3_000)])
+        broker.sync()
+    durable = broker.store.log_end
+    disk.kill()
+    for _ in range(2):  # each writes a slot
+        memory = SmallBroker(disk, HOME, Durability.MEMORY).start()
+        memory.turn([("send", 0, b"y")])
+        memory.publish()
+        disk.kill()
+    disk.flip_bit(SHARD / "log" / ("0" * 20 + ".seg"), durable - 10)
+    with pytest.raises(StoreDamaged, match=f"the log was durable up to {durable}"):
+        Store.open(disk, HOME, entropy=SystemEntropy())
+
+
+def test_a_checkpoint_goes_only_after_the_page_says_durably_what_it_said(disk: FaultyDisk) -> None:
+    """A start that finds a queue file lost withdraws the checkpoint, which may be all that says how far the log was durable."""
+    broker = SmallBroker(disk, HOME).start()
+    for _ in range(3):
+        broker.turn([("send", 0, b"x" * 3_000)])
+        broker.sync()
+    broker.checkpoint()
+    end = broker.store.log_end
+    disk.crash(keep=0.0)
+    for path in disk.paths():
+        if path.suffix == ".q" or path.name == "published":
+            disk.remove(path)
+            disk.sync_directory(path.parent)
+    store = Store.open(disk, HOME, entropy=SystemEntropy())
+    assert store.why_made_again([(1, 0, 0, 99)], 0)
+    assert next(store.redo())
+    assert not disk.exists(SHARD / "checkpoint")
+    disk.crash(keep=0.0)
+    disk.flip_bit(SHARD / "log" / ("0" * 20 + ".seg"), end - 10)
+    with pytest.raises(StoreDamaged, match=f"the log was durable up to {end}"):
+        Store.open(disk, HOME, entropy=SystemEntropy())
+
+
+def test_a_checkpoint_is_withdrawn_for_good_before_what_it_vouches_for_is_made_again(
+    disk: FaultyDisk, broker: SmallBroker
+) -> None:
+    """A slot that comes back after a power loss would say that derived files are whole."""
+    some_traffic(broker)
+    broker.checkpoint()
+    disk.kill()
+    done: list[tuple[str, Path]] = []
+    store = Store.open(disk, HOME, entropy=SystemEntropy())
+    assert store.why_made_again([(1, 0, 0, 99)], 0)
+    disk.before = lambda one: done.append((one.kind, one.path))
+    assert next(store.redo())
+    gone = done.index(("remove", SHARD / "checkpoint"))
+    assert done[gone - 2 : gone] == [("sync", SHARD / "published"), ("sync_directory", SHARD)]
+    assert done[gone + 1] == ("sync_directory", SHARD)
+    assert [path for kind, path in done[:gone] if kind == "remove"] == []
+    assert [path for kind, path in done[gone + 2 :] if kind == "remove"]
+
+
+def test_the_page_of_another_store_says_nothing_of_this_one(disk: FaultyDisk, broker: SmallBroker) -> None:
+    some_traffic(broker)
+    disk.kill()
+    PublishedPage.open(disk, SHARD / "published", b"another store 16", 9).publish(1 << 30, 0, 0, 1 << 30)
+    assert broker.start().problems() == []
+
+
+def test_a_log_that_is_lost_while_its_first_redo_runs_is_not_taken_for_a_new_one(disk: FaultyDisk) -> None:
+    memory = SmallBroker(disk, HOME, Durability.MEMORY).start()
+    memory.turn([("send", 0, b"x")])
+    memory.publish()
+    for _ in range(2):
+        disk.kill()
+        store = Store.open(disk, HOME, entropy=SystemEntropy(), durability=Durability.MEMORY)
+        assert next(store.redo())
+    disk.kill()
+    for path in disk.paths():
+        if path.suffix == ".seg":
+            disk.remove(path)
+    with pytest.raises(StoreDamaged, match="case B"):
+        Store.open(disk, HOME, entropy=SystemEntropy(), durability=Durability.MEMORY)
 
 
 def test_a_store_that_is_closed_while_derived_files_are_behind_makes_them_at_the_next_start(
@@ -592,6 +710,7 @@ def test_what_was_durable_stays_so_when_the_queues_are_not_those_of_the_snapshot
     assert store.recovery.durable_position == store.log_end
     assert store.why_made_again([(1, 0, 0, 99)], 0)
     assert store.recovery.durable_position == store.log_end
+    assert store.recovery.case.letter == "N"
     assert store.snapshot_chunks() is None
 
 
@@ -642,3 +761,22 @@ def test_a_checkpoint_does_not_stand_on_what_a_failed_sync_left_in_the_cache(
     between.checkpoint()
     disk.crash(keep=0.0)
     assert SmallBroker(disk, HOME, third).start().store.log_end >= end
+
+
+def test_a_store_that_is_refused_leaves_nothing_open(tmp_path: Path) -> None:
+    disk = RealDisk()
+    broker = SmallBroker(disk, tmp_path).start()
+    for _ in range(3):
+        broker.turn([("send", 0, b"x" * 3_000)])
+        broker.sync()
+    broker.store.close()
+    newest = tmp_path / "shard-0" / "log" / ("0" * 20 + ".seg")
+    content = bytearray(newest.read_bytes())
+    content[4_000] ^= 1
+    newest.write_bytes(content)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        with pytest.raises(StoreDamaged):
+            Store.open(disk, tmp_path, entropy=SystemEntropy())
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before

@@ -201,7 +201,7 @@ def test_a_torn_end_that_was_never_published_is_a_note(tmp_path: Path) -> None:
 
 def test_a_log_that_ends_below_the_published_position_is_damage(tmp_path: Path) -> None:
     writer = sample_store(tmp_path)
-    writer.page.publish(writer.log.end + 4_096, 0, 0)
+    writer.page.publish(writer.log.end + 4_096, 0, 0, 0)
     report = verify_store(RealDisk(), tmp_path)
     assert any("is published" in finding.what for finding in report.findings)
     assert parts(report) == {"log"}
@@ -247,8 +247,8 @@ def test_a_log_that_is_gone_while_something_was_published_is_damage(tmp_path: Pa
 def test_damage_below_a_page_that_says_durable_is_for_a_backup(tmp_path: Path) -> None:
     writer = sample_store(tmp_path)
     position = writer.publish()
-    page = PublishedPage.open(writer.disk, writer.shard / "published", writer.store_id, 2, durable=True)
-    page.publish(position, 0, 0)
+    page = PublishedPage.open(writer.disk, writer.shard / "published", writer.store_id, 2)
+    page.publish(position, 0, 0, position)
     newest = max(path for path in writer.shard.glob("log/*.seg") if any(path.read_bytes()))
     flip(newest, len(newest.read_bytes().rstrip(b"\0")) - 10)
     for _ in range(2):
@@ -258,7 +258,7 @@ def test_damage_below_a_page_that_says_durable_is_for_a_backup(tmp_path: Path) -
         assert SHORTER not in {one.remedy for one in findings}
         with pytest.raises(StoreDamaged, match="the log was durable up to"):
             list(dump_store(RealDisk(), tmp_path))
-        page.rebuilding(0, 0, position)  # by a start that got no further
+        page.rebuilding(position, 0, position)  # by a start that got no further
 
 
 def test_without_a_store_nothing_is_verified(tmp_path: Path) -> None:
@@ -285,3 +285,28 @@ def test_a_row_of_a_later_half_names_the_first_one(tmp_path: Path, damaged: bool
     found = [finding.what for finding in verify_store(RealDisk(), tmp_path).findings]
     says = f"the row of half {halves[2].half_index} says first_half -1 instead of {halves[0].half_index}"
     assert found == [says] * damaged
+
+
+def test_while_derived_files_are_made_again_they_are_not_compared(tmp_path: Path) -> None:
+    """By a broker that recovers, or by the next start where that was killed."""
+    writer = sample_store(tmp_path)
+    position = writer.publish()
+    for path in (writer.shard / "queues").rglob("*.q"):
+        path.unlink()
+    assert "queues" in parts(verify_store(RealDisk(), tmp_path))
+    writer.page.rebuilding(position, 0, position)
+    report = verify_store(RealDisk(), tmp_path)
+    assert parts(report) == set()
+    assert [one.what for one in report.findings if "made again" in one.what]
+    newest = max(path for path in writer.shard.glob("log/*.seg") if any(path.read_bytes()))
+    flip(newest, len(newest.read_bytes().rstrip(b"\0")) - 10)
+    assert parts(verify_store(RealDisk(), tmp_path)) == {"log"}
+
+
+def test_a_log_that_is_gone_while_a_checkpoint_is_left_is_damage(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    add_checkpoint(writer)
+    (writer.shard / "published").unlink()
+    for path in (writer.shard / "log").iterdir():
+        path.unlink()
+    assert "log" in parts(verify_store(RealDisk(), tmp_path))
