@@ -101,16 +101,15 @@ class Consumer:
 
     async def close(self) -> None:
         """As leaving the block. Iteration ends. Cancelled, the leaving goes on; closing the client waits for it."""
+        self.stop()
         member, self._member = self._member, None
-        try:
-            if member is not None:
-                await member.unsubscribe(self.spec.topics)
-        finally:
-            if self._feed is not None:
-                self._feed.close()
+        if member is not None:
+            await member.unsubscribe(self.spec.topics)
 
     def stop(self) -> None:
-        """End the iteration; messages that were handed out can still be acknowledged until the block is left."""
+        """End the iteration: nothing more is handed out, and what waits here is delivered again to the group. Messages that
+        were handed out can still be acknowledged until the block is left.
+        """
         if self._feed is not None:
             self._feed.close()
 

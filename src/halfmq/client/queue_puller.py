@@ -85,6 +85,9 @@ class Feed:
         self.closed = False
 
     def put(self, puller: "QueuePuller", message: Message) -> None:
+        """Closed, it takes none: the message stays open, and so uncommitted, and comes again to the group."""
+        if self.closed:
+            return
         self._waiting.append((puller, message))
         self._bytes += len(message.body)
         self._arrived.set()
@@ -97,16 +100,17 @@ class Feed:
         return len(self._waiting) < self._prefetch and self._bytes < self._prefetch_bytes
 
     def take(self) -> Message | None:
-        """The next message that is still ours; None when there is none now."""
+        """The next message that is still ours; None when there is none now, or the feed is closed."""
         message = None
         while self._waiting and message is None:
             puller, candidate = self._waiting.popleft()
             self._bytes -= len(candidate.body)
             message = None if puller.released else candidate
-        if self._has_room:
-            self._room.set()
-        if not self._waiting and not self.closed:
-            self._arrived.clear()
+        if not self.closed:
+            if self._has_room:
+                self._room.set()
+            if not self._waiting:
+                self._arrived.clear()
         return message
 
     async def arrival(self) -> None:
@@ -114,6 +118,7 @@ class Feed:
         await self._arrived.wait()
 
     async def room(self) -> None:
+        """Returns when a message more may come; of a closed feed never, so whoever waits must be cancelled."""
         await self._room.wait()
 
     def close(self) -> None:
@@ -121,7 +126,7 @@ class Feed:
         self._waiting.clear()
         self._bytes = 0
         self._arrived.set()
-        self._room.set()
+        self._room.clear()
 
 
 class QueuePuller:
@@ -193,8 +198,12 @@ class QueuePuller:
             await self._acked.wait()
 
     def _my_feeds(self) -> list[Feed]:
+        """Whose room counts. Of a retry queue that of the open ones: one that was stopped does not hold up the others."""
         feed = self._feeds.get(self.queue.topic)
-        return list(self._feeds.values()) if feed is None else [feed]
+        if feed is not None:
+            return [feed]
+        feeds = list(self._feeds.values())
+        return [feed for feed in feeds if not feed.closed] or feeds
 
     async def _ask(self, code: int, ext: dict[str, str], timeout_s: float = 3.0) -> Answer:
         connection = await self._plumbing.broker(self.queue.broker)

@@ -181,6 +181,31 @@ def test_end_of_run_waits_for_handlers() -> None:
     run(test())
 
 
+def test_end_of_run_starts_no_handler_more_under_a_backlog() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(queues=1)
+        broker.topics.add("t")
+        app = app_of(broker.network())
+        begun = 0
+
+        @app.consumer("t", group="g")
+        async def handle(message: Message) -> None:
+            nonlocal begun
+            begun += 1
+            await asyncio.sleep(0.05)
+
+        for _ in range(10_000):
+            broker.append("t", 0, b"x")
+        async with app.run():
+            await asyncio.sleep(2)
+            before, end = begun, asyncio.get_running_loop().time()
+        assert begun == before > 0
+        assert asyncio.get_running_loop().time() - end < 1
+        assert broker.offsets["g", "t", 0] == begun
+
+    run(test())
+
+
 def test_handler_that_does_not_end_is_cancelled_and_its_message_stays() -> None:
     async def test() -> None:
         broker = ScriptedBroker(queues=1)

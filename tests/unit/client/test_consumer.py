@@ -10,6 +10,9 @@ from tests.support.virtual_time import run
 
 from halfmq.client.consumer import ConsumerSpec
 from halfmq.errors import InvalidName, UsageError
+from halfmq.wire.remoting.codes import RequestCode
+
+PULL = RequestCode.PULL_MESSAGE
 
 
 def filled(count: int) -> ScriptedBroker:
@@ -74,6 +77,50 @@ def test_stop_ends_the_iteration_and_late_acknowledgements_count() -> None:
                 assert [m async for m in messages] == []
                 message.ack()
             assert broker.offsets["g", "t", 0] == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_stop_ends_the_iteration_under_a_backlog_and_the_rest_comes_again(waiting: bool) -> None:
+    """``waiting``: messages wait here when it is stopped; else the pull that brings them is under way."""
+
+    async def test() -> None:
+        broker = filled(600)
+        async with client_of(broker.network()) as mq:
+            async with mq.consumer("t", group="g", prefetch=10) as messages:
+                got = await messages.take(100 if waiting else 256, wait=5)
+                messages.stop()
+                assert [message async for message in messages] == []
+                await asyncio.sleep(20)
+                pulls = [pull for pull in broker.requests(PULL) if pull.ext.topic == "t"]
+                assert len(pulls) <= 2
+                assert await messages.get(0) is None
+                assert await messages.take(10, wait=0) == []
+                got.ack()
+            assert broker.offsets["g", "t", 0] == len(got)
+            async with mq.consumer("t", group="g") as messages:
+                while len(got) < 600:
+                    got += await messages.take(600, wait=5)
+            assert [message.text() for message in got] == [str(number) for number in range(600)]
+
+    run(test())
+
+
+def test_stop_of_one_consumer_leaves_the_retries_of_another_one_alone() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(queues=1)
+        broker.topics.update(("a", "b"))
+        async with (
+            client_of(broker.network()) as mq,
+            mq.consumer("a", group="g") as a,
+            mq.consumer("b", group="g") as b,
+        ):
+            await asyncio.sleep(1)
+            a.stop()
+            for number in range(3):
+                broker.append("%RETRY%g", 0, b"x", b"RETRY_TOPIC\x01b\x02UNIQ_KEY\x01U\x02", number)
+                assert await b.get(5) is not None
 
     run(test())
 
