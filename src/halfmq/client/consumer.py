@@ -38,7 +38,8 @@ class ConsumerSpec:
     ``start``: where the group begins in a queue that it never read: ``"earliest"`` (default: nothing that was sent is
     skipped), ``"latest"``, or a datetime. A group that has offsets goes on at them, whatever ``start`` says.
     ``retries``: redeliveries before the dead-letter queue. ``prefetch``: messages that may wait here, 1,000 by default, and
-    at most 64 MiB of bodies whatever it says, but for what each queue's last pull brings.
+    at most 64 MiB of bodies whatever it says, but for what each queue's last pull brings; and as much again of messages that
+    were handed back. One whose room for these is full holds up those of the other consumers of its group and client.
 
     Raises:
         UsageError, InvalidName: at once.

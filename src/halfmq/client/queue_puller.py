@@ -71,17 +71,39 @@ class CommitOutcome(Enum):
     NO_ANSWER = "no answer"
 
 
+class _Room:
+    """How much waits of one kind, and whether more of it may come."""
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._messages = 0
+        self._bytes = 0
+        self.is_there = asyncio.Event()
+        self.is_there.set()
+
+    def changed(self, messages: int, size: int) -> None:
+        """An empty one has room, so that one message always fits."""
+        self._messages += messages
+        self._bytes += size
+        if self._messages < self._messages_max and self._bytes < self._bytes_max:
+            self.is_there.set()
+        else:
+            self.is_there.clear()
+
+
 class Feed:
-    """Messages that wait for the application, of all queues of one consumer, in the order in which they came."""
+    """Messages that wait for the application, of all queues of one consumer, in the order in which they came.
+
+    What comes from a retry queue has room of its own, as much again. That queue is read for all consumers of the group: one
+    that stalls holds up the retries of the others only when its room is full of retries of its own.
+    """
 
     def __init__(self, prefetch: int, prefetch_bytes: int = PREFETCH_BYTES) -> None:
-        self._prefetch = prefetch
-        self._prefetch_bytes = prefetch_bytes
-        self._bytes = 0
+        self._room = _Room(prefetch, prefetch_bytes)
+        self._retry_room = _Room(prefetch, prefetch_bytes)
         self._waiting: deque[tuple[QueuePuller, Message]] = deque()
         self._arrived = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
         self.closed = False
 
     def put(self, puller: "QueuePuller", message: Message) -> None:
@@ -89,28 +111,21 @@ class Feed:
         if self.closed:
             return
         self._waiting.append((puller, message))
-        self._bytes += len(message.body)
+        self._room_of(puller).changed(1, len(message.body))
         self._arrived.set()
-        if not self._has_room:
-            self._room.clear()
 
-    @property
-    def _has_room(self) -> bool:
-        """An empty feed has, so that one message always fits."""
-        return len(self._waiting) < self._prefetch and self._bytes < self._prefetch_bytes
+    def _room_of(self, puller: "QueuePuller") -> _Room:
+        return self._retry_room if puller.is_retry else self._room
 
     def take(self) -> Message | None:
         """The next message that is still ours; None when there is none now, or the feed is closed."""
         message = None
         while self._waiting and message is None:
             puller, candidate = self._waiting.popleft()
-            self._bytes -= len(candidate.body)
+            self._room_of(puller).changed(-1, -len(candidate.body))
             message = None if puller.released else candidate
-        if not self.closed:
-            if self._has_room:
-                self._room.set()
-            if not self._waiting:
-                self._arrived.clear()
+        if not self._waiting and not self.closed:
+            self._arrived.clear()
         return message
 
     async def arrival(self) -> None:
@@ -119,14 +134,18 @@ class Feed:
 
     async def room(self) -> None:
         """Returns when a message more may come; of a closed feed never, so whoever waits must be cancelled."""
-        await self._room.wait()
+        await self._room.is_there.wait()
+
+    async def retry_room(self) -> None:
+        """The same for retries; of a closed feed at once, since it takes none and others have theirs in the same queue."""
+        await self._retry_room.is_there.wait()
 
     def close(self) -> None:
         self.closed = True
         self._waiting.clear()
-        self._bytes = 0
         self._arrived.set()
-        self._room.clear()
+        self._room.is_there.clear()
+        self._retry_room.is_there.set()
 
 
 class QueuePuller:
@@ -144,6 +163,8 @@ class QueuePuller:
         dice: random.Random,
     ) -> None:
         self.queue = queue
+        #: Read for all consumers of the group in this client.
+        self.is_retry = queue.topic == f"%RETRY%{group}"
         self.released = False
         self._plumbing = plumbing
         self._group = group
@@ -190,20 +211,17 @@ class QueuePuller:
                 await asyncio.sleep(_REFUSED_PAUSE_S)
 
     async def _wait_for_room(self, tracker: OffsetTracker) -> None:
-        for feed in self._my_feeds():
-            await feed.room()
+        if self.is_retry:
+            for feed in list(self._feeds.values()):
+                await feed.retry_room()
+            if all(feed.closed for feed in self._feeds.values()):
+                await asyncio.Event().wait()  # nobody takes anything any more; until cancelled
+        else:
+            await self._feeds[self.queue.topic].room()
         while len(tracker) >= _OPEN_MAX:
             log.warning("%s: %d messages are not acknowledged; nothing more is pulled", self.queue, len(tracker))
             self._acked.clear()
             await self._acked.wait()
-
-    def _my_feeds(self) -> list[Feed]:
-        """Whose room counts. Of a retry queue that of the open ones: one that was stopped does not hold up the others."""
-        feed = self._feeds.get(self.queue.topic)
-        if feed is not None:
-            return [feed]
-        feeds = list(self._feeds.values())
-        return [feed for feed in feeds if not feed.closed] or feeds
 
     async def _ask(self, code: int, ext: dict[str, str], timeout_s: float = 3.0) -> Answer:
         connection = await self._plumbing.broker(self.queue.broker)

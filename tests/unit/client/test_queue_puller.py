@@ -29,6 +29,10 @@ def one_queue(*bodies: bytes, **options: Any) -> ScriptedBroker:
     return broker
 
 
+def retried(topic: str) -> bytes:
+    return properties.encode({"RETRY_TOPIC": topic, "UNIQ_KEY": "U"})
+
+
 @pytest.mark.parametrize(
     ("start", "expected"),
     [("earliest", [b"0", b"1", b"2"]), ("latest", []), (datetime(2026, 1, 1, tzinfo=UTC), [b"1", b"2"])],
@@ -410,33 +414,64 @@ def test_prefetch_bounds_what_is_pulled_ahead() -> None:
     run(test())
 
 
+def test_consumer_that_stalls_holds_up_its_own_retries_and_not_those_of_another_one() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(queues=1)
+        broker.topics.update(("stalls", "goes"))
+        async with (
+            client_of(broker.network()) as mq,
+            mq.consumer("stalls", group="g", prefetch=5) as stalls,
+            mq.consumer("goes", group="g") as goes,
+        ):
+            for number in range(300):
+                broker.append("stalls", 0, b"%d" % number)
+            await asyncio.sleep(1)
+            for attempt in range(4):
+                broker.append("%RETRY%g", 0, b"x", retried("stalls"))
+                broker.append("%RETRY%g", 0, b"x", retried("goes"), attempt)
+                message = await goes.get(5)
+                assert message is not None
+                message.ack()
+            for _ in range(1_000):
+                broker.append("%RETRY%g", 0, b"x", retried("stalls"))
+            await asyncio.sleep(60)
+            got = await stalls.take(2_000, wait=5)
+            assert len(got) <= 300 + 4 + 256  # what waits here is bounded
+            while len(got) < 300 + 4 + 1_000:
+                more = await stalls.take(2_000, wait=30)
+                assert more
+                got += more
+
+    run(test())
+
+
 def test_prefetch_is_bounded_in_bytes_too_and_a_message_larger_than_that_still_comes() -> None:
     async def test() -> None:
         broker = one_queue()
         async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
             feed = messages._feed
             assert feed is not None
-            feed._prefetch_bytes = 100_000
+            feed._room._bytes_max = 100_000
             broker.append("t", 0, b"%d" % 0 + b"." * 1_000)
             await asyncio.sleep(1)
             for number in range(1, 1_000):
                 broker.append("t", 0, b"%d" % number + b"." * 1_000)
             await asyncio.sleep(30)
-            assert feed._bytes <= 100_000 + 256 * 1_003
+            assert feed._room._bytes <= 100_000 + 256 * 1_003
             numbers: list[int] = []
             while len(numbers) < 1_000:
                 message = await messages.get(5)
                 assert message is not None
                 numbers.append(int(message.body.rstrip(b".")))
                 message.ack()
-                assert feed._bytes <= 100_000 + 256 * 1_003
+                assert feed._room._bytes <= 100_000 + 256 * 1_003
             assert numbers == list(range(1_000))
             for _ in range(3):
                 broker.append("t", 0, b"x" * 200_000)
                 message = await messages.get(5)
                 assert message is not None
                 assert len(message.body) == 200_000
-            assert feed._bytes == 0
+            assert feed._room._bytes == 0
 
     run(test())
 
@@ -500,9 +535,11 @@ def test_feed_skips_what_belongs_to_another_member_by_now() -> None:
 
     class Gone:
         released = True
+        is_retry = False
 
     class Here:
         released = False
+        is_retry = False
 
     feed = Feed(2)
     feed.put(Gone(), Some(b"lost"))  # type: ignore[arg-type]
