@@ -41,6 +41,9 @@ class ConsumerSpec:
     at most 64 MiB of bodies whatever it says, but for what each queue's last pull brings; and as much again of messages that
     were handed back. One whose room for these is full holds up those of the other consumers of its group and client.
 
+    All members of a group consume the same topics: what one of them hands back comes to any of them. One that does not
+    consume its topic hands it back once more, which counts as an attempt.
+
     Raises:
         UsageError, InvalidName: at once.
     """

@@ -25,6 +25,7 @@ from halfmq.client.offset_tracker import OffsetTracker
 from halfmq.client.plumbing import Plumbing
 from halfmq.client.refusals import refusal
 from halfmq.errors import ConnectError, HalfmqError, ProtocolError, RequestFailed
+from halfmq.model.properties import DLQ_ORIGIN_TOPIC
 from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.heartbeat import Subscription
 from halfmq.wire.remoting.message_codec import PulledMessage, decode_pull
@@ -169,7 +170,7 @@ class QueuePuller:
         self._plumbing = plumbing
         self._group = group
         self._subscription = subscription
-        #: By topic; shared with the group, which adds and removes. A retry queue feeds all of them.
+        #: By topic; shared with the group, which adds and removes.
         self._feeds = feeds
         self._start = start
         self._retries = retries
@@ -298,18 +299,33 @@ class QueuePuller:
                 continue
             if not whole:
                 return message
-            feed = self._feeds.get(message.topic)
-            if feed is None and len(self._feeds) == 1:
-                feed = next(iter(self._feeds.values()))
             tracker.delivered(message.offset)
-            if feed is None:
-                log.warning("%r came back for a topic that nobody here consumes; handed back", message)
-                task = asyncio.get_running_loop().create_task(self.retry(message, None))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-            else:
-                feed.put(self, message)
+            self._deliver(message)
         return None
+
+    def _deliver(self, message: Message) -> None:
+        """To the consumer of its topic. A message that was handed back by a consumer that is gone, or by another member, whose
+        topic nobody here consumes, goes back: acknowledged by another one it would be lost to its own.
+        """
+        feed = self._feed_of(message)
+        if feed is not None:
+            feed.put(self, message)
+            return
+        log.warning("%r came back for a topic that nobody here consumes; handed back", message)
+        task = asyncio.get_running_loop().create_task(self.retry(message, None))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _feed_of(self, message: Message) -> Feed | None:
+        feed = self._feeds.get(self.queue.topic) or self._feeds.get(message.topic)
+        if feed is not None:
+            return feed
+        able: set[Feed] = set()
+        if message.topic == self.queue.topic:  # some tool put it there, and it names no topic
+            able = set(self._feeds.values())
+        elif DLQ_ORIGIN_TOPIC in message.properties:  # read as a dead letter; it still names the topic before that
+            able = {feed for topic, feed in self._feeds.items() if topic.startswith("%DLQ%")}
+        return able.pop() if len(able) == 1 else None
 
     async def _stay_at(self, tracker: OffsetTracker, damaged: Message) -> None:
         """Say that a body is damaged, and pull it again after a while. It is neither handed out nor passed: what to do with
@@ -383,9 +399,8 @@ class QueuePuller:
 
         def again() -> None:
             self._again.discard(handle)
-            feed = self._feeds.get(message.topic)
-            if not self.released and feed is not None:
-                feed.put(self, message)
+            if not self.released:
+                self._deliver(message)
 
         handle = loop.call_later(delay_s, again)
         self._again.add(handle)

@@ -301,6 +301,72 @@ def test_retry_hands_back_with_a_level_and_comes_again_with_its_topic() -> None:
     run(test())
 
 
+def test_retry_of_a_topic_that_nobody_here_consumes_goes_back_until_somebody_does() -> None:
+    async def test() -> None:
+        broker = one_queue()
+        broker.topics.add("other")
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            refused = [1]
+            broker.on[BACK] = lambda peer, request: (
+                encode_response(request, 1, "disk") if refused and refused.pop() else broker.usual(peer, request)
+            )
+            broker.append("%RETRY%g", 0, b"x", retried("other"), 1)
+            assert await messages.get(60) is None
+            assert {back.ext.origin_topic for back in broker.requests(BACK)} == {"other"}
+            async with mq.consumer("other", group="g") as others:
+                message = await others.get(20)
+                assert message is not None
+                assert message.topic == "other"
+                message.ack()
+
+    run(test())
+
+
+def test_retry_that_names_no_topic_goes_to_the_only_consumer() -> None:
+    async def test() -> None:
+        broker = one_queue()
+        async with client_of(broker.network()) as mq, mq.consumer(["t", "u"], group="g") as messages:
+            broker.append("%RETRY%g", 0, b"x")
+            message = await messages.get(20)
+            assert message is not None
+            message.ack()
+        assert broker.requests(BACK) == []
+
+    run(test())
+
+
+def test_dead_letters_are_read_as_messages_of_their_own_queue() -> None:
+    async def test() -> None:
+        broker = one_queue()
+        broker.topics.add("%DLQ%g")
+        broker.append("%DLQ%g", 0, b"dead", retried("t"), 16)
+        async with (
+            client_of(broker.network()) as mq,
+            mq.consumer("t", group="h") as messages,
+            mq.consumer("%DLQ%g", group="h") as dead,
+        ):
+            assert await dead.get(5) is not None
+            assert await messages.get(5) is None
+
+    run(test())
+
+
+def test_dead_letter_that_its_reader_hands_back_comes_to_its_reader() -> None:
+    async def test() -> None:
+        broker = one_queue()
+        broker.topics.add("%DLQ%g")
+        text = properties.encode({"RETRY_TOPIC": "t", "DLQ_ORIGIN_TOPIC": "t", "UNIQ_KEY": "U"})
+        async with (
+            client_of(broker.network()) as mq,
+            mq.consumer("%DLQ%g", group="h") as dead,
+            mq.consumer("u", group="h"),
+        ):
+            broker.append("%RETRY%h", 0, b"dead", text, 2)
+            assert await dead.get(5) is not None
+
+    run(test())
+
+
 def test_reject_goes_to_the_dead_letter_queue() -> None:
     async def test() -> None:
         broker = one_queue(b"0")
