@@ -36,7 +36,10 @@ class ConsumerSpec:
     """What to consume, checked; nothing is started.
 
     ``start``: where the group begins in a queue that it never read: ``"earliest"`` (default: nothing that was sent is
-    skipped), ``"latest"``, or a datetime. A group that has offsets goes on at them, whatever ``start`` says.
+    skipped), ``"latest"``, or a datetime. A group that has offsets goes on at them, whatever ``start`` says. A topic, or a
+    queue of it, that is made after the consumer joined begins at its beginning in any case. Where the group begins is
+    committed before the first message comes, so that whoever takes a queue over goes on there; a broker that refuses the
+    commit (a warning says so) is read all the same, and then only this member knows where it began.
     ``retries``: redeliveries before the dead-letter queue. ``prefetch``: messages that may wait here, 1,000 by default, and
     at most 64 MiB of bodies whatever it says, but for what each queue's last pull brings; and as much again of messages that
     were handed back. One whose room for these is full holds up those of the other consumers of its group and client.

@@ -67,6 +67,8 @@ class GroupMember:
         #: By broker and topic.
         self._places: dict[tuple[str, str], _Place] = {}
         self._missing: set[str] = set()
+        #: By topic: the queues that it had when this member first saw it. What comes later holds nothing from before.
+        self._at_first: dict[str, frozenset[QueueRef]] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -118,6 +120,7 @@ class GroupMember:
         for topic in topics:
             self._subscriptions.pop(topic, None)
             self._feeds.pop(topic, None)
+            self._at_first.pop(topic, None)
         if self.is_idle:
             self._subscriptions.clear()  # a rebalance under way takes nothing up any more
         # The retry queues are released too: what waits here of these topics must be pulled anew by whoever has a reader.
@@ -216,6 +219,7 @@ class GroupMember:
                 self._missing.discard(topic)
             except TopicNotFound:
                 settled = False
+                self._at_first[topic] = frozenset()
                 if topic not in self._missing and topic != self._retry_topic:
                     self._missing.add(topic)
                     log.info("topic %s does not exist yet; group %s waits for it", topic, self.group)
@@ -229,6 +233,7 @@ class GroupMember:
 
     async def _rebalance_topic(self, topic: str) -> None:
         route = await self._plumbing.router.route(topic, max_age_s=REBALANCE_S / 2)
+        at_first = self._at_first.setdefault(topic, frozenset(route.readable))
         for address in route.brokers.values():
             await self._plumbing.brokers.get(address)  # introduces us to each broker of the topic
         mine = set(allocate(route.readable, await self._members(route), self._plumbing.membership.client_id))
@@ -237,7 +242,7 @@ class GroupMember:
             log.info("group %s gives up %s", self.group, gone)
             await self._release(gone)
         for queue in sorted(mine - self._pullers.keys() - self._releasing):
-            self._take_up(queue)
+            self._take_up(queue, self.start if queue in at_first else Start("earliest"))
 
     async def _members(self, route: Route) -> tuple[str, ...]:
         ext = {"consumerGroup": self.group}
@@ -254,13 +259,23 @@ class GroupMember:
             failure = RequestFailed(f"members of {self.group}: {answer.remark}", response_code=answer.code)
         raise failure or ConnectError(f"topic {route.topic} has no broker")
 
-    def _take_up(self, queue: QueueRef) -> None:
+    def _take_up(self, queue: QueueRef, start: Start) -> None:
         subscription = self._subscriptions.get(queue.topic)
         if subscription is None:
             return
         log.info("group %s takes up %s", self.group, queue)
+        # Who comes next finds the earliest message again by himself, but not what was the latest one now.
+        commit_first = None if self.start.where == "earliest" or queue.topic == self._retry_topic else self._commit_one
         puller = QueuePuller(
-            self._plumbing, self.group, queue, subscription, self._feeds, self.start, self.retries, self._plumbing.dice
+            self._plumbing,
+            self.group,
+            queue,
+            subscription,
+            self._feeds,
+            start,
+            self.retries,
+            self._plumbing.dice,
+            commit_first,
         )
         self._pullers[queue] = puller, asyncio.get_running_loop().create_task(self._run(puller))
 
@@ -303,6 +318,9 @@ class GroupMember:
     async def commit(self) -> None:
         """Commit what moved; returns when the brokers know or did not answer."""
         await self._commit([puller for puller, _ in self._pullers.values()], _COMMIT_TIMEOUT_S)
+
+    async def _commit_one(self, puller: QueuePuller) -> None:
+        await self._commit([puller], _COMMIT_TIMEOUT_S)
 
     async def _commit(self, pullers: list[QueuePuller], timeout_s: float) -> None:
         queues: dict[tuple[str, str], list[QueuePuller]] = {}

@@ -12,6 +12,7 @@ its own, and the next one of the queue leaves when it is answered.
 import asyncio
 import random
 from collections import deque
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from enum import Enum
 from typing import Final, NamedTuple
@@ -162,7 +163,9 @@ class QueuePuller:
         start: Start,
         retries: int,
         dice: random.Random,
+        commit_first: "Callable[[QueuePuller], Awaitable[None]] | None" = None,
     ) -> None:
+        """``commit_first``: commits where this one starts, if the group has no offset there, before anything is pulled."""
         self.queue = queue
         #: Read for all consumers of the group in this client.
         self.is_retry = queue.topic == f"%RETRY%{group}"
@@ -175,6 +178,7 @@ class QueuePuller:
         self._start = start
         self._retries = retries
         self._dice = dice
+        self._commit_first = commit_first
         self._tracker: OffsetTracker | None = None
         self._committed = -1
         #: Where that is known: a broker that was started again may have forgotten it.
@@ -199,6 +203,8 @@ class QueuePuller:
                 if self._tracker is None:
                     offset = await self._first_offset()
                     self._tracker = OffsetTracker(offset)
+                if self._commit_first is not None:
+                    await self._say_where_it_starts(self._commit_first)
                 await self._wait_for_room(self._tracker)
                 await self._pull(self._tracker)
                 pause_s = 0.1
@@ -232,13 +238,17 @@ class QueuePuller:
         return {"topic": self.queue.topic, "queueId": str(self.queue.queue), **more}
 
     async def _first_offset(self) -> int:
-        """The group's offset; for a queue without one, where ``start`` says. A retry queue starts at its beginning."""
+        """The group's offset, which needs no first commit; for a queue without one, where ``start`` says. A retry queue starts
+        at its beginning.
+        """
         answer = await self._ask(
             RequestCode.QUERY_CONSUMER_OFFSET, self._where(consumerGroup=self._group, setZeroIfNotFound="false")
         )
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             code, ext = self._start_question()
             answer = await self._ask(code, ext)
+        else:
+            self._commit_first = None
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer.code, answer.remark or "", f"first offset of {self.queue}")
         return read_reply(answer, OffsetReply).offset
@@ -250,6 +260,17 @@ class QueuePuller:
             timestamp = str(round(self._start.at.timestamp() * 1000))
             return RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self._where(timestamp=timestamp)
         return RequestCode.GET_MAX_OFFSET, self._where()
+
+    async def _say_where_it_starts(self, commit_first: "Callable[[QueuePuller], Awaitable[None]]") -> None:
+        """Else only this member knows: whoever comes when it is killed would start behind messages that the group was given.
+
+        A broker that refuses the commit is pulled from all the same, since it may refuse for ever; that is said, and tried
+        again with the other commits. One that does not answer is asked again first.
+        """
+        await commit_first(self)
+        if self._committed < 0 and self._refused_with == ResponseCode.SUCCESS:
+            raise NoAnswer("where the group starts is not committed yet")
+        self._commit_first = None
 
     async def _pull(self, tracker: OffsetTracker) -> None:
         ext = self._where(

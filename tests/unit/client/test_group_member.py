@@ -123,6 +123,25 @@ def test_without_notice_members_agree_after_the_next_rebalance() -> None:
     run(test())
 
 
+@pytest.mark.parametrize("start", ["latest", "earliest"])
+def test_topic_and_queue_that_are_made_while_the_group_waits_are_read_from_their_beginning(start: str) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(queues=1)
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g", start=start) as messages:
+            await asyncio.sleep(5)
+            broker.topics.add("t")
+            broker.append("t", 0, b"0")
+            broker.append("t", 0, b"1")
+            assert len(await messages.take(2, wait=30)) == 2
+            broker.queues = 2
+            broker.append("t", 1, b"2")
+            assert len(await messages.take(2, wait=30)) == 1
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="h", start="latest") as messages:
+            assert await messages.take(2, wait=30) == []  # what was there when it joined
+
+    run(test())
+
+
 def test_leaving_commits_and_unregisters_at_once() -> None:
     async def test() -> None:
         broker = broker_with(1)

@@ -62,6 +62,69 @@ def test_group_goes_on_at_its_offset_whatever_start_says() -> None:
     run(test())
 
 
+@pytest.mark.parametrize("start", ["latest", datetime(2026, 1, 1, tzinfo=UTC)])
+def test_where_a_group_starts_is_committed_before_anything_is_pulled(start: Any) -> None:
+    """A member that is killed before it committed would else leave a group that starts behind what it was given."""
+
+    async def test() -> None:
+        broker = one_queue(b"0", b"1", b"2")
+        unanswered = [1, 1]
+        stood: list[int | None] = []
+
+        def commit(peer: Any, request: Any) -> bytes | None:
+            return None if request.ext.topic == "t" and unanswered and unanswered.pop() else broker.usual(peer, request)
+
+        def pull(peer: Any, request: Any) -> bytes | None:
+            if request.ext.topic == "t":
+                stood.append(broker.offsets.get(("g", "t", 0)))
+            return broker.usual(peer, request)
+
+        broker.on |= {COMMIT: commit, PULL: pull}
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g", start=start) as messages:
+            await asyncio.sleep(1)
+            broker.append("t", 0, b"3")  # while the commit has no answer: where it starts stays the same
+            assert await messages.get(20) is not None
+        assert stood[0] == (3 if start == "latest" else 1)
+
+    run(test())
+
+
+def test_first_commit_that_is_refused_keeps_no_message_back_and_is_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        broker = one_queue(b"0")
+        broker.on[COMMIT] = lambda _, request: encode_response(request, 1, "no room")
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g", start="latest") as messages:
+            await asyncio.sleep(1)
+            broker.append("t", 0, b"1")
+            assert await messages.get(5) is not None
+            del broker.on[COMMIT]
+            await asyncio.sleep(5)
+            assert broker.offsets["g", "t", 0] == 1
+
+    run(test())
+    assert len([line for line in caplog.messages if "topic='t'" in line and "no room" in line]) == 1
+
+
+def test_group_that_has_an_offset_or_starts_at_the_earliest_says_nothing_first() -> None:
+    async def test() -> None:
+        broker = one_queue(b"0")
+        broker.offsets["g", "t", 0] = 1
+        broker.on[COMMIT] = lambda _, request: encode_response(request, 1, "no")
+        async with client_of(broker.network()) as mq:
+            for group, start in (("g", "latest"), ("h", "earliest")):
+                async with mq.consumer("t", group=group, start=start):
+                    await asyncio.sleep(0.5)
+                    assert [pull.ext.consumer_group for pull in broker.requests(PULL) if pull.ext.topic == "t"][
+                        -1
+                    ] == group
+                    assert broker.requests(COMMIT) == []
+                broker.seen.clear()
+
+    run(test())
+
+
 def test_tags_are_filtered_by_text_and_passed_over() -> None:
     async def test() -> None:
         broker = one_queue(b"a", b"b", b"c")
