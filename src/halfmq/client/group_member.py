@@ -220,6 +220,7 @@ class GroupMember:
             except TopicNotFound:
                 settled = False
                 self._at_first[topic] = frozenset()
+                self._let_go(topic)
                 if topic not in self._missing and topic != self._retry_topic:
                     self._missing.add(topic)
                     log.info("topic %s does not exist yet; group %s waits for it", topic, self.group)
@@ -230,6 +231,15 @@ class GroupMember:
                 settled = False
                 log.exception("rebalance of %s/%s failed", self.group, topic)
         return settled
+
+    def _let_go(self, topic: str) -> None:
+        """No name server knows ``topic``. They may have been started anew; its broker knows whether it was deleted."""
+        gone = [
+            queue for queue, (puller, _) in self._pullers.items() if queue.topic == topic and puller.is_without_topic
+        ]
+        if gone:
+            log.warning("topic %s is gone; group %s gives up %s, and waits for it", topic, self.group, gone)
+            self._release(gone)
 
     async def _rebalance_topic(self, topic: str) -> None:
         route = await self._plumbing.router.route(topic, max_age_s=REBALANCE_S / 2)

@@ -187,6 +187,8 @@ class QueuePuller:
         self._say_again_at = 0.0
         #: How the last commit that was answered was refused.
         self._refused_with: int = ResponseCode.SUCCESS
+        #: The same for pulls; None: the answer could not be read.
+        self._pull_refused_with: int | None = ResponseCode.SUCCESS
         self._committing = asyncio.Lock()
         self._acked = asyncio.Event()
         self._again: set[asyncio.TimerHandle] = set()
@@ -208,14 +210,27 @@ class QueuePuller:
                 await self._wait_for_room(self._tracker)
                 await self._pull(self._tracker)
                 pause_s = 0.1
+                self._pull_refused_with = ResponseCode.SUCCESS
             except (ConnectError, NotSent, NoAnswer) as error:
                 log.debug("%s: %s; again in %.1f s", self.queue, error, pause_s)
                 self._plumbing.router.suspect(self.queue.topic)
                 await asyncio.sleep(pause_s * self._dice.uniform(0.7, 1.0))
                 pause_s = min(2 * pause_s, 2.0)
             except (RequestFailed, ProtocolError) as error:
-                log.warning("pulling %s: %s", self.queue, error)
+                self._say_refused(error)
                 await asyncio.sleep(_REFUSED_PAUSE_S)
+
+    def _say_refused(self, error: RequestFailed | ProtocolError) -> None:
+        """Once, until it is another refusal or went well meanwhile: some never end."""
+        code = error.response_code if isinstance(error, RequestFailed) else None
+        if code != self._pull_refused_with:
+            log.warning("pulling %s: %s; tried again until it goes well, and said once", self.queue, error)
+        self._pull_refused_with = code
+
+    @property
+    def is_without_topic(self) -> bool:
+        """The broker said last that there is no such topic."""
+        return self._pull_refused_with == ResponseCode.TOPIC_NOT_EXIST
 
     async def _wait_for_room(self, tracker: OffsetTracker) -> None:
         if self.is_retry:

@@ -142,6 +142,34 @@ def test_topic_and_queue_that_are_made_while_the_group_waits_are_read_from_their
     run(test())
 
 
+@pytest.mark.parametrize("deleted", [True, False])
+def test_queues_of_a_topic_that_is_deleted_are_let_go_and_those_that_only_name_servers_forgot_are_not(
+    deleted: bool,
+) -> None:
+    async def test() -> None:
+        broker = broker_with(2)
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            await asyncio.sleep(1)
+            broker.topics.discard("t")
+            if deleted:
+                broker.on[RequestCode.PULL_MESSAGE] = lambda peer, request: (
+                    encode_response(request, 17, "no such topic")
+                    if request.ext.topic not in broker.topics
+                    else broker.usual(peer, request)
+                )
+            await asyncio.sleep(100)
+            assert owned(messages) == ([] if deleted else [0, 1])
+            pulls = len(broker.requests(RequestCode.PULL_MESSAGE))
+            await asyncio.sleep(60)
+            assert (len(broker.requests(RequestCode.PULL_MESSAGE)) - pulls < 10) is deleted
+            broker.topics.add("t")
+            fill(broker)
+            assert len(await messages.take(1, wait=30)) == 1
+            assert owned(messages) == [0, 1]
+
+    run(test())
+
+
 def test_leaving_commits_and_unregisters_at_once() -> None:
     async def test() -> None:
         broker = broker_with(1)

@@ -504,6 +504,25 @@ def test_refused_pull_is_tried_again(code: int) -> None:
     run(test())
 
 
+def test_refused_pull_is_said_once_until_it_changes_or_went_well(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        broker = one_queue(b"0")
+        codes = [16] * 5 + [26] * 5 + [0] + [26] * 5
+
+        def refuse(peer: Any, request: Any) -> bytes | None:
+            code = codes.pop(0) if codes and request.ext.topic == "t" else 0
+            return encode_response(request, code, "no") if code else broker.usual(peer, request)
+
+        broker.on[PULL] = refuse
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g"):
+            while codes:
+                await asyncio.sleep(1)
+
+    run(test())
+    said = [line for line in caplog.messages if line.startswith("pulling ")]
+    assert [line[line.index("(code") :].split(")")[0] for line in said] == ["(code 16", "(code 26", "(code 26"]
+
+
 def test_broker_restart_is_survived() -> None:
     async def test() -> None:
         broker = one_queue(b"0")
