@@ -172,6 +172,11 @@ class Consumer:
         while not self._open_feed().closed:
             yield await self.take(max, wait)
 
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """What ``get`` or ``take`` gave, when it did not reach the application."""
+        for message in reversed(messages):
+            self._open_feed().put_back(message)
+
     def _open_feed(self) -> Feed:
         if self._feed is None:
             raise UsageError("this consumer is not open", hint="async with mq.consumer(...) as messages:")

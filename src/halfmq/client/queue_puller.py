@@ -116,6 +116,13 @@ class Feed:
         self._room_of(puller).changed(1, len(message.body))
         self._arrived.set()
 
+    def put_back(self, message: Message) -> None:
+        """It was taken, and never reached the application: it is the next one."""
+        puller = message._required_delivery()
+        assert isinstance(puller, QueuePuller)
+        self.put(puller, message)
+        self._waiting.rotate(0 if self.closed else 1)
+
     def _room_of(self, puller: "QueuePuller") -> _Room:
         return self._retry_room if puller.is_retry else self._room
 

@@ -26,7 +26,7 @@ from halfmq.errors import HalfmqError, UsageError
 
 if TYPE_CHECKING:
     # Loaded when they are needed, as in ``async_client``.
-    from halfmq.client.consumer import Batch, Consumer
+    from halfmq.client.consumer import Consumer
     from halfmq.client.feedback import FetchedCheck
     from halfmq.client.transaction_block import BlockingTransaction
     from halfmq.client.transaction_log import CheckFunction, TransactionBlock, TransactionLog
@@ -406,11 +406,46 @@ class BlockingConsumer:
 
     def get(self, timeout: float | None = None) -> BlockingMessage | None:
         """The next message; None when ``timeout`` seconds passed or the consumer was closed."""
-        message = loop_thread().run(self._consumer.get(timeout))
-        return None if message is None else BlockingMessage.of(message)
+
+        async def one(taken: list[Message]) -> BlockingMessage | None:
+            message = await self._consumer.get(timeout)
+            if message is None:
+                return None
+            taken.append(message)
+            return BlockingMessage.of(message)
+
+        return self._claimed(one)
 
     def batches(self, max: int = 100, wait: float = 1.0) -> Iterator[BlockingBatch]:  # noqa: A002 - the word users type
         """Batches until the consumer is closed; an empty one each ``wait`` seconds when nothing comes."""
+
+        async def some(taken: list[Message]) -> BlockingBatch:
+            taken += await self._consumer.take(max, wait)
+            return BlockingBatch(BlockingMessage.of(message) for message in taken)
+
         while not self._consumer.is_closed:
-            batch: Batch = loop_thread().run(self._consumer.take(max, wait))
-            yield BlockingBatch(BlockingMessage.of(message) for message in batch)
+            yield self._claimed(some)
+
+    def _claimed(self, take: "Callable[[list[Message]], Coroutine[Any, Any, _T]]") -> _T:
+        """What ``take`` returns; what it took it notes in its argument. An interrupt of the waiting thread may come when that
+        is done, and nobody has it yet: then it is put back, to be the next. The later one of the two does it, on the loop.
+        """
+        taken: list[Message] = []
+        interrupted = False
+
+        async def work() -> _T:
+            result = await take(taken)
+            if interrupted:
+                self._consumer.put_back(taken)
+            return result
+
+        def interrupt() -> None:
+            nonlocal interrupted
+            interrupted = True
+            self._consumer.put_back(taken)
+
+        try:
+            return loop_thread().run(work())
+        except BaseException:
+            loop_thread().loop.call_soon_threadsafe(interrupt)
+            raise

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from tests.support.scripted_broker import URL, Network, ScriptedBroker
 
 from halfmq.client.listener import TransactionListener
+from halfmq.client.loop_thread import loop_thread
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.sync import Client
@@ -119,8 +120,6 @@ class Listener(TransactionListener):
 
 
 def test_execute_runs_in_the_callers_thread_and_check_in_another() -> None:
-    from halfmq.client.loop_thread import loop_thread
-
     broker = ScriptedBroker()
     listener = Listener()
     with client(broker) as mq:
@@ -192,6 +191,60 @@ def test_consumer_whose_closing_is_interrupted_leaves_its_group() -> None:
         while not broker.requests(RequestCode.UNREGISTER_CLIENT) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert broker.requests(RequestCode.UNREGISTER_CLIENT)
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("batches", [True, False])
+def test_interrupted_call_puts_back_what_it_took(early: bool, batches: bool) -> None:
+    """The interrupt comes when messages are taken, and the waiting thread does not have them yet. ``early``: the loop hears
+    of the interrupt before it takes them."""
+    broker = ScriptedBroker(queues=1)
+    broker.topics.add("t")
+    with heeding_interrupts(), client(broker) as mq, mq.consumer("t", group="g") as messages:
+        assert messages.get(0.2) is None
+        for number in range(3):
+            broker_thread(lambda number=number: broker.append("t", 0, str(number).encode()))
+        consumer = messages._consumer
+        real = consumer._open_feed()
+        while len(real._waiting) < 3:
+            time.sleep(0.01)
+
+        def interrupted() -> Message | None:
+            real.take = take  # type: ignore[method-assign]
+            message = None if early else take()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            time.sleep(0.1)  # the loop stands still meanwhile
+            return take() if early else message
+
+        take = real.take
+        real.take = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            next(messages.batches(max=2, wait=5)) if batches else messages.get(5)
+        assert [(message := messages.get(5)) and message.text() for _ in range(3)] == ["0", "1", "2"]
+
+
+def test_what_was_put_back_when_the_consumer_is_stopped_comes_again() -> None:
+    broker = ScriptedBroker(queues=1)
+    broker.topics.add("t")
+    broker.append("t", 0, b"0")
+    with client(broker) as mq:
+        with mq.consumer("t", group="g") as messages:
+            message = messages.get(5)
+            assert message is not None
+            messages.stop()
+            broker_thread(lambda: messages._consumer.put_back([message]))
+            assert messages.get(5) is None
+        with mq.consumer("t", group="g") as messages:
+            assert messages.get(5) is not None
+
+
+def broker_thread(work: Callable[[], None]) -> None:
+    """Do it where the scripted broker lives."""
+
+    async def there() -> None:
+        work()
+
+    loop_thread().run(there())
 
 
 def test_failed_processing_and_reject_hand_back() -> None:
