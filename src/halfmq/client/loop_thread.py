@@ -59,12 +59,17 @@ _of_parents: Final[list[LoopThread]] = []
 
 
 def loop_thread() -> LoopThread:
-    """This process's loop thread."""
+    """This process's loop thread. Once there, it is found without the lock: a signal handler may ask for it (``stop``) while
+    the thread that it interrupts holds that.
+    """
     global _current
+    if _current is not None:
+        return _current
     with _lock:
         if _current is None:
-            _current = LoopThread()
-            _current.start()
+            made = LoopThread()
+            made.start()
+            _current = made
         return _current
 
 

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from halfmq.client import loop_thread as module
 from halfmq.client.loop_thread import loop_thread
 from halfmq.errors import UsageError
 
@@ -68,6 +69,16 @@ def test_interrupt_cancels_the_work() -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
     assert ended.wait(5)
+
+
+def test_signal_handler_finds_the_loop_while_its_thread_looks_for_it() -> None:
+    found = loop_thread()
+    again: list[object] = []
+    with module._lock:  # as if the handler came in the middle of loop_thread()
+        asking = threading.Thread(target=lambda: again.append(loop_thread()), daemon=True)
+        asking.start()
+        asking.join(5)
+        assert again == [found]
 
 
 def test_forked_child_has_a_loop_of_its_own() -> None:
