@@ -46,7 +46,8 @@ class Message:
 
     ``message_id`` stays the same when the message is delivered again, by whatever cause: recognise duplicates by it.
     A message that is neither acknowledged nor handed back holds its queue's offset, and is delivered again after a
-    restart.
+    restart. When its queue goes to another member before that, or its consumer leaves, it is delivered again there; what is
+    said of it here comes to nothing then, and ``retry`` and ``reject`` warn of it in the log.
     """
 
     __slots__ = ("_delivery", "_log_offset", "_properties", "_stored", "_texts", "body", "offset", "queue", "topic")

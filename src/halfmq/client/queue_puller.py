@@ -198,7 +198,8 @@ class QueuePuller:
         self._pull_refused_with: int | None = ResponseCode.SUCCESS
         self._committing = asyncio.Lock()
         self._acked = asyncio.Event()
-        self._again: set[asyncio.TimerHandle] = set()
+        #: Offsets of messages that came back from the application when the queue was given up.
+        self._moved: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._damaged_pause_s = _DAMAGED_PAUSE_S
 
@@ -399,7 +400,7 @@ class QueuePuller:
 
     async def _send_back(self, message: Message, level: int) -> None:
         if self.released:
-            log.debug("%r belongs to another member by now", message)
+            self._say_moved(message, level)
             return
         ext = {
             "offset": str(message.log_offset),
@@ -415,9 +416,21 @@ class QueuePuller:
         except HalfmqError as error:
             # Perhaps it was done; delivering it again here as well is the safe side of "at least once".
             log.warning("%r could not be handed back (%s); it is delivered again here", message, error)
-            self._later(_LOCAL_RETRY_S, message)
+            asyncio.get_running_loop().call_later(_LOCAL_RETRY_S, self._deliver, message)
         else:
             self.ack(message)
+
+    def _say_moved(self, message: Message, level: int) -> None:
+        """The broker would still take it, but who has the queue now is given the message anyway, and says of it what this one
+        did: sent as well, it would be there twice, and twice among the dead letters. Said once for each.
+        """
+        if message.offset in self._moved:
+            return
+        self._moved.add(message.offset)
+        log.warning(
+            "%r is not %s: its queue was given up meanwhile, and the message is delivered again to whoever has the queue",
+            message, "rejected" if level < 0 else "handed back",
+        )  # fmt: skip
 
     async def _hand_back(self, ext: dict[str, str]) -> None:
         attempts = self._plumbing.attempts(f"handing back {ext['originMsgId']}")
@@ -435,18 +448,6 @@ class QueuePuller:
                 refusal(answer.code, answer.remark or "", "handing a message back"),
                 stays=answer.code == ResponseCode.SYSTEM_ERROR,
             )
-
-    def _later(self, delay_s: float, message: Message) -> None:
-        """Deliver it here again."""
-        loop = asyncio.get_running_loop()
-
-        def again() -> None:
-            self._again.discard(handle)
-            if not self.released:
-                self._deliver(message)
-
-        handle = loop.call_later(delay_s, again)
-        self._again.add(handle)
 
     # --- commits --------------------------------------------------------------------------------------------------
 
@@ -487,8 +488,6 @@ class QueuePuller:
     def release(self) -> None:
         """Not ours any more: acknowledgements that come later mean nothing."""
         self.released = True
-        for handle in self._again:
-            handle.cancel()
         self._acked.set()
 
 

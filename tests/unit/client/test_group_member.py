@@ -186,20 +186,29 @@ def test_leaving_commits_and_unregisters_at_once() -> None:
     run(test())
 
 
-def test_messages_that_were_not_acknowledged_are_not_handed_back_after_leaving() -> None:
+def test_messages_that_were_not_acknowledged_are_not_handed_back_after_leaving(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """They come again to whoever owns the queue; handed back as well, they would come twice."""
 
     async def test() -> None:
         broker = broker_with(1)
         fill(broker)
+        fill(broker)
         async with client_of(broker.network()) as mq:
             async with mq.consumer("t", group="g") as messages:
                 message = await messages.get(5)
                 assert message is not None
+                other = await messages.get(5)
+                assert other is not None
             await message.retry()
+            await message.retry()
+            await other.reject()
             assert broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK) == []
 
     run(test())
+    said = [line for line in caplog.messages if "its queue was given up meanwhile" in line]
+    assert [("handed back" in line, "rejected" in line) for line in said] == [(True, False), (False, True)]
 
 
 # --- leaving that is cancelled ------------------------------------------------------------------------------------

@@ -220,6 +220,37 @@ def test_next_commit_of_a_queue_waits_for_the_answer_of_the_one_before() -> None
     run(test())
 
 
+def test_last_commit_of_a_queue_waits_for_the_one_under_way() -> None:
+    """A broker handles them on several threads: the older one would undo the newer one."""
+
+    async def test() -> None:
+        broker = one_queue(b"0", b"1", b"2")
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            zero, *rest = await messages.take(3, wait=5)
+            await asyncio.sleep(2.5)
+            assert broker.offsets["g", "t", 0] == 0  # the broker knows one: those that follow need not go alone
+            first: list[int] = []
+
+            def slow(peer: Any, request: Any) -> bytes | None:
+                if request.ext.topic != "t" or first:
+                    return broker.usual(peer, request)
+                first.append(request.ext.commit_offset)
+                asyncio.get_running_loop().call_later(0.5, lambda: peer.send(broker.usual(peer, request)))
+                return None
+
+            broker.on[COMMIT] = slow
+            zero.ack()
+            while not first:
+                await asyncio.sleep(0.01)
+            for message in rest:
+                message.ack()
+        await asyncio.sleep(1)
+        assert first == [1]
+        assert broker.offsets["g", "t", 0] == 3
+
+    run(test())
+
+
 def test_commit_is_said_again_to_a_broker_that_was_started_again() -> None:
     """It may have forgotten; nothing needs to move for that."""
 
@@ -459,6 +490,24 @@ def test_message_that_cannot_be_handed_back_is_delivered_again_here() -> None:
             again.ack()
             await asyncio.sleep(1.5)
             assert broker.offsets["g", "t", 0] == 1
+
+    run(test())
+
+
+def test_message_that_could_not_be_handed_back_is_not_delivered_here_when_its_queue_is_gone() -> None:
+    async def test() -> None:
+        broker = one_queue(b"0")
+        broker.on[BACK] = lambda _, request: encode_response(request, 1, "disk")
+        async with client_of(broker.network()) as mq, mq.consumer("u", group="g") as other:
+            async with mq.consumer("t", group="g") as messages:
+                message = await messages.get(5)
+                assert message is not None
+                await message.retry()
+            broker.on.clear()
+            async with mq.consumer("t", group="g") as messages:
+                await asyncio.sleep(10)
+                assert len(await messages.take(5, wait=0)) == 1
+            assert await other.get(0) is None
 
     run(test())
 
