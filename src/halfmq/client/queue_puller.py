@@ -270,7 +270,7 @@ class QueuePuller:
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             code, ext = self._start_question()
             answer = await self._ask(code, ext)
-        else:
+        elif answer.code == ResponseCode.SUCCESS:
             self._commit_first = None
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer.code, answer.remark or "", f"first offset of {self.queue}")

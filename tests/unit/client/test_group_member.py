@@ -142,6 +142,24 @@ def test_topic_and_queue_that_are_made_while_the_group_waits_are_read_from_their
     run(test())
 
 
+def test_topic_that_is_made_while_its_consumer_is_away_was_there_when_it_joined() -> None:
+    async def test() -> None:
+        broker = broker_with(1)
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g", start="latest"):
+            async with mq.consumer("u", group="g", start="latest"):
+                await asyncio.sleep(5)
+            broker.topics.add("u")
+            broker.append("u", 0, b"0")
+            async with mq.consumer("u", group="g", start="latest") as messages:
+                await asyncio.sleep(5)
+                broker.append("u", 0, b"1")
+                message = await messages.get(30)
+                assert message is not None
+                assert message.body == b"1"
+
+    run(test())
+
+
 @pytest.mark.parametrize("deleted", [True, False])
 def test_queues_of_a_topic_that_is_deleted_are_let_go_and_those_that_only_name_servers_forgot_are_not(
     deleted: bool,

@@ -79,9 +79,16 @@ def test_where_a_group_starts_is_committed_before_anything_is_pulled(start: Any)
                 stood.append(broker.offsets.get(("g", "t", 0)))
             return broker.usual(peer, request)
 
-        broker.on |= {COMMIT: commit, PULL: pull}
+        refused = [1]
+
+        def query(peer: Any, request: Any) -> bytes | None:
+            if request.ext.topic == "t" and refused and refused.pop():
+                return encode_response(request, 1, "not now")
+            return broker.usual(peer, request)
+
+        broker.on |= {COMMIT: commit, PULL: pull, RequestCode.QUERY_CONSUMER_OFFSET: query}
         async with client_of(broker.network()) as mq, mq.consumer("t", group="g", start=start) as messages:
-            await asyncio.sleep(1)
+            await asyncio.sleep(4)
             broker.append("t", 0, b"3")  # while the commit has no answer: where it starts stays the same
             assert await messages.get(20) is not None
         assert stood[0] == (3 if start == "latest" else 1)
