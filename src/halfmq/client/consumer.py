@@ -41,8 +41,9 @@ class ConsumerSpec:
     committed before the first message comes, so that whoever takes a queue over goes on there; a broker that refuses the
     commit (a warning says so) is read all the same, and then only this member knows where it began.
     ``retries``: redeliveries before the dead-letter queue. ``prefetch``: messages that may wait here, 1,000 by default, and
-    at most 64 MiB of bodies whatever it says, but for what each queue's last pull brings; and as much again of messages that
-    were handed back. One whose room for these is full holds up those of the other consumers of its group and client.
+    at most 64 MiB of bodies whatever it says, but for what each queue's last pull brings. Beside them 1,000 messages may
+    wait that were handed back, and 64 MiB of these; a consumer that stalls until it has so many holds up those of the other
+    consumers of its group in this client.
 
     All members of a group consume the same topics: what one of them hands back comes to any of them. One that does not
     consume its topic hands it back once more, which counts as an attempt.

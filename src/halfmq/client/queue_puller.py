@@ -43,6 +43,9 @@ _OPEN_MAX: Final = 10_000
 #: own answer for each queue (``limits.PULL_BYTES_MAX``, or one message). Precedent: RocketMQ ``pullThresholdSizeForQueue``
 #: = 100 MiB for each queue; this is for all of them.
 PREFETCH_BYTES: Final = 64 * 1024 * 1024
+#: Messages that were handed back and wait for one consumer, after which nothing more is pulled from its group's retry queue,
+#: for none of its consumers. Not ``prefetch``: that may be small, and is the business of one.
+_RETRIES_MAX: Final = 1_000
 #: After a refusal. Precedent: RocketMQ ``pullTimeDelayMillsWhenException``.
 _REFUSED_PAUSE_S: Final = 3.0
 #: A message whose body is damaged is pulled again after this, and after twice that each time. The first pause is short,
@@ -97,13 +100,13 @@ class _Room:
 class Feed:
     """Messages that wait for the application, of all queues of one consumer, in the order in which they came.
 
-    What comes from a retry queue has room of its own, as much again. That queue is read for all consumers of the group: one
-    that stalls holds up the retries of the others only when its room is full of retries of its own.
+    What comes from a retry queue has room of its own. That queue is read for all consumers of the group: one that stalls
+    holds up the retries of the others only when this room is full of retries of its own.
     """
 
     def __init__(self, prefetch: int, prefetch_bytes: int = PREFETCH_BYTES) -> None:
         self._room = _Room(prefetch, prefetch_bytes)
-        self._retry_room = _Room(prefetch, prefetch_bytes)
+        self._retry_room = _Room(_RETRIES_MAX, prefetch_bytes)
         self._waiting: deque[tuple[QueuePuller, Message]] = deque()
         self._arrived = asyncio.Event()
         self.closed = False

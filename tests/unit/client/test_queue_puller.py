@@ -631,18 +631,19 @@ def test_consumer_that_stalls_holds_up_its_own_retries_and_not_those_of_another_
                 broker.append("stalls", 0, b"%d" % number)
             await asyncio.sleep(1)
             for attempt in range(4):
-                broker.append("%RETRY%g", 0, b"x", retried("stalls"))
+                for _ in range(50):
+                    broker.append("%RETRY%g", 0, b"x", retried("stalls"))
                 broker.append("%RETRY%g", 0, b"x", retried("goes"), attempt)
                 message = await goes.get(5)
                 assert message is not None
                 message.ack()
-            for _ in range(1_000):
+            for _ in range(2_000):
                 broker.append("%RETRY%g", 0, b"x", retried("stalls"))
             await asyncio.sleep(60)
-            got = await stalls.take(2_000, wait=5)
-            assert len(got) <= 300 + 4 + 256  # what waits here is bounded
-            while len(got) < 300 + 4 + 1_000:
-                more = await stalls.take(2_000, wait=30)
+            got = await stalls.take(3_000, wait=5)
+            assert len(got) <= 300 + 1_000 + 256  # what waits here is bounded
+            while len(got) < 300 + 4 * 50 + 2_000:
+                more = await stalls.take(3_000, wait=30)
                 assert more
                 got += more
 
