@@ -124,7 +124,7 @@ class Feed:
         puller = message._required_delivery()
         assert isinstance(puller, QueuePuller)
         self.put(puller, message)
-        self._waiting.rotate(0 if self.closed else 1)
+        self._waiting.rotate(1)
 
     def _room_of(self, puller: "QueuePuller") -> _Room:
         return self._retry_room if puller.is_retry else self._room

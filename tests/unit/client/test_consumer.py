@@ -107,20 +107,38 @@ def test_stop_ends_the_iteration_under_a_backlog_and_the_rest_comes_again(waitin
     run(test())
 
 
-def test_stop_of_one_consumer_leaves_the_retries_of_another_one_alone() -> None:
+@pytest.mark.parametrize("stalled", [True, False])
+def test_stop_of_one_consumer_leaves_the_retries_of_another_one_alone(stalled: bool) -> None:
+    """``stalled``: before it was stopped, its own retries held up those of the other one."""
+
     async def test() -> None:
         broker = ScriptedBroker(queues=1)
         broker.topics.update(("a", "b"))
+
+        def came_back(topic: bytes, count: int) -> None:
+            for _ in range(count):
+                broker.append("%RETRY%g", 0, b"x", b"RETRY_TOPIC\x01" + topic + b"\x02UNIQ_KEY\x01U\x02", 1)
+
         async with (
             client_of(broker.network()) as mq,
             mq.consumer("a", group="g") as a,
             mq.consumer("b", group="g") as b,
         ):
             await asyncio.sleep(1)
+            if stalled:
+                came_back(b"a", 2_000)
+                await asyncio.sleep(1)
+                came_back(b"b", 1)
+                assert await b.get(30) is None
             a.stop()
-            for number in range(3):
-                broker.append("%RETRY%g", 0, b"x", b"RETRY_TOPIC\x01b\x02UNIQ_KEY\x01U\x02", number)
+            for _ in range(3):
+                came_back(b"b", 1)
                 assert await b.get(5) is not None
+            b.stop()
+            pulls = len(broker.requests(PULL))
+            came_back(b"b", 2_000)
+            await asyncio.sleep(60)
+            assert len(broker.requests(PULL)) <= pulls + 1  # the one that was under way
 
     run(test())
 
