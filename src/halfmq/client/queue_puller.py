@@ -236,6 +236,8 @@ class QueuePuller:
         code = error.response_code if isinstance(error, RequestFailed) else None
         if code != self._pull_refused_with:
             log.warning("pulling %s: %s; tried again until it goes well, and said once", self.queue, error)
+            if code == ResponseCode.TOPIC_NOT_EXIST:
+                self._plumbing.router.forget(self.queue.topic)
         self._pull_refused_with = code
 
     @property

@@ -167,6 +167,10 @@ class Router:
         self._routes[topic] = route
         return route
 
+    def forget(self, topic: str) -> None:
+        """A broker of this topic says that there is no such topic: what the name servers say next counts at once."""
+        self._routes.pop(topic, None)
+
     def suspect(self, topic: str) -> None:
         """A broker of this topic did not answer: ask again before the next use, but not in a storm."""
         known = self._routes.get(topic)

@@ -92,6 +92,21 @@ def test_old_route_serves_while_a_new_one_is_fetched_and_while_the_topic_is_forg
     in_world(test)
 
 
+def test_topic_that_its_broker_does_not_know_is_not_found_at_once() -> None:
+    async def test(world: World) -> None:
+        world.server.topics.add("t")
+        await world.router.route("t")
+        world.server.topics.discard("t")
+        world.router.forget("t")
+        world.router.forget("never seen")
+        with pytest.raises(TopicNotFound):
+            await world.router.route("t")
+        world.server.topics.add("t")
+        assert (await world.router.route("t")).readable
+
+    in_world(test)
+
+
 def test_known_route_survives_name_servers_that_do_not_answer() -> None:
     async def test(world: World) -> None:
         world.server.topics.add("t")
