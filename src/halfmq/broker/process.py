@@ -118,4 +118,9 @@ def _explained(error: HalfmqError | OSError, config: BrokerConfig) -> HalfmqErro
             f"{config.data} cannot be made or opened: {error}",
             hint="choose another --data, where directories can be made",
         )
+    if error.errno == errno.EIO:
+        return EnvironmentFailed(
+            f"the disk of {config.data} fails: {error}",
+            hint="look at the disk; what is neither store.json nor in log/ may be moved away, a start makes it again",
+        )
     return EnvironmentFailed(f"{config.data}: {error}", hint="look at --data and at the limits of this machine")

@@ -140,7 +140,8 @@ def test_directory_that_is_not_writable_is_said(tmp_path: Path) -> None:
         (errno.EROFS, EnvironmentFailed, "not writable"),
         (errno.EADDRINUSE, PortTaken, "--port"),
         (errno.ENOENT, EnvironmentFailed, "choose another --data"),
-        (errno.EIO, EnvironmentFailed, "look at --data"),
+        (errno.EIO, EnvironmentFailed, "look at the disk"),
+        (errno.EMFILE, EnvironmentFailed, "look at --data"),
     ],
 )
 def test_errors_of_the_machine_say_what_to_do(tmp_path: Path, number: int, kind: type, words: str) -> None:
