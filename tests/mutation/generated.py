@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-#: As the issue asks for.
+#: Share of them that tests must notice.
 KILLED_MIN: Final = 0.9
 #: mutmut's words. A mutant that never ends is noticed, too.
 KILLED, TIMEOUT, TYPES, UNKNOWN = "killed", "timeout", "caught by type check", "not checked"
