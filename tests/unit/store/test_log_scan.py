@@ -546,3 +546,24 @@ def test_the_records_of_every_batch_are_read_at_the_place_that_the_scan_says() -
     ]
     first, other = ["Base", "MessageRecord"], ["MessageRecord"]
     assert kinds == [first, other, other, first, other]
+
+
+def test_a_checkpoint_at_the_beginning_belongs_to_every_log() -> None:
+    disk = FaultyDisk()
+    written_log(disk).append(make.plain())
+    disk.flip_bit(seg(0), 100)
+    assert LogScan(SegmentFiles(disk, HOME, make.SEGMENT)).batch_ends_at(0)
+
+
+def test_whole_batches_behind_are_counted_in_every_piece_of_every_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked at piece by piece begins, in a later segment too, behind the last batch that was found."""
+    monkeypatch.setattr(segment_module, "_CHUNK", 4_096)
+    monkeypatch.setattr(segment_module, "_ZEROS", bytes(4_096))
+    disk = FaultyDisk()
+    under = written_log(disk)
+    ends = [under.append(make.plain(b"x" * 6_000)) for _ in range(20)]
+    assert ends[-1] > make.SEGMENT + 40_000
+    poke(disk, ends[1] - 10, b"\xff\xff")
+    *_, last = scanned(disk)
+    assert isinstance(last, TornTail)
+    assert last.whole_batches == 18
