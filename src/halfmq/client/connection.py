@@ -10,7 +10,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -178,8 +178,7 @@ class Connection(asyncio.Protocol):
     # --- asyncio.Protocol -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one, and no subclass of it
         self._heard_at = self._loop.time()
         name = transport.get_extra_info("sockname")
         if name:

@@ -1,9 +1,12 @@
 """The client as a whole: it opens or fails at once, reconnects, and closes without losing what is on its way."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
+from tests.support.in_process import serving
 from tests.support.scripted_broker import BROKER, NAMES, Network, ScriptedBroker, client_of
 from tests.support.virtual_time import run
 
@@ -262,3 +265,21 @@ def test_failure_of_a_close_that_nobody_waits_for_any_more_is_logged(
 
     run(test())
     assert "a bug of ours" in caplog.text
+
+
+def test_client_serves_on_uvloop(tmp_path: Path) -> None:
+    """A web server runs its application there, so the client too. Its transports are no subclass of asyncio's."""
+
+    async def test() -> None:
+        async with (
+            serving(tmp_path) as running,
+            AsyncClient(f"rocketmq://127.0.0.1:{running.ports.names}", group="orders", connect_timeout=2) as mq,
+        ):
+            assert (await mq.send("t", b"sent")).status == "SEND_OK"
+            async with mq.begin() as tx:
+                tx.send("t", b"committed")
+            async with mq.consumer("t", group="g") as messages:
+                found = [await messages.get(10), await messages.get(10)]
+                assert {message.body for message in found if message is not None} == {b"sent", b"committed"}
+
+    uvloop.run(test())
