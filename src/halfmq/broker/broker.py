@@ -113,7 +113,7 @@ class Broker:
         began = stopwatch.perf_counter()
         self._gateway = Gateway(
             self._loop,
-            lambda: self._pump.backlog,
+            lambda: self._pump.backlog + self._clients.waiting,
             connections_max=self.config.connections_max,
             unfinished_bytes_max=self.config.unfinished_bytes_max,
         )

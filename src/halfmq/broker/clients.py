@@ -3,8 +3,14 @@
 All of it is session state: nothing is logged, a restart forgets it, and clients say it again within 30 s. Only the
 consumer groups that a heartbeat names for the first time are made durably, and then the answer waits for them, since the
 client asks for the route of its ``%RETRY%`` topic next.
+
+What comes from the same connection meanwhile waits behind it: a client that left before its heartbeat had registered it
+would be a member that nobody reads for, until its connection ends.
 """
 
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from halfmq import limits
@@ -55,6 +61,10 @@ class Clients:
         self._time = time
         self._unlike = UnlikeSubscriptions()
         self._broker_name = broker_name
+        #: By connection, while it has a heartbeat whose groups are being made: what came behind it, in order.
+        self._behind: dict[int, deque[Callable[[], None]]] = {}
+        #: How many that are. Gateways stop reading above ``pump.BACKLOG_MAX``, as for replies that wait for the disk.
+        self.waiting = 0
         gateway.handlers |= {
             RequestCode.HEART_BEAT: self.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
@@ -67,7 +77,17 @@ class Clients:
     # --- coming and going
 
     def heartbeat(self, connection: Connection, request: Request[Any]) -> None:
-        body = decode_heartbeat(request.body)
+        self._in_order(connection, partial(self._take, connection, request, decode_heartbeat(request.body)))
+
+    def _in_order(self, connection: Connection, call: Callable[[], None]) -> None:
+        behind = self._behind.get(connection.number)
+        if behind is None:
+            call()
+        else:
+            behind.append(call)
+            self.waiting += 1
+
+    def _take(self, connection: Connection, request: Request[Any], body: HeartbeatBody) -> None:
         refused = self._refusal(connection.number, body)
         if refused:
             self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, refused)
@@ -94,14 +114,25 @@ class Clients:
 
     def _make(self, missing: list[str], connection: Connection, request: Request[Any], body: HeartbeatBody) -> None:
         """Make the groups one after another, then register. A group that may not be made is skipped, as in RocketMQ."""
+        self._behind[connection.number] = deque()
 
-        def made(refused: tuple[int, str] | None) -> None:
+        def made(_: tuple[int, str] | None) -> None:
             if missing:
                 self._groups.ensure(missing.pop(), made)
             elif connection.is_open:
                 self._register(connection, request, body)
+                self._go_on(connection.number)
 
         made(None)
+
+    def _go_on(self, number: int) -> None:
+        """Do what came behind a heartbeat that is registered now, up to the next one whose groups have to be made."""
+        behind = self._behind.pop(number)
+        while behind and number not in self._behind:
+            self.waiting -= 1
+            behind.popleft()()
+        if behind:
+            self._behind[number] = behind
 
     def _register(self, connection: Connection, request: Request[Any], body: HeartbeatBody) -> None:
         consumers = tuple(_consumer(data) for data in body.consumer_groups if data.group in self._state.groups)
@@ -122,12 +153,16 @@ class Clients:
         self._durably.tell(connection, request, ResponseCode.SUCCESS, None, CAPABILITY)
 
     def unregister(self, connection: Connection, request: Request[Any]) -> None:
+        self._in_order(connection, partial(self._leave, connection, request))
+
+    def _leave(self, connection: Connection, request: Request[Any]) -> None:
         fields = request.ext
         self._unlike.left(fields.consumer_group, connection.number)
         self._apply(Unregistered(connection.number, fields.client_id, fields.producer_group, fields.consumer_group))
         self._gateway.answer(connection, request, ResponseCode.SUCCESS)
 
     def connection_closed(self, number: int) -> None:
+        self.waiting -= len(self._behind.pop(number, ()))
         for group in self._state.consumes.get(number, ()):
             self._unlike.left(group, number)
         self._apply(ConnectionClosed(number))

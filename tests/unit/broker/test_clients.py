@@ -2,11 +2,15 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.support.in_process import serving
 from tests.support.raw_client import RawClient
+
+from halfmq.store.group_flush import HandFlush, Job
+from halfmq.store.store import Durability
 
 
 async def pushed_group(client: RawClient) -> str:
@@ -63,6 +67,81 @@ async def test_all_members_are_told_when_one_comes_leaves_or_is_cut_off(tmp_path
 async def test_group_without_members_is_code_1(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         assert (await (await running.client()).ask(38, {"consumerGroup": "C"})).code == 1
+
+
+# --- what comes behind a heartbeat whose groups are being made ----------------------------------------------------
+
+
+class Hand:
+    """The disk syncs when the test says so."""
+
+    flush: HandFlush
+
+    def __call__(self, job: Job) -> HandFlush:
+        self.flush = HandFlush(job)
+        return self.flush
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_who_leaves_in_the_write_of_its_first_heartbeat_is_no_member(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client, other = await running.client(), await running.client()
+        for number in range(5):
+            group = f"C{number}"
+            answers = await asyncio.gather(
+                client.heartbeat("me", consumers={group: ["T"], f"{group}-2": ["T"]}),
+                client.ask(35, {"clientID": "me", "consumerGroup": group}),
+            )
+            assert [answer.code for answer in answers] == [0, 0]
+            assert await members(other, group) == []
+            assert await members(other, f"{group}-2") == ["me"]
+
+
+async def test_heartbeats_and_leaving_of_one_connection_count_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    hand = Hand()
+    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
+        hand.flush.run()
+        client, other = await running.client(), await running.client()
+        asked = [
+            asyncio.create_task(client.heartbeat("me", consumers={"C": ["T", "U"]})),
+            asyncio.create_task(client.ask(35, {"clientID": "me", "consumerGroup": "C"})),
+            asyncio.create_task(client.heartbeat("me", consumers={"C": ["T"], "D": ["T"]})),
+            asyncio.create_task(client.heartbeat("me", consumers={"C": ["V"]})),
+        ]
+        await until(lambda: running.broker._clients.waiting == 3 and hand.flush.asked is not None)
+        assert not any(one.done() for one in asked)
+        hand.flush.run()
+        assert [(await one).code for one in asked[:2]] == [0, 0]
+        assert await members(other, "C") == []
+        await until(lambda: hand.flush.asked is not None)
+        hand.flush.run()
+        assert [(await one).code for one in asked[2:]] == [0, 0]
+        assert running.broker._clients.waiting == 0
+        assert list(running.state.consumers["C"].subscriptions) == ["V"]
+        assert await members(other, "D") == ["me"]
+
+
+async def test_connection_that_ends_while_its_groups_are_made_leaves_no_member(tmp_path: Path) -> None:
+    hand = Hand()
+    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
+        hand.flush.run()
+        client, other = await running.client(), await running.client()
+        asked = [asyncio.create_task(client.heartbeat("me", consumers={group: ["T"]})) for group in ("C", "D")]
+        gateway = running.broker._gateway
+        await until(lambda: gateway._backlog() == 2 and hand.flush.asked is not None)
+        for one in asked:
+            one.cancel()
+        await client.close()
+        await until(lambda: len(gateway.connections) == 1)
+        hand.flush.run()
+        await until(lambda: gateway._backlog() == 0)
+        assert await members(other, "C") == await members(other, "D") == []
+        assert not running.state.consumes
 
 
 async def lock(client: RawClient, code: int, who: str, queues: list[int]) -> list[int]:
