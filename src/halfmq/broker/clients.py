@@ -117,6 +117,8 @@ class Clients:
         self._behind[connection.number] = deque()
 
         def made(_: tuple[int, str] | None) -> None:
+            while missing and missing[-1] in self._state.groups:
+                missing.pop()  # another connection was faster
             if missing:
                 self._groups.ensure(missing.pop(), made)
             elif connection.is_open:

@@ -144,6 +144,19 @@ async def test_connection_that_ends_while_its_groups_are_made_leaves_no_member(t
         assert not running.state.consumes
 
 
+async def test_two_connections_that_name_the_same_many_new_groups_are_both_members_of_all(tmp_path: Path) -> None:
+    names = [f"C{number}" for number in range(1_000)]
+    async with serving(tmp_path) as running:
+        one, two = await running.client(), await running.client()
+        answers = await asyncio.gather(
+            one.heartbeat("one", consumers={name: [] for name in names}),
+            two.heartbeat("two", consumers={name: [] for name in reversed(names)}),
+        )
+        assert [answer.code for answer in answers] == [0, 0]
+        for name in (names[0], names[500], names[-1]):
+            assert sorted(await members(one, name)) == ["one", "two"]
+
+
 async def lock(client: RawClient, code: int, who: str, queues: list[int]) -> list[int]:
     body = {
         "clientId": who, "consumerGroup": "C", "onlyThisBroker": False,
