@@ -98,6 +98,9 @@ class Links:
         except (NotSent, NoAnswer) as error:
             connection.abort("it was lost while it was opened")
             raise ConnectError(f"the connection to {address} was lost at once: {error}") from error
+        except BaseException:
+            connection.abort("it was given up while it was opened")  # nobody else knows it
+            raise
         if connection.closed:
             raise ConnectError(f"the connection to {address} was closed at once")
         self._open[address] = connection

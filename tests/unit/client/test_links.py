@@ -1,6 +1,7 @@
 """One connection per server, introduced before use; who asks meanwhile shares the attempt."""
 
 import asyncio
+import gc
 
 import pytest
 from tests.support.scripted_broker import BROKER, Network, ScriptedBroker
@@ -20,6 +21,7 @@ class World:
         self.lost: list[Address] = []
         self.fail: Exception | None = None
         self.delay_s = 0.0
+        self.cut = False
         self.links = Links(
             self.network,
             on_push=lambda *_: None,
@@ -32,6 +34,8 @@ class World:
         await asyncio.sleep(self.delay_s)
         if self.fail is not None:
             raise self.fail
+        if self.cut:
+            connection.connection_lost(None)
         self.introduced.append(connection)
 
 
@@ -98,6 +102,36 @@ def test_connection_lost_while_it_is_introduced_is_a_connect_error() -> None:
     run(test())
 
 
+def test_connection_that_ends_at_the_end_of_its_introduction_is_a_connect_error() -> None:
+    async def test() -> None:
+        world = World()
+        world.cut = True
+        with pytest.raises(ConnectError, match="closed at once"):
+            await world.links.get(BROKER)
+        assert world.links.established() == []
+        world.cut = False
+        assert not (await world.links.get(BROKER)).closed
+
+    run(test())
+
+
+def test_failure_that_nobody_waits_for_any_more_is_not_reported_as_unseen() -> None:
+    """``run`` fails when the loop is told of one."""
+
+    async def test() -> None:
+        world = World()
+        world.delay_s = 1.0
+        world.fail = NoAnswer("gone")
+        waiting = asyncio.ensure_future(world.links.get(BROKER))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        await asyncio.sleep(2)
+        del waiting
+        gc.collect()
+
+    run(test())
+
+
 def test_loss_is_reported_once_and_the_next_caller_gets_a_new_connection() -> None:
     async def test() -> None:
         world = World()
@@ -129,5 +163,7 @@ def test_close_ends_everything_and_reports_no_loss(cancelled: bool) -> None:
         with pytest.raises(ConnectError, match="closed"):
             await world.links.get(BROKER)
         assert world.lost == []
+        await asyncio.sleep(0.01)
+        assert not world.server.peers, "nobody would ever close this connection"
 
     run(test())
