@@ -157,7 +157,7 @@ class AsyncClient:
             self._connector,
             on_push=self._on_push,
             on_lost=self._on_lost,
-            introduce=membership.heartbeat,
+            introduce=membership.introduce,
             connect_timeout_s=self._connect_timeout_s,
         )
         router = Router(NameServers(self._servers, self._names), dice)

@@ -1,7 +1,7 @@
 """What this client tells each broker of itself: its id, its producer groups, its consumer groups (HEART_BEAT, 34).
 
-A broker knows a client by its connection, so the heartbeat is the first thing on every new one, before any request;
-then every 30 s. Checks for a producer group come back on the connections that named it.
+A broker knows a client by its connection, so the heartbeat is the first thing on every new one, before any request
+(``introduce``); then every 30 s. Checks for a producer group come back on the connections that named it.
 """
 
 from typing import Final
@@ -54,16 +54,40 @@ class Membership:
         self._consumers.pop(group, None)
         self._body = b""
 
+    async def introduce(self, connection: Connection) -> None:
+        """The first words on a connection that is not handed out yet: until the broker knows the groups of this moment.
+
+        Who joins or leaves a group tells the connections that are open, and the answer here may take seconds.
+
+        Raises:
+            NotSent, NoAnswer: the connection does not live.
+        """
+        heard: set[str] = set()
+        while True:
+            body = self._encoded()
+            heard |= self._consumers.keys()
+            await self.heartbeat(connection)
+            gone = heard - self._consumers.keys()
+            for group in sorted(gone):
+                await self.leave_consumer(connection, group, _TIMEOUT_S)
+            heard -= gone
+            if not gone and self._encoded() == body:
+                return
+
+    def _encoded(self) -> bytes:
+        if not self._body:
+            consumers = tuple(self._consumers[group] for group in sorted(self._consumers))
+            self._body = encode_heartbeat(HeartbeatBody(self.client_id, tuple(sorted(self._producers)), consumers))
+        return self._body
+
     async def heartbeat(self, connection: Connection) -> None:
         """One heartbeat; notes what the broker says of itself on the connection.
 
         Raises:
             NotSent, NoAnswer: the connection does not live.
         """
-        if not self._body:
-            consumers = tuple(self._consumers[group] for group in sorted(self._consumers))
-            self._body = encode_heartbeat(HeartbeatBody(self.client_id, tuple(sorted(self._producers)), consumers))
-        answer = await connection.request(RequestCode.HEART_BEAT, None, self._body, timeout_s=_TIMEOUT_S)
+        await connection.ready(_TIMEOUT_S)  # first, so that what is said is true when it is written
+        answer = await connection.request(RequestCode.HEART_BEAT, None, self._encoded(), timeout_s=_TIMEOUT_S)
         if answer.code == ResponseCode.GO_AWAY:
             raise NoAnswer(f"{connection.address} is stopping")
         if answer.code != ResponseCode.SUCCESS:

@@ -54,6 +54,17 @@ def answer_commits_after(broker: ScriptedBroker, delay_s: float, code: int = 0) 
     broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = slow
 
 
+def answer_heartbeats_after(broker: ScriptedBroker, delay_s: float) -> None:
+    """The groups count at once."""
+
+    def slow(peer: Any, request: Any) -> bytes | None:
+        answer = broker.usual(peer, request)
+        asyncio.get_running_loop().call_later(delay_s, lambda: answer and peer.send(answer))
+        return None
+
+    broker.on[RequestCode.HEART_BEAT] = slow
+
+
 def fill(broker: ScriptedBroker, *topics: str) -> None:
     """One message in each queue."""
     for topic in topics or ("t",):
@@ -67,7 +78,8 @@ def committed(broker: ScriptedBroker, topic: str = "t") -> list[int | None]:
 
 def groups_of(broker: ScriptedBroker, mq: AsyncClient) -> list[str]:
     """Groups whose member the broker takes the client for."""
-    heard = [body for body in broker.heartbeats.values() if body.client_id == mq._plumbing.membership.client_id]
+    me = mq._plumbing.membership.client_id
+    heard = [body for peer, body in broker.heartbeats.items() if peer.open and body.client_id == me]
     return [consumer.group for body in heard for consumer in body.consumer_groups]
 
 
@@ -343,13 +355,8 @@ def test_joining_that_is_cancelled_leaves_no_member() -> None:
         broker = broker_with()
         fill(broker)
 
-        def late(peer: Any, request: Any) -> bytes | None:
-            answer = broker.usual(peer, request)
-            asyncio.get_running_loop().call_later(0.5, lambda: answer and peer.send(answer))
-            return None
-
         async with client_of(broker.network()) as mq:
-            broker.on[RequestCode.HEART_BEAT] = late
+            answer_heartbeats_after(broker, 0.5)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(mq.consumer("t", group="g").__aenter__(), 0.1)
             await asyncio.sleep(1)
@@ -364,13 +371,8 @@ def test_client_that_closes_while_a_consumer_joins_keeps_no_member() -> None:
     async def test() -> None:
         broker = broker_with()
 
-        def late(peer: Any, request: Any) -> bytes | None:
-            answer = broker.usual(peer, request)
-            asyncio.get_running_loop().call_later(0.5, lambda: answer and peer.send(answer))
-            return None
-
         async with client_of(broker.network()) as mq:
-            broker.on[RequestCode.HEART_BEAT] = late
+            answer_heartbeats_after(broker, 0.5)
             joining = asyncio.ensure_future(mq.consumer("t", group="g").__aenter__())
             await asyncio.sleep(0.1)
         await joining
@@ -378,6 +380,59 @@ def test_client_that_closes_while_a_consumer_joins_keeps_no_member() -> None:
         assert [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
     run(test())
+
+
+# --- while the connection is opened -------------------------------------------------------------------------------
+
+
+async def opening_again(broker: ScriptedBroker) -> None:
+    """The broker is started again, and does not answer the first heartbeat on the new connections at once."""
+    said = len(broker.requests(RequestCode.HEART_BEAT))
+    broker.stop()
+    answer_heartbeats_after(broker, 2.0)
+    broker.start()
+    async with asyncio.timeout(5):
+        while len(broker.requests(RequestCode.HEART_BEAT)) == said:
+            await asyncio.sleep(0.01)
+
+
+def test_group_that_is_left_while_the_connection_is_opened_again_keeps_no_member() -> None:
+    async def test() -> None:
+        broker = broker_with()
+        async with (
+            client_of(broker.network(), seed=1) as one,
+            client_of(broker.network(), seed=2) as two,
+        ):
+            first = await one.consumer("t", group="g").__aenter__()
+            await asyncio.sleep(1)
+            await opening_again(broker)
+            await first.close()
+            assert groups_of(broker, one) == ["g"]
+            await asyncio.sleep(5)
+            assert groups_of(broker, one) == []
+            del broker.on[RequestCode.HEART_BEAT]
+            async with two.consumer("t", group="g") as second:
+                await asyncio.sleep(1)
+                assert owned(second) == [0, 1, 2, 3]
+
+    run(test())
+
+
+def test_group_that_is_joined_while_the_connection_is_opened_again_gets_its_queues_with_it() -> None:
+    async def test() -> None:
+        broker = broker_with()
+        async with client_of(broker.network()) as mq, mq.consumer("other", group="other"):
+            await asyncio.sleep(1)
+            await opening_again(broker)
+            async with mq.consumer("t", group="g") as messages:
+                assert groups_of(broker, mq) == ["other"]
+                await asyncio.sleep(5)
+                assert owned(messages) == [0, 1, 2, 3]
+
+    run(test())
+
+
+# --- several consumers --------------------------------------------------------------------------------------------
 
 
 def test_rebalance_while_the_last_consumer_leaves_takes_nothing_up() -> None:

@@ -1,8 +1,12 @@
 """Heartbeats: the first thing on each connection, and what they say."""
 
-from tests.support.scripted_broker import ScriptedBroker, client_of
+import asyncio
+from typing import Any
+
+from tests.support.scripted_broker import BROKER, ScriptedBroker, client_of
 from tests.support.virtual_time import run
 
+from halfmq.client.links import Links
 from halfmq.client.membership import Membership
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.header import encode_response
@@ -39,6 +43,60 @@ def test_heartbeat_is_the_first_request_and_names_the_groups() -> None:
         assert registered < codes.index(RequestCode.SEND_MESSAGE_V2)  # known before its first half is
         left = broker.requests(RequestCode.UNREGISTER_CLIENT)
         assert [request.ext.producer_group for request in left] == ["orders"]
+
+    run(test())
+
+
+def test_groups_that_come_and_go_while_a_connection_is_introduced_are_told_before_it_is_handed_out() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+
+        def late(peer: Any, request: Any) -> bytes | None:
+            asyncio.get_running_loop().call_later(0.1, lambda: peer.send(broker.usual(peer, request)))
+            return None
+
+        broker.on[RequestCode.HEART_BEAT] = broker.on[RequestCode.UNREGISTER_CLIENT] = late
+        membership = Membership("me")
+        for group in "abc":
+            membership.set_consumer(consumer(group))
+        links = Links(broker.network(), on_push=lambda *_: None, introduce=membership.introduce)
+        opening = asyncio.ensure_future(links.get(BROKER))
+        await asyncio.sleep(0.05)
+        membership.remove_consumer("a")
+        await asyncio.sleep(0.1)  # it is being told that "a" was left
+        membership.remove_consumer("b")
+        membership.set_consumer(consumer("a"))
+        membership.set_consumer(consumer("d"))
+        membership.add_producer("p")
+        await opening
+        said: list[object] = []
+        for request in broker.seen:
+            if request.code == RequestCode.UNREGISTER_CLIENT:
+                said.append(f"left {request.ext.consumer_group}")
+            else:
+                body = decode_heartbeat(request.body)
+                said.append((body.producer_groups, tuple(data.group for data in body.consumer_groups)))
+        assert said == [
+            ((), ("a", "b", "c")), "left a", (("p",), ("a", "c", "d")), "left b", (("p",), ("a", "c", "d")),
+        ]  # fmt: skip
+        assert links.established()
+
+    run(test())
+
+
+def test_heartbeat_that_waits_until_the_broker_reads_says_what_is_true_then() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        membership = Membership("me")
+        membership.set_consumer(consumer("a"))
+        connection = await Links(broker.network(), on_push=lambda *_: None).get(BROKER)
+        connection.pause_writing()
+        beating = asyncio.ensure_future(membership.heartbeat(connection))
+        await asyncio.sleep(0.1)
+        membership.remove_consumer("a")
+        connection.resume_writing()
+        await beating
+        assert [decode_heartbeat(request.body).consumer_groups for request in broker.seen] == [()]
 
     run(test())
 
