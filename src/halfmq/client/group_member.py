@@ -215,7 +215,7 @@ class GroupMember:
         settled = True
         for topic in sorted(self._subscriptions):
             try:
-                await self._rebalance_topic(topic)
+                settled = await self._rebalance_topic(topic) and settled
                 self._missing.discard(topic)
             except TopicNotFound:
                 settled = False
@@ -241,18 +241,22 @@ class GroupMember:
             log.warning("topic %s is gone; group %s gives up %s, and waits for it", topic, self.group, gone)
             self._release(gone)
 
-    async def _rebalance_topic(self, topic: str) -> None:
+    async def _rebalance_topic(self, topic: str) -> bool:
+        """False: the broker does not count us among the members; our heartbeat may be on its way."""
         route = await self._plumbing.router.route(topic, max_age_s=REBALANCE_S / 2)
         at_first = self._at_first.setdefault(topic, frozenset(route.readable))
         for address in route.brokers.values():
             await self._plumbing.brokers.get(address)  # introduces us to each broker of the topic
-        mine = set(allocate(route.readable, await self._members(route), self._plumbing.membership.client_id))
+        client_id = self._plumbing.membership.client_id
+        members = await self._members(route)
+        mine = set(allocate(route.readable, members, client_id))
         gone = [queue for queue in self._pullers if queue.topic == topic and queue not in mine]
         if gone:
             log.info("group %s gives up %s", self.group, gone)
             await self._release(gone)
         for queue in sorted(mine - self._pullers.keys() - self._releasing):
             self._take_up(queue, self.start if queue in at_first else Start("earliest"))
+        return client_id in members
 
     async def _members(self, route: Route) -> tuple[str, ...]:
         ext = {"consumerGroup": self.group}

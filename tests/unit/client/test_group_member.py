@@ -10,6 +10,7 @@ from tests.support.virtual_time import run
 from halfmq.client.async_client import AsyncClient
 from halfmq.errors import UsageError
 from halfmq.wire.remoting.codes import RequestCode
+from halfmq.wire.remoting.group_bodies import encode_member_list
 from halfmq.wire.remoting.header import encode_response
 from halfmq.wire.remoting.heartbeat import decode_heartbeat
 
@@ -428,6 +429,32 @@ def test_group_that_is_joined_while_the_connection_is_opened_again_gets_its_queu
                 assert groups_of(broker, mq) == ["other"]
                 await asyncio.sleep(5)
                 assert owned(messages) == [0, 1, 2, 3]
+
+    run(test())
+
+
+def test_member_that_is_not_in_the_list_yet_asks_again_soon_and_then_less_often() -> None:
+    async def test() -> None:
+        broker = broker_with()
+        asked: list[float] = []
+
+        def without_us(_: Any, request: Any) -> bytes:
+            asked.append(asyncio.get_running_loop().time())
+            return encode_response(request, 0, body=encode_member_list(["somebody"]))
+
+        async with client_of(broker.network()) as mq:
+            broker.on[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = without_us
+            async with mq.consumer("t", group="g") as messages:
+                await asyncio.sleep(1.5)
+                assert owned(messages) == []
+                del broker.on[RequestCode.GET_CONSUMER_LIST_BY_GROUP]
+                await asyncio.sleep(3)
+                assert owned(messages) == [0, 1, 2, 3]
+                broker.on[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = without_us
+                asked.clear()
+                await asyncio.sleep(300)
+                assert owned(messages) == []
+                assert 15 < len(asked) / 2 < 25, "two topics, and at last one question each 20 s"
 
     run(test())
 
