@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ RETENTION_MS: Final = 72 * 3_600_000
 RETENTION_CHECK_MS: Final = 10_000
 #: Where a client on this machine finds what listens there; ``::`` takes no IPv4.
 _LOOPBACKS: Final = {4: "127.0.0.1", 6: "::1"}
+_BROADCAST: Final = IPv4Address("255.255.255.255")
 #: A last label of digits, behind others, is an IPv4 address, so a wrong one here; what is no label at all makes resolvers
 #: raise. One label of digits may be the name of a container.
 _HOST_NAME: Final = re.compile(r"(?!.+\.[0-9]+\.?\Z)([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?")
@@ -143,11 +144,13 @@ class BrokerConfig:
 
 
 def _is_host(text: str, *, everywhere: bool) -> bool:
-    """Whether it can be an IP address or a name; ``everywhere``: also one that stands for all addresses."""
+    """Whether it can be an IP address of a machine or a name; ``everywhere``: also one that stands for all addresses."""
     try:
         address = ip_address(text)
     except ValueError:
         return _HOST_NAME.fullmatch(text) is not None
+    if address.is_multicast or address == _BROADCAST:
+        return False  # a socket can be bound to it, and nobody can connect
     return everywhere or not address.is_unspecified
 
 

@@ -169,6 +169,8 @@ def test_ports_file_that_cannot_be_written_is_said_before_anything_is_touched(tm
         ("--segment-bytes", "1000", "65536"),
         ("--host", "", "host '' not possible (an address or name"),
         ("--host", "a..b", "host 'a..b' not possible (an address or name"),
+        ("--host", "224.0.0.1", "host '224.0.0.1' not possible (an address or name"),
+        ("--host", "255.255.255.255", "host '255.255.255.255' not possible (an address or name"),
         ("--advertise-host", "", "advertised host '' not possible (an address or name"),
         ("--advertise-host", "a b", "advertised host 'a b' not possible (an address or name"),
         ("--disk-reserve-bytes", "-1", "disk reserve -1 bytes not possible (0 or more)"),
