@@ -40,7 +40,8 @@ class Links:
         self._connect_timeout_s = connect_timeout_s
         self._open: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
-        self._closed = False
+        #: For good.
+        self.closed = False
 
     def established(self) -> list[Connection]:
         return list(self._open.values())
@@ -58,7 +59,7 @@ class Links:
         connection = self._open.get(address)
         if connection is not None:
             return connection
-        if self._closed:
+        if self.closed:
             raise ConnectError("the client is closed")
         task = self._opening.get(address)
         if task is None:
@@ -69,7 +70,7 @@ class Links:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             caller = asyncio.current_task()
-            if self._closed and task.cancelled() and not (caller is not None and caller.cancelling()):
+            if self.closed and task.cancelled() and not (caller is not None and caller.cancelling()):
                 raise ConnectError("the client was closed") from None
             raise
 
@@ -109,13 +110,13 @@ class Links:
     def _lost(self, connection: Connection) -> None:
         if self._open.get(connection.address) is connection:
             del self._open[connection.address]
-            if not self._closed:
+            if not self.closed:
                 log.info("connection to %s lost", connection.address)
                 self._on_lost(connection.address)
 
     def close(self) -> None:
         """Close all; later ``get`` calls fail."""
-        self._closed = True
+        self.closed = True
         for task in list(self._opening.values()):
             task.cancel()
         for connection in list(self._open.values()):

@@ -30,7 +30,7 @@ class Plumbing:
 
     def attempts(self, what: str, timeout_s: float | None = None) -> Attempts:
         total_s = self.timeout_s if timeout_s is None else timeout_s
-        return Attempts(what, total_s, self.attempt_timeout_s, self.dice)
+        return Attempts(what, total_s, self.attempt_timeout_s, self.dice, lambda: self.brokers.closed)
 
     async def broker(self, name: str) -> Connection:
         """A connection to the broker of this name, wherever it is now.

@@ -8,6 +8,7 @@ it may have happened.
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Final
 
 from halfmq.client.connection import NoAnswer, NotSent
@@ -36,10 +37,21 @@ RETRIABLE: Final = frozenset(
 class Attempts:
     """The budget of one call. Ask ``timeout_s`` before each attempt; report each failure."""
 
-    __slots__ = ("_attempt_timeout_s", "_backoff_s", "_deadline", "_dice", "_left", "_now", "_unknown", "_what")
+    __slots__ = (
+        "_attempt_timeout_s", "_backoff_s", "_deadline", "_dice", "_is_closed", "_left", "_now", "_unknown", "_what",
+    )  # fmt: skip
 
-    def __init__(self, what: str, timeout_s: float, attempt_timeout_s: float, dice: random.Random) -> None:
+    def __init__(
+        self,
+        what: str,
+        timeout_s: float,
+        attempt_timeout_s: float,
+        dice: random.Random,
+        is_closed: Callable[[], bool],
+    ) -> None:
         self._what = what
+        #: Whether the client is, after which no attempt can succeed any more.
+        self._is_closed = is_closed
         self._now = asyncio.get_running_loop().time
         self._deadline = self._now() + timeout_s
         self._attempt_timeout_s = attempt_timeout_s
@@ -62,10 +74,13 @@ class Attempts:
 
         Raises:
             SendTimeout: no more attempts, and one may have arrived. ConnectError: no more time, and none was written.
+                Either at once where the client is closed.
         """
         if isinstance(error, NoAnswer):
             self._unknown = error
             self._left -= 1
+        if self._is_closed():
+            raise self._final(ConnectError(f"{self._what}: the client is closed"))
         if self._left <= 0 or not await self._wait():
             raise self._final(error)
 

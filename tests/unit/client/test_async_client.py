@@ -14,7 +14,7 @@ from halfmq.client.async_client import AsyncClient, environment
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
 from halfmq.client.transaction_block import Transaction
-from halfmq.errors import ConnectError, InvalidName, UsageError
+from halfmq.errors import ConnectError, InvalidName, SendTimeout, UsageError
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.header import encode_request, encode_response
 
@@ -185,6 +185,31 @@ def test_cancelled_close_goes_on_and_the_next_call_waits_for_it() -> None:
         await asyncio.sleep(0.01)
         assert not broker.peers
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(test())
+
+
+def test_sends_of_a_client_that_is_closed_end_at_once() -> None:
+    """Written and not answered: it may have happened. Never written: it did not, and the client cannot send it any more."""
+
+    async def test() -> None:
+        broker = ScriptedBroker()
+        mq = client_of(broker.network(), timeout=60)
+        await mq.connect()
+        broker.on[RequestCode.SEND_MESSAGE_V2] = lambda *_: None
+        written = asyncio.ensure_future(mq.send("t", b"x"))
+        await asyncio.sleep(0.1)
+        for peer in broker.peers:
+            peer.protocol.pause_writing()
+        never = asyncio.ensure_future(mq.send("t", b"y"))
+        await asyncio.sleep(0.1)
+        await mq.close()
+        closed = asyncio.get_running_loop().time()
+        with pytest.raises(SendTimeout):
+            await written
+        with pytest.raises(ConnectError, match="the client is closed"):
+            await never
+        assert asyncio.get_running_loop().time() == closed
 
     run(test())
 

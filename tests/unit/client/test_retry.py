@@ -12,8 +12,8 @@ from halfmq.client.retry import ATTEMPTS, Attempts
 from halfmq.errors import ConnectError, RequestFailed, SendTimeout, ServerBusy, TopicNotFound, TransactionRefused
 
 
-def attempts(timeout_s: float = 10.0, attempt_timeout_s: float = 3.0) -> Attempts:
-    return Attempts("send", timeout_s, attempt_timeout_s, random.Random(1))
+def attempts(timeout_s: float = 10.0, attempt_timeout_s: float = 3.0, *, closed: bool = False) -> Attempts:
+    return Attempts("send", timeout_s, attempt_timeout_s, random.Random(1), lambda: closed)
 
 
 def test_what_was_never_written_is_tried_until_the_time_is_up() -> None:
@@ -51,6 +51,20 @@ def test_one_unanswered_attempt_makes_the_end_unknown_whatever_comes_later() -> 
             await plan.refused(TopicNotFound("gone", response_code=17))
 
     run(mixed())
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(NotSent("x"), ConnectError), (ConnectError("x"), ConnectError), (NoAnswer("x"), SendTimeout)]
+)
+def test_attempt_of_a_closed_client_is_the_last_one(error: NotSent | NoAnswer | ConnectError, told: type) -> None:
+    async def closed() -> None:
+        start = asyncio.get_running_loop().time()
+        with pytest.raises(told) as raised:
+            await attempts(closed=True).lost(error)
+        assert asyncio.get_running_loop().time() == start
+        assert "the client is closed" in str(raised.value if told is ConnectError else raised.value.__cause__)
+
+    run(closed())
 
 
 def test_standing_verdict_is_told_even_after_an_unanswered_attempt() -> None:
