@@ -134,7 +134,6 @@ class GroupMember:
             await self._leave()
         elif not self.is_idle:  # else the last one, which waits for this one, tells
             await self._announce()
-            self.rebalance_soon()
 
     async def close(self) -> None:
         """Give everything up, and wait for what others gave up; open iterations end."""
@@ -253,7 +252,7 @@ class GroupMember:
         gone = [queue for queue in self._pullers if queue.topic == topic and queue not in mine]
         if gone:
             log.info("group %s gives up %s", self.group, gone)
-            await self._release(gone)
+            self._release(gone)
         for queue in sorted(mine - self._pullers.keys() - self._releasing):
             self._take_up(queue, self.start if queue in at_first else Start("earliest"))
         return client_id in members
@@ -304,23 +303,22 @@ class GroupMember:
             puller.release()
             self.rebalance_soon()
 
-    def _release(self, queues: "list[QueueRef]") -> "asyncio.Task[None]":
+    def _release(self, queues: list[QueueRef]) -> None:
         """Stop reading, commit what is done; what is buffered here comes again elsewhere."""
         released = [self._pullers.pop(queue) for queue in queues]
         self._releasing.update(queues)
         for _, task in released:
             task.cancel()
-        return self._to_its_end(self._last_commit, released)
+        self._to_its_end(self._last_commit, [puller for puller, _ in released])
 
-    async def _last_commit(self, released: "list[tuple[QueuePuller, asyncio.Task[None]]]") -> None:
+    async def _last_commit(self, released: list[QueuePuller]) -> None:
         try:
-            await asyncio.gather(*(task for _, task in released), return_exceptions=True)
-            await self._commit([puller for puller, _ in released], _LEAVE_TIMEOUT_S)
+            await self._commit(released, _LEAVE_TIMEOUT_S)
         finally:
-            for puller, _ in released:
+            for puller in released:
                 puller.release()
                 self._releasing.discard(puller.queue)
-            self.rebalance_soon()
+            self.rebalance_soon()  # what is ours again by now was left out until here
 
     # --- offsets --------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from tests.support.scripted_broker import ScriptedBroker, client_of
 from tests.support.virtual_time import run
 
 from halfmq.client.async_client import AsyncClient
+from halfmq.client.offset_tracker import OffsetTracker
+from halfmq.client.queue_puller import QueuePuller
 from halfmq.errors import UsageError
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.group_bodies import encode_member_list
@@ -495,6 +497,8 @@ def test_consumers_that_leave_at_once_leave_the_group_once_behind_the_commits_of
             assert broker.requests(RequestCode.UNREGISTER_CLIENT) == []
             await closing
             assert len(broker.requests(RequestCode.UNREGISTER_CLIENT)) == 1
+            await asyncio.sleep(20)  # longer than a pull waits
+            assert broker._parked == []  # the retry queue was free before the last commit was through
             heard = [decode_heartbeat(request.body) for request in broker.requests(RequestCode.HEART_BEAT)]
             assert all(consumer.subscriptions for body in heard for consumer in body.consumer_groups)
 
@@ -524,6 +528,31 @@ def test_queues_on_their_way_to_another_member_are_committed_when_the_last_consu
                 )
                 await first.close()
                 assert [broker.offsets.get(("g", "t", queue)) for queue in given_up] == [1, 1]
+
+    run(test())
+
+
+def test_queues_that_are_ours_again_while_they_are_given_up_are_taken_up_behind_the_commit() -> None:
+    async def test() -> None:
+        broker = broker_with()
+        fill(broker)
+        async with (
+            client_of(broker.network(), seed=1) as one,
+            client_of(broker.network(), seed=2) as two,
+            one.consumer("t", group="g") as first,
+        ):
+            (await first.take(4, wait=5)).ack()
+            async with two.consumer("t", group="g"):
+                answer_commits_after(broker, 0.9)
+                broker.notify_members("g")
+                while len(broker.requests(RequestCode.UPDATE_CONSUMER_OFFSET)) < 2:
+                    await asyncio.sleep(0.01)
+                del broker.on[RequestCode.UPDATE_CONSUMER_OFFSET]
+            broker.notify_members("g")
+            await asyncio.sleep(0.1)
+            assert len(owned(first)) == 2
+            await asyncio.sleep(2)
+            assert owned(first) == [0, 1, 2, 3]
 
     run(test())
 
@@ -734,6 +763,47 @@ def test_two_consumers_of_one_group_and_client_get_their_own_topics() -> None:
                 await mq.consumer("a", group="g").__aenter__()
             with pytest.raises(UsageError, match="another start"):
                 await mq.consumer("c", group="g", start="latest").__aenter__()
+
+    run(test())
+
+
+def test_retried_message_that_waits_for_a_consumer_that_leaves_comes_to_another_one() -> None:
+    async def test() -> None:
+        broker = broker_with(1, "a", "b")
+        async with client_of(broker.network()) as mq, mq.consumer("b", group="g") as second:
+            async with mq.consumer("a", group="g"):
+                await asyncio.sleep(1.5)
+                broker.append("%RETRY%g", 0, b"x", b"RETRY_TOPIC\x01a\x02UNIQ_KEY\x01U\x02")
+                await asyncio.sleep(0.5)
+            message = await second.get(5)
+            assert message is not None
+            assert (message.topic, message.body) == ("a", b"x")
+
+    run(test())
+
+
+def test_reader_that_failed_is_started_anew_and_nothing_comes_twice(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        broker = broker_with(1)
+        fill(broker)
+        pull = QueuePuller._pull
+
+        async def pull_once(self: QueuePuller, tracker: OffsetTracker) -> None:
+            if len(tracker) and self.queue.topic == "t":
+                monkeypatch.setattr(QueuePuller, "_pull", pull)
+                raise RuntimeError("a bug of ours")
+            await pull(self, tracker)
+
+        monkeypatch.setattr(QueuePuller, "_pull", pull_once)
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            await asyncio.sleep(5)
+            assert "a bug of ours" in caplog.text
+            (message,) = await messages.take(10, wait=1)
+            message.ack()
+            await asyncio.sleep(2)
+            assert committed(broker) == [1]
 
     run(test())
 
