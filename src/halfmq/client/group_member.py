@@ -125,7 +125,7 @@ class GroupMember:
             self._subscriptions.clear()  # a rebalance under way takes nothing up any more
         # The retry queues are released too: what waits here of these topics must be pulled anew by whoever has a reader.
         given_up = {*topics, self._retry_topic}
-        self._release([queue for queue in self._pullers if self.is_idle or queue.topic in given_up])
+        self._release([queue for queue in self._pullers if queue.topic in given_up])
         return self._to_its_end(self._tell_given_up, self.is_idle, set(self._ending))
 
     async def _tell_given_up(self, is_last: bool, before: "set[asyncio.Task[None]]") -> None:

@@ -767,6 +767,22 @@ def test_two_consumers_of_one_group_and_client_get_their_own_topics() -> None:
     run(test())
 
 
+def test_consumer_that_leaves_takes_nothing_from_another_one() -> None:
+    async def test() -> None:
+        broker = broker_with(1, "a", "b")
+        fill(broker, "b")
+        async with client_of(broker.network()) as mq, mq.consumer("b", group="g") as second:
+            async with mq.consumer("a", group="g"):
+                message = await second.get(5)
+                assert message is not None
+            await asyncio.sleep(1)
+            message.ack()
+            assert await second.get(5) is None
+        assert committed(broker, "b") == [1]
+
+    run(test())
+
+
 def test_retried_message_that_waits_for_a_consumer_that_leaves_comes_to_another_one() -> None:
     async def test() -> None:
         broker = broker_with(1, "a", "b")
