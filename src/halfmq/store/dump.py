@@ -42,7 +42,7 @@ from halfmq.model.records import (
 )
 from halfmq.model.stored_message import StoredMessage, decode
 from halfmq.runtime.disk import Disk
-from halfmq.store.batch_codec import decode_batch
+from halfmq.store.batch_codec import Header, decode_batch
 from halfmq.store.checkpoint import Present, read_checkpoint
 from halfmq.store.identity import read_identity
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
@@ -125,19 +125,10 @@ def dump_store(
                     for record in decode_batch(view, place, header):
                         if isinstance(record, Trim):
                             trimmed_to = max(trimmed_to, record.log_start)
-                        kind = KIND_OF[type(record)]
-                        if record.offset >= start and (not kinds or kind in kinds):
-                            line = {
-                                "offset": record.offset,
-                                "size": record.size,
-                                "kind": kind,
-                                "batch": header.offset,
-                                "epoch": header.epoch,
-                                "time_ms": header.broker_time_ms,
-                            }
+                        if record.offset >= start and (not kinds or KIND_OF[type(record)] in kinds):
                             record_at = place + record.offset - header.offset
-                            line.update(_fields(record, view[record_at : record_at + record.size], bodies=bodies))
-                            yield msgspec.json.encode(line)
+                            raw = view[record_at : record_at + record.size]
+                            yield msgspec.json.encode(_head(record, header) | _fields(record, raw, bodies=bodies))
             case EndOfLog():
                 pass
             case TornTail(cut_at, _, why, whole):
@@ -154,6 +145,17 @@ def dump_store(
             f"the log in {files.directory} begins at {log_start}, but only what lies before {trimmed_to} was trimmed",
             hint=_VERIFY,
         )
+
+
+def _head(record: Record, header: Header) -> dict[str, Any]:
+    return {
+        "offset": record.offset,
+        "size": record.size,
+        "kind": KIND_OF[type(record)],
+        "batch": header.offset,
+        "epoch": header.epoch,
+        "time_ms": header.broker_time_ms,
+    }
 
 
 def _fields(record: Record, raw: memoryview, *, bodies: bool) -> dict[str, Any]:

@@ -126,6 +126,8 @@ def test_failure_that_nobody_waits_for_any_more_is_not_reported_as_unseen() -> N
         await asyncio.sleep(0.1)
         waiting.cancel()
         await asyncio.sleep(2)
+        assert waiting.cancelled()
+        assert world.links.established() == []
         del waiting
         gc.collect()
 
