@@ -76,7 +76,8 @@ class KeyIndex:
         while self._staged:
             start, staged = next(iter(self._staged.items()))
             end = self._ends.get(start, 0)
-            file = self._files.create((-2, -2, start), self._path(start), 0)
+            key = (-2, -2, start)
+            file = self._files.files.get(key) or self._files.create(key, self._path(start), 0)
             self._files.write(file, end, staged)
             self._ends[start] = end + len(staged) * _ENTRY_BYTES
             del self._staged[start]

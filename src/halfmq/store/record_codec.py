@@ -63,8 +63,8 @@ from halfmq.model.stored_message import (
 )
 
 _HEAD: Final = struct.Struct(">BBHI")
-_MESSAGE_HEAD: Final = struct.Struct(">BBHIiI")
-_HALF_HEAD: Final = struct.Struct(">BBHIiHH")
+#: Kind, flags and reserved as one word; then size, topic id, and reserved or (index, count of a half).
+_MESSAGE_HEAD: Final = struct.Struct(">IIiI")
 _DELAYED_HEAD: Final = struct.Struct(">BBHIiiqq")
 _CARRIED_HALF_HEAD: Final = struct.Struct(">BBHIqqiHHqqqiI")
 _CARRIED_DELAYED_HEAD: Final = struct.Struct(">BBHIqqqqii")
@@ -80,17 +80,16 @@ _REF: Final = struct.Struct(">qqqqqqiiii")
 _unpack_ref: Final = _REF.unpack_from
 
 #: Bound once for the hot path: in CPython 3.11 ``Kind.HALF`` costs 0.1 us, as much as a call.
-_KIND_MESSAGE: Final = int(Kind.MESSAGE)
-_KIND_HALF: Final = int(Kind.HALF)
+_MESSAGE_WORD: Final = Kind.MESSAGE << 24
+_HALF_WORD: Final = Kind.HALF << 24
 _KIND_COMMITTED: Final = int(Kind.COMMITTED)
 
 #: Head, prefix and the message up to its body in one pack, for the common message: version 1, both hosts IPv4.
 _V4_FIELDS: Final = "IIIiiqqiq8sq8siqi"
-_MESSAGE_V4: Final = struct.Struct(_MESSAGE_HEAD.format + _V4_FIELDS)
-_HALF_V4: Final = struct.Struct(_HALF_HEAD.format + _V4_FIELDS)
+_pack_message_v4: Final = struct.Struct(_MESSAGE_HEAD.format + _V4_FIELDS).pack
 _V4: Final = struct.Struct(">" + _V4_FIELDS)
 
-assert _HALF_HEAD.size == _MESSAGE_HEAD.size == MESSAGE_AT
+assert _MESSAGE_HEAD.size == MESSAGE_AT
 assert _DELAYED_HEAD.size == DELAYED_MESSAGE_AT
 assert _CARRIED_HALF_HEAD.size == CARRIED_HALF_MESSAGE_AT
 assert _CARRIED_DELAYED_HEAD.size == CARRIED_DELAYED_MESSAGE_AT
@@ -213,34 +212,32 @@ def _text(raw: bytes) -> str:
     return text
 
 
-def _pieces(
-    whole: struct.Struct, head_only: struct.Struct, head: tuple[int, ...], message: StoredMessage, offset: int
-) -> Pieces:
-    """Head, prefix and message. ``whole`` packs all before the body of the common message, ``head_only`` the record's part."""
+def _pieces(kind: int, offset: int, size: int, topic_id: int, last: int, message: StoredMessage) -> Pieces:
+    """Head, prefix and message. ``kind``: the first four bytes of the head, ``last``: those of the prefix behind the topic id."""
     (topic, queue_id, queue_offset, flag, sys_flag, born_time_ms, born_host, store_time_ms, store_host,
      reconsume_times, prepared_offset, body, body_crc, properties) = message  # fmt: skip
     if len(topic) > 127 or len(born_host) != 8 or len(store_host) != 8:
         before, body, after = stored_message.encode(message, offset)
-        return head_only.pack(*head) + before, body, after
+        return _MESSAGE_HEAD.pack(kind, size, topic_id, last) + before, body, after
     after = (_topic_tails.get(topic) or _topic_tail(topic)) + len(properties).to_bytes(2, "big") + properties
     body_bytes = len(body)
-    before = whole.pack(
-        *head, 88 + body_bytes + len(after), MAGIC_V1, body_crc, queue_id, flag, queue_offset, offset, sys_flag,
-        born_time_ms, born_host, store_time_ms, store_host, reconsume_times, prepared_offset, body_bytes,
+    before = _pack_message_v4(
+        kind, size, topic_id, last, 88 + body_bytes + len(after), MAGIC_V1, body_crc, queue_id, flag, queue_offset,
+        offset, sys_flag, born_time_ms, born_host, store_time_ms, store_host, reconsume_times, prepared_offset,
+        body_bytes,
     )  # fmt: skip
     return before, body, after
 
 
 def _message(record: MessageRecord, copy: Copy) -> Pieces:
-    offset, size, topic_id, message, _ = record
-    return _pieces(_MESSAGE_V4, _MESSAGE_HEAD, (_KIND_MESSAGE, 0, 0, size, topic_id, 0), message, offset)
+    return _pieces(_MESSAGE_WORD, record[0], record[1], record[2], 0, record[3])
 
 
 def _half(record: HalfRecord, copy: Copy) -> Pieces:
     offset, size, topic_id, message, half_index, _, _, index, count = record
     if message[2] != half_index:
         raise InvariantViolated(f"half {half_index} says queue offset {message.queue_offset}: it must be its index")
-    return _pieces(_HALF_V4, _HALF_HEAD, (_KIND_HALF, 0, 0, size, topic_id, index, count), message, offset)
+    return _pieces(_HALF_WORD, offset, size, topic_id, index << 16 | count, message)
 
 
 def _delayed(record: DelayedRecord, copy: Copy) -> Pieces:
