@@ -37,10 +37,8 @@ def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool =
     )
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            if ports_file is not None and not ports_file.parent.is_dir():
-                raise _no_ports_file(ports_file, f"{ports_file.parent} is no directory")
-            if ports_file is not None and ports_file.is_dir():
-                raise _no_ports_file(ports_file, "it is a directory")
+            if ports_file is not None:
+                _check_ports_file(ports_file)
             config = config.checked()
             config = replace(config, connections_max=room_for_connections(config.connections_max))
             return runner.run(_serve(config, ports_file))
@@ -83,6 +81,17 @@ async def _serve(config: BrokerConfig, ports_file: Path | None) -> int:
         broker.close()
     log.info("stopped")
     return 0
+
+
+def _check_ports_file(path: Path) -> None:
+    """What is wrong with the path is said before anything is made."""
+    try:
+        if not path.parent.is_dir():
+            raise _no_ports_file(path, f"{path.parent} is no directory")
+        if path.is_dir():
+            raise _no_ports_file(path, "it is a directory")
+    except OSError as error:
+        raise _no_ports_file(path, error.strerror or str(error)) from error
 
 
 def _write_ports(path: Path, broker: int, names: int) -> None:

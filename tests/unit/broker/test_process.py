@@ -157,6 +157,8 @@ def test_ports_file_that_cannot_be_written_is_said_before_anything_is_touched(tm
     assert not (tmp_path / "data").exists()
     for directory in (str(tmp_path), ".", "/"):
         assert "is a directory" in last_line(serve(*data, "--ports-file", directory))
+    for too_long in (tmp_path / ("p" * 300), tmp_path / ("p" * 300) / "ports"):
+        assert "choose another --ports-file" in last_line(serve(*data, "--ports-file", str(too_long)))
     assert not (tmp_path / "data").exists()
     result = serve(*data, "--ports-file", str(tmp_path / ("p" * 255)))  # of which the temporary one is too long
     assert "--ports-file" in last_line(result)
