@@ -1,6 +1,8 @@
 """Consumer offsets: session state that is logged at most once a second per group, and what a group without one is told.
 
-A crash forgets at most the last second, and consumers see those messages again: at least once, as everywhere here.
+A crash forgets at most the last second, and consumers see those messages again: at least once, as everywhere here. The
+first one in a queue is logged before it is answered: without it a group that began at the end would begin there anew, and
+jump over what it was given in between.
 
 **What a young queue answers.** "Not found" (22) and nothing else says that a group has no offset; then the client does what
 its ``consumeFromWhere`` says. A queue that still begins at 0 and is young answers 0 instead, as in RocketMQ, unless the
@@ -18,8 +20,8 @@ from typing import Final, NamedTuple
 
 from halfmq.core.base_room import is_room_for_offset, no_room, take_offset_room
 from halfmq.core.commands import CommitOffset
-from halfmq.core.decision import DONE, NOTHING, Decision, OffsetNotStored, Refused, Why
-from halfmq.core.state import State
+from halfmq.core.decision import DONE, NOTHING, Decision, Done, OffsetNotStored, Refused, Why
+from halfmq.core.state import State, next_offset
 from halfmq.model.records import OffsetsCommitted, payload_of, payload_record_size
 
 #: Fresh offsets of a group are logged at most this often, ms.
@@ -56,7 +58,7 @@ def query_offset(state: State, group: str, topic: str, queue_id: int) -> Stored 
 
 
 def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> Decision:
-    """Note the offset; a later tick logs it. Lower than before is fine: that is how offsets are reset.
+    """Note the offset; a later tick logs it, but the first one at once. Lower is fine: that is how offsets are reset.
 
     Replies:
         Done. Refused TOPIC_NOT_EXIST, GROUP_NOT_EXIST, INVALID_PARAMETER: cannot be. LIMIT_REACHED: it is the first of the
@@ -80,6 +82,8 @@ def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> De
         if not take_offset_room(state, command.group):
             return _refuse(state, command, key)
         state.offsets_refused.get(command.group, {}).pop(key, None)
+        entry = (command.group, topic.topic_id, command.queue_id, command.offset)
+        return Decision((_logged(next_offset(state), [entry]),), Done())
     fresh[key] = command.offset
     state.offsets_due.setdefault(
         command.group, max(now_ms, state.offsets_logged.get(command.group, 0) + LOG_INTERVAL_MS)
@@ -119,10 +123,12 @@ def log_due(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple[Off
         state.fresh_offsets.pop(group, None)
         del state.offsets_due[group]
         state.offsets_logged[group] = now_ms
-    if not entries:
-        return None, more
+    return _logged(offset, entries) if entries else None, more
+
+
+def _logged(offset: int, entries: list[tuple[str, int, int, int]]) -> OffsetsCommitted:
     payload = payload_of(entries)
-    return OffsetsCommitted(offset, payload_record_size(payload), tuple(entries), payload), more
+    return OffsetsCommitted(offset, payload_record_size(payload), tuple(entries), payload)
 
 
 def log_now(state: State, group: str | None) -> None:
