@@ -207,7 +207,7 @@ class CommitLog:
             LookupError: it lies before the log's start, or no message does there.
         """
         number, place = divmod(offset, self.segment_bytes)
-        segment = self._opened.get(number) or self._files.get(number)
+        segment = self._opened.get(number) or self.open_segment(number)
         if segment is None or not 0 <= offset < self.end:
             raise LookupError(f"no record at log offset {offset}: the log does not reach there")
         view = segment.view
@@ -250,8 +250,14 @@ class CommitLog:
         assert isinstance(record, Committed | RolledBack)
         return record.group, record.tx_id
 
+    def open_segment(self, number: int) -> Segment | None:
+        """The segment, to be read; where too many are open, old ones are closed before. None when there is none."""
+        if self._files.too_many:
+            self._files.close_old(self.synced_position)
+        return self._files.get(number)
+
     def _segment(self, number: int) -> Segment:
-        segment = self._opened.get(number) or self._files.get(number)
+        segment = self._opened.get(number) or self.open_segment(number)
         if segment is None:
             raise LookupError(f"{self._files.path(number)} is not there")
         return segment

@@ -6,6 +6,7 @@ file's size. Zero-filled, because zeros behind the last batch are the proof that
 """
 
 import errno
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -148,7 +149,8 @@ class SegmentFiles:
     """The segments of a log by number (start // segment size), opened when needed.
 
     A mapped file takes two descriptors, and a process has about a thousand; so segments are closed again when too many are
-    open. One that was written is synced before: who opens the file anew may not be told of a write that failed. ``opened`` is for the hot path: one dictionary look-up on a hit.
+    open. One that was written is synced before: who opens the file anew may not be told of a write that failed. ``opened``
+    is for the hot path: one dictionary look-up on a hit.
     """
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int) -> None:
@@ -159,6 +161,8 @@ class SegmentFiles:
         self.directory = directory
         self.segment_bytes = segment_bytes
         self.opened: dict[int, Segment] = {}
+        #: The writer, the sync thread and the maintenance thread open and close.
+        self._lock = threading.Lock()
         self._disk = disk
         starts = segment_starts(disk.list(directory), directory, segment_bytes)
         self._numbers = {start // segment_bytes for start in starts}
@@ -177,21 +181,27 @@ class SegmentFiles:
         """The segment, opened; None when there is none. One whose preallocation a crash cut short is shorter."""
         segment = self.opened.get(number)
         if segment is None and number in self._numbers:
-            file = self._disk.open(self.path(number))
-            segment = self.opened[number] = Segment(file, number * self.segment_bytes, name_synced=False)
+            with self._lock:
+                segment = self.opened.get(number)
+                if segment is None:
+                    file = self._disk.open(self.path(number))
+                    segment = self.opened[number] = Segment(file, number * self.segment_bytes, name_synced=False)
         return segment
 
     def add(self, segment: Segment) -> None:
         number = segment.start // self.segment_bytes
-        self.opened[number] = segment
+        with self._lock:
+            self.opened[number] = segment
         self._numbers.add(number)
 
     def close_old(self, below: int) -> None:
         """Close what is open too much, of the segments that end at or before log offset ``below``; those are synced."""
-        surplus = len(self.opened) - OPEN_SEGMENTS_MAX
-        for number in list(self.opened)[: max(0, surplus)]:
-            if (number + 1) * self.segment_bytes <= below:
-                self.opened.pop(number).close()
+        with self._lock:
+            surplus = max(0, len(self.opened) - OPEN_SEGMENTS_MAX)
+            if surplus:
+                closable = [number for number in self.opened if (number + 1) * self.segment_bytes <= below]
+                for number in closable[:surplus]:
+                    self.opened.pop(number).close()
 
     @property
     def too_many(self) -> bool:
@@ -206,9 +216,10 @@ class SegmentFiles:
     def forget(self, number: int) -> None:
         """There is no such segment any more, for whoever asks here; ``unlink`` its file next."""
         self._numbers.discard(number)
-        segment = self.opened.pop(number, None)
-        if segment is not None:
-            segment.close()
+        with self._lock:
+            segment = self.opened.pop(number, None)
+            if segment is not None:
+                segment.close()
 
     def unlink(self, number: int) -> None:
         """The file of a segment that was forgotten. Any thread: a large one takes its time."""

@@ -430,3 +430,19 @@ def test_a_sync_that_fails_there_poisons_the_log(
         [under.append(make.plain(b"x" * 40_000)) for _ in range(60)]
     with pytest.raises(StorePoisoned):
         under.append(make.plain(b"x"))
+
+
+def test_readers_of_old_segments_leave_few_open(under: make.LogUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that goes through the whole log causes neither a sync nor a roll, which close them else."""
+    for _ in range(20):
+        under.append(make.plain(b"x" * 40_000))
+    monkeypatch.setattr(segment, "OPEN_SEGMENTS_MAX", 4)
+    under.log.sync(under.log.end)
+    with monkeypatch.context() as patch:
+        patch.setattr(segment, "OPEN_SEGMENTS_MAX", 100)
+        plain = [found.header.offset for found in batches(under)]
+    under.files.close_old(under.log.end)
+    assert len(plain) >= 20
+    for offset in plain * 2:
+        under.log.kind_at(offset + 64)
+        assert len(under.files.opened) <= 5

@@ -2,12 +2,15 @@
 
 import errno
 import gc
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from halfmq.errors import StoreDamaged, StoreFull
-from halfmq.runtime.disk import RealDisk
+from halfmq.runtime.disk import File, RealDisk
 from halfmq.store import segment as module
 from halfmq.store.segment import SegmentFiles, create_segment, segment_name, segment_starts
 from halfmq.testing.faulty_disk import FaultyDisk
@@ -119,3 +122,61 @@ def test_a_view_stays_readable_after_unlink_and_close(tmp_path: Path) -> None:
     gc.collect()
     assert bytes(view) == b"abc"
     assert files.numbers() == []
+
+
+def test_old_segments_are_closed_behind_newer_ones_that_must_stay_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a redo: the scan before it opened the newest first."""
+    monkeypatch.setattr(module, "OPEN_SEGMENTS_MAX", 4)
+    disk = RealDisk()
+    for number in range(10):
+        create_segment(disk, tmp_path, number * SIZE, SIZE).close()
+    files = SegmentFiles(disk, tmp_path, SIZE)
+    for number in (6, 7, 8, 9, 0, 1, 2, 3):
+        files.get(number)
+        files.close_old(below=number * SIZE if number < 6 else 0)
+    assert sorted(files.opened) == [3, 6, 7, 8, 9]
+
+
+def test_threads_that_open_and_close_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sync thread and the maintenance thread close old segments, while consumers have them opened again."""
+    monkeypatch.setattr(module, "OPEN_SEGMENTS_MAX", 0)
+    disk = RealDisk()
+    for number in range(8):
+        create_segment(disk, tmp_path, number * SIZE, SIZE).close()
+    files = SegmentFiles(disk, tmp_path, SIZE)
+    disk_open, close = RealDisk.open, module.Segment.close
+
+    def slow_open(disk: RealDisk, path: Path) -> File:
+        file = disk_open(disk, path)
+        time.sleep(0.001)  # as the call itself, it lets other threads run
+        return file
+
+    def slow_close(segment: module.Segment) -> None:
+        close(segment)
+        time.sleep(0.001)
+
+    monkeypatch.setattr(RealDisk, "open", slow_open)
+    monkeypatch.setattr(module.Segment, "close", slow_close)
+    errors: list[BaseException] = []
+    before = set(os.listdir("/proc/self/fd"))
+
+    def work(step: int) -> None:
+        try:
+            for at in range(100):
+                files.get(at % 8)
+                if step % 2:
+                    files.close_old(8 * SIZE)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(step,)) for step in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    files.close()
+    gc.collect()
+    assert set(os.listdir("/proc/self/fd")) <= before, "no descriptor is left behind"
