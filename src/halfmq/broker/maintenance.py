@@ -25,7 +25,7 @@ from halfmq.core.commands import CarryForward, TrimLog
 from halfmq.core.decision import Done, Reply
 from halfmq.core.session import DiskSpace, apply_session
 from halfmq.core.snapshot import encode_rows, snapshot_rows
-from halfmq.errors import StoreFull
+from halfmq.errors import StoreDamaged, StoreFull
 from halfmq.store.store import Store
 
 log = logging.getLogger("halfmq.maintenance")
@@ -75,9 +75,11 @@ class Maintenance:
 
     def _again(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
         def due() -> None:
-            work()
-            if name in self._timers:
-                self._again(name, interval_ms, work)
+            try:
+                work()
+            finally:  # what failed once may be mended; the loop's handler logs it
+                if name in self._timers:
+                    self._again(name, interval_ms, work)
 
         self._timers[name] = self._loop.call_later(interval_ms / 1000, due)
 
@@ -119,7 +121,11 @@ class Maintenance:
         """Start a trim if segments are past retention and none is under way."""
         if self._trimming is not None or self._pump.failed is not None:
             return
-        start = self._wanted_start()
+        try:
+            start = self._wanted_start()
+        except (StoreDamaged, OSError) as error:
+            self._say_not_trimmed(str(error))
+            return
         if start <= self._pump.state.log_start:
             return
         if self._checkpoint_at < start:
@@ -156,13 +162,15 @@ class Maintenance:
         assert self._trimming is not None
         if not isinstance(reply, Done):
             self._trimming = None
-            text = getattr(reply, "text", reply)
-            if self._not_trimmed.is_due(text):
-                log.warning("the log is not trimmed now, and takes more and more room: %s", text)
+            self._say_not_trimmed(str(getattr(reply, "text", reply)))
         elif reply.again:
             self._carry()
         else:
             self._pump.submit(TrimLog(self._trimming), self._trimmed)
+
+    def _say_not_trimmed(self, why: str) -> None:
+        if self._not_trimmed.is_due(why):
+            log.warning("the log is not trimmed now, and takes more and more room: %s", why)
 
     def _trimmed(self, context: None, reply: Reply | Failed) -> None:
         start = self._trimming

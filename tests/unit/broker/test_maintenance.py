@@ -10,7 +10,7 @@ import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
 
-from halfmq.errors import StorePoisoned
+from halfmq.errors import StoreDamaged, StorePoisoned
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
@@ -258,3 +258,44 @@ async def test_a_message_shown_after_its_verdict_was_trimmed_has_no_row_in_a_tab
     async with serving(tmp_path, segment_bytes=SMALL, retention_check_ms=3_600_000) as running:
         assert (await (await running.client()).pull("T")).code == 0
     assert verify_store(RealDisk(), tmp_path).findings == ()
+
+
+async def test_retention_goes_on_once_what_was_in_its_way_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = 0
+    closed_segments = Store.closed_segments
+
+    def damaged(store: Store) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks < 4:
+            raise StoreDamaged("x.seg does not begin with a batch") if looks > 1 else OSError("too many open files")
+        return closed_segments(store)
+
+    monkeypatch.setattr(Store, "closed_segments", damaged)
+    async with serving(tmp_path, retention_check_ms=20):
+        while looks < 6:
+            await asyncio.sleep(0.01)
+    said = [record.getMessage() for record in caplog.records if "the log is not trimmed now" in record.getMessage()]
+    assert len(said) == 2, "each reason once"
+    assert "does not begin with a batch" in said[1]
+
+
+async def test_work_that_fails_comes_again(tmp_path: Path) -> None:
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
+    async with serving(tmp_path) as running:
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        calls = 0
+
+        def work() -> None:
+            nonlocal calls
+            calls += 1
+            raise ValueError("a bug")
+
+        maintenance._again("retention", 10, work)
+        while calls < 3:
+            await asyncio.sleep(0.01)
+    assert len(failures) >= 3
