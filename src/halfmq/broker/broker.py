@@ -278,18 +278,25 @@ class Broker:
         await self._settle()
         apply_session(self._pump.state, LogOffsetsNow())
         self._tick()
-        await self._settle()
+        settled = await self._settle()
         self._gateway.close(abort=False)
         assert self._maintenance is not None
         self._maintenance.stop()
+        if not settled:
+            text = "%d answers do not leave, and no checkpoint is written: no room on the disk; who waits asks again"
+            log.warning(text, self._pump.backlog)
+            return
         written = self._loop.create_future()
         self._maintenance.checkpoint(lambda: written.set_result(None))
         await self._first(written)
 
-    async def _settle(self) -> None:
-        """Wait until the pump has nothing to decide, write or release."""
+    async def _settle(self) -> bool:
+        """Wait until the pump has nothing to decide, write or release. False: a full disk holds answers back."""
         while not self._pump.idle and self._pump.failed is None:
+            if self._pump.waits_for_room and not self._pump.catch_up():
+                return False
             await self._sleep(0.005)
+        return True
 
     async def _sleep(self, seconds: float) -> None:
         passed = self._loop.create_future()

@@ -218,6 +218,11 @@ class Pump:
         """Nothing is waiting to be decided, written or released."""
         return not self._pending and not self._held
 
+    @property
+    def waits_for_room(self) -> bool:
+        """Answers are held back since the disk is so full that nothing can say that they are durable."""
+        return self._staged > 0
+
     def begin_epoch(self, epoch: int, wall_ms: int) -> None:
         """Write the first batch of this run: that it began, behind a base record where a segment begins.
 
@@ -501,8 +506,8 @@ class Pump:
             return not self.behind
         try:
             self._release()
-            if not self.behind:
-                return True
+            if not self.behind or self._staged:  # done, or answers still wait: they go first
+                return not self.behind
             published = self._store.catch_up()
             if published > self.state.published:
                 apply_session(self.state, Published(published, self.state.answered))

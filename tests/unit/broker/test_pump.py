@@ -534,3 +534,41 @@ async def test_delayed_message_that_cannot_be_copied_does_not_hold_up_the_others
         assert not running.broker.failed.done()
         assert (await client.half("T", b"one", unique=ID)).code == 0
     assert sum("not shown before the next start" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("times", range(1, 6))
+async def test_room_that_comes_back_between_two_tries_lets_waiting_answers_out(tmp_path: Path, times: int) -> None:
+    disk = FaultyDisk()
+    async with serving(tmp_path, disk=disk) as running:
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        maintenance.stop()
+        client = await running.client()
+        half = await client.half("T", b"one", unique=ID)
+        disk.fail("write", errno.ENOSPC, path_ends="published", times=times)
+        end = asyncio.create_task(client.end(half, ID, COMMIT))
+        for _ in range(times + 2):
+            await turns(50)
+            maintenance.look_at_space()
+        assert (await asyncio.wait_for(end, 2)).ext["HMQ_VERDICT"] == "COMMITTED"
+        await turns(50)
+        assert not running.state.disk_full
+
+
+async def test_a_drain_does_not_wait_for_a_disk_that_stays_full(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FaultyDisk()
+    async with serving(tmp_path, disk=disk) as running:
+        client = await running.client()
+        half = await client.half("T", b"one", unique=ID)
+        disk.fail("write", errno.ENOSPC, path_ends="published", times=100_000)
+        end = asyncio.create_task(client.end(half, ID, COMMIT))
+        await turns(50)
+        await asyncio.wait_for(running.broker.drain(), 10)
+        assert "1 answers do not leave, and no checkpoint is written: no room on the disk" in caplog.text
+        end.cancel()
+    disk.heal()
+    async with serving(tmp_path, disk=disk) as running:
+        client = await running.client()
+        assert (await client.end(half, ID, COMMIT)).ext["HMQ_VERDICT"] == "COMMITTED"
