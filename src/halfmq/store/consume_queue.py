@@ -105,13 +105,18 @@ def file_bytes(base: int) -> int:
     return (file_end(base) - base) * QUEUE_ENTRY_BYTES
 
 
-def visible_before(view: memoryview, position: int) -> int:
-    """How many entries of a queue file became visible below ``position`` of the log. Zeros are no entries."""
+def visible_before(view: memoryview, position: int, *, zeros_end: bool = True) -> int:
+    """How many entries of a queue file became visible below ``position`` of the log.
+
+    ``zeros_end``: zeros are no entries. Otherwise ``view`` holds nothing else, and zeros in it are damage, which a reader
+    shall meet and not wait behind.
+    """
+    lowest = 1 if zeros_end else 0
     low, high = 0, len(view) // QUEUE_ENTRY_BYTES
     while low < high:
         middle = (low + high) // 2
         at = middle * QUEUE_ENTRY_BYTES + _VISIBLE_AT
-        if 0 < int.from_bytes(view[at : at + 8], "big") < position:
+        if lowest <= int.from_bytes(view[at : at + 8], "big") < position:
             low = middle + 1
         else:
             high = middle
@@ -249,10 +254,11 @@ class ConsumeQueues:
             queue = self._new(topic_id, queue_id)
             queue.bases = list_bases(self._disk, directory, ".q")
             if queue.bases:
-                queue.min = self._first_visible_at(queue, log_start)
-                queue.end = self._first_visible_at(queue, position)
+                queue.end = self._end_of_data(queue)
+                first = self._first_visible_at(queue, log_start, zeros_end=True)
+                queue.end = self._first_visible_at(queue, position, zeros_end=True)
                 queue.known = queue.end > queue.bases[0]
-                queue.min = min(queue.min, queue.end)
+                queue.min = min(first, queue.end)
 
     def difference(self, bounds: Iterable[tuple[int, int, int, int]], log_start: int) -> str | None:
         """Where what ``load`` found is not what the log once said; None: nowhere. Call it before the redo.
@@ -437,7 +443,7 @@ class ConsumeQueues:
     def _view(self, queue: Queue, base: int) -> memoryview:
         return self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base)).view()
 
-    def _first_visible_at(self, queue: Queue, position: int) -> int:
+    def _first_visible_at(self, queue: Queue, position: int, *, zeros_end: bool = False) -> int:
         """The first queue offset that is not visible below ``position``.
 
         The files before the last one whose first entry is visible are full, so only that one is searched.
@@ -446,10 +452,21 @@ class ConsumeQueues:
         low, high = 0, len(bases)
         while low < high:
             middle = (low + high) // 2
-            if visible_before(self._view(queue, bases[middle])[:QUEUE_ENTRY_BYTES], position):
+            if visible_before(self._written(queue, bases[middle])[:QUEUE_ENTRY_BYTES], position, zeros_end=zeros_end):
                 low = middle + 1
             else:
                 high = middle
         if low == 0:
             return bases[0] if bases else queue.end
-        return bases[low - 1] + visible_before(self._view(queue, bases[low - 1]), position)
+        return bases[low - 1] + visible_before(self._written(queue, bases[low - 1]), position, zeros_end=zeros_end)
+
+    def _written(self, queue: Queue, base: int) -> memoryview:
+        """The entries of the file before the queue's end. Touching a hole in a map claims a page: a full tmpfs kills for it."""
+        entries = max(0, queue.end - len(queue.staged) - base)
+        return self._view(queue, base)[: entries * QUEUE_ENTRY_BYTES]
+
+    def _end_of_data(self, queue: Queue) -> int:
+        """The queue offset behind the last entry that may be in the files: what lies behind is a hole."""
+        base = queue.bases[-1]
+        file = self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base))
+        return base + max([end for _, end in file.data_ranges(0)], default=0) // QUEUE_ENTRY_BYTES

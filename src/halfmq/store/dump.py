@@ -118,27 +118,39 @@ def dump_store(
     first = max(numbers[0], start // identity.segment_bytes)
     if first == numbers[0]:
         trimmed_to = 0
-    for scanned in LogScan(files).from_batch(first * identity.segment_bytes, durable):
-        match scanned:
-            case Batch(header, view, place):
-                if header.end > start:
-                    for record in decode_batch(view, place, header):
-                        if isinstance(record, Trim):
-                            trimmed_to = max(trimmed_to, record.log_start)
-                        if record.offset >= start and (not kinds or KIND_OF[type(record)] in kinds):
-                            record_at = place + record.offset - header.offset
-                            raw = view[record_at : record_at + record.size]
-                            yield msgspec.json.encode(_head(record, header) | _fields(record, raw, bodies=bodies))
-            case EndOfLog():
-                pass
-            case TornTail(cut_at, _, why, whole):
-                note(f"the log ends at {cut_at}: torn end ({why}), {whole} whole batches behind it")
-            case CorruptInterior(at, file, why, position):
-                files.close()
-                raise StoreDamaged(
-                    f"{file} at log offset {at}: {why}; the log was durable up to {position}",
-                    hint=f"{_VERIFY}; records behind it: --from",
-                )
+    reached = start
+    try:
+        for scanned in LogScan(files).from_batch(first * identity.segment_bytes, durable):
+            match scanned:
+                case Batch(header, view, place):
+                    reached = header.offset
+                    if header.end > start:
+                        for record in decode_batch(view, place, header):
+                            if isinstance(record, Trim):
+                                trimmed_to = max(trimmed_to, record.log_start)
+                            if record.offset >= start and (not kinds or KIND_OF[type(record)] in kinds):
+                                record_at = place + record.offset - header.offset
+                                raw = view[record_at : record_at + record.size]
+                                yield msgspec.json.encode(_head(record, header) | _fields(record, raw, bodies=bodies))
+                case EndOfLog():
+                    pass
+                case TornTail(cut_at, _, why, whole):
+                    note(f"the log ends at {cut_at}: torn end ({why}), {whole} whole batches behind it")
+                case CorruptInterior(at, file, why, position):
+                    files.close()
+                    raise StoreDamaged(
+                        f"{file} at log offset {at}: {why}; the log was durable up to {position}",
+                        hint=f"{_VERIFY}; records behind it: --from",
+                    )
+    except FileNotFoundError:
+        left = SegmentFiles(disk, files.directory, identity.segment_bytes).numbers()
+        oldest = min(left, default=0) * identity.segment_bytes
+        if oldest <= reached:
+            raise
+        files.close()
+        note(f"a broker trimmed the log meanwhile: this goes on at {oldest}")
+        yield from dump_store(disk, directory, start=max(start, oldest), kinds=kinds, bodies=bodies, note=note)
+        return
     files.close()
     if log_start > trimmed_to:
         raise StoreDamaged(

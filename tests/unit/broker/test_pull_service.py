@@ -279,8 +279,8 @@ async def test_damaged_entry_is_said_by_name_and_never_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, field_at: int, new: bytes
 ) -> None:
     path = await five_on_disk(tmp_path)
-    changed(path, 2 * QUEUE_ENTRY_BYTES + field_at, new)
     async with serving(tmp_path) as running:
+        changed(path, 2 * QUEUE_ENTRY_BYTES + field_at, new)  # before, a start may see it and make the file again
         client = await running.client()
         whole = await client.pull("T", 0)
         assert (whole.code, len(messages(whole)), whole.ext["nextBeginOffset"]) == (0, 2, "2")

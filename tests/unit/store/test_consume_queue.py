@@ -6,6 +6,7 @@ import pytest
 from tests.support.vectors import vectors
 
 from halfmq.errors import InvariantViolated
+from halfmq.runtime.disk import RealDisk
 from halfmq.store import consume_queue
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, file_end, visible_before
 from halfmq.store.layout import QUEUE_ENTRY
@@ -116,6 +117,20 @@ def test_bytes_that_look_like_a_key_in_another_field_are_no_hit() -> None:
     assert [place for _, place, _ in made.find_key(1, 77)] == [1]
 
 
+@pytest.mark.parametrize("at", range(6))
+def test_zeros_among_what_was_written_are_damage_and_no_end(at: int) -> None:
+    """A consumer that stands there must be told, not wait for ever: wherever they are, the queue ends where it did."""
+    disk = FaultyDisk()
+    made = queues(disk)
+    made.load(0, 1)
+    for number in range(6):
+        made.add(1, 0, number, entry(number))
+    made.flush()
+    file = disk.open(ROOT / "1" / "0" / f"{0:020d}.q")
+    file.write(at * QUEUE_ENTRY.size, [bytes(QUEUE_ENTRY.size)])
+    assert made.bounds(1, 0, 1 << 40) == (0, 6)
+
+
 def test_a_new_queue_of_an_untrimmed_log_begins_at_zero() -> None:
     made = queues()
     made.load(0, 0)
@@ -151,3 +166,35 @@ def test_a_deleted_topics_files_go_and_what_was_staged_with_them() -> None:
     assert disk.list(ROOT / "1" / "0") == []
     assert made.bounds(1, 0) == (0, 0)
     assert made.bounds(2, 0) == (0, 1)
+
+
+def test_no_look_touches_what_was_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hole that is touched in a map claims a page: a full tmpfs kills the process for it."""
+    monkeypatch.setattr(consume_queue, "QUEUE_FILE_ENTRIES", 65_536)
+    looks: list[int] = []
+
+    def looked(view: memoryview, position: int, *, zeros_end: bool) -> int:
+        looks.append(len(view) // QUEUE_ENTRY.size)
+        return visible_before(view, position, zeros_end=zeros_end)
+
+    monkeypatch.setattr(consume_queue, "visible_before", looked)
+    disk = RealDisk()
+    files = OpenFiles(disk)
+    made = ConsumeQueues(disk, tmp_path, files)
+    made.load(0, 1)
+    for number in range(100):
+        made.add(1, 0, number, entry(number))
+        if number == 89:
+            made.flush()
+    assert made.bounds(1, 0, 1 << 40) == (0, 90)
+    assert looks == [1, 90]
+    made.flush()
+    files.sync()
+    files.close()
+    looks.clear()
+    again = ConsumeQueues(disk, tmp_path, OpenFiles(disk))
+    again.load(2_000 + 10 * 70, 1)
+    assert again.bounds(1, 0) == (0, 70)
+    page_entries = -(-100 * QUEUE_ENTRY.size // 4_096) * 4_096 // QUEUE_ENTRY.size
+    assert max(looks) <= page_entries
+    assert again.bounds(1, 0, 2_000 + 10 * 60) == (0, 60)

@@ -129,3 +129,27 @@ def test_the_page_of_another_store_vouches_for_nothing(tmp_path: Path) -> None:
     page = PublishedPage.open(writer.disk, writer.shard / "published", b"another store 16", 9)
     page.publish(1 << 40, 0, 0, 1 << 40)
     assert lines(tmp_path) == whole
+
+
+def test_a_broker_that_trims_meanwhile_does_not_end_it(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    notes: list[str] = []
+    dump = dump_store(RealDisk(), tmp_path, note=notes.append)
+    found = [json.loads(next(dump))]
+    writer.trim()
+    found += [json.loads(line) for line in dump]
+    offsets = [line["offset"] for line in found]
+    assert offsets == sorted(set(offsets))
+    assert found[-1] == lines(tmp_path)[-1]
+    oldest = min(int(path.stem) for path in (writer.shard / "log").iterdir())
+    assert oldest > offsets[0]
+    assert f"goes on at {oldest}" in notes[0]
+
+
+def test_a_segment_that_goes_without_a_trim_is_an_error(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    dump = dump_store(RealDisk(), tmp_path)
+    next(dump)
+    sorted((writer.shard / "log").iterdir())[1].unlink()
+    with pytest.raises(FileNotFoundError):
+        list(dump)
