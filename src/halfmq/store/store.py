@@ -117,10 +117,17 @@ def _read_checkpoints(disk: Disk, shard: Path, store_id: bytes) -> _Checkpoints:
 def _identity(disk: Disk, directory: Path, entropy: Entropy, segment_bytes: int) -> Identity:
     """The store's identity, made with its directories where there was none."""
     identity = read_identity(disk, directory)
-    log_directory = directory / SHARD / "log"
+    shard = directory / SHARD
+    log_directory = shard / "log"
     if identity is None:
         if disk.list(log_directory):
             raise StoreDamaged(f"{directory} holds a log but no store.json", hint="restore store.json from a backup")
+        for name in ("checkpoint", "published"):
+            if disk.exists(shard / name):
+                raise StoreDamaged(
+                    f"{shard / name} is of a store whose log and store.json are gone",
+                    hint="bring them back from where they went; where there is nothing to keep, remove the directory",
+                )
         if segment_bytes < SEGMENT_BYTES_MIN or segment_bytes % SEGMENT_BYTES_MIN:
             raise UsageError(
                 f"a segment of {segment_bytes} bytes", hint=f"give a multiple of {SEGMENT_BYTES_MIN}, below 2 GiB"
@@ -577,7 +584,7 @@ class Store:
     def _began(self, number: int) -> int:
         began = self._began_ms.get(number)
         if began is None:
-            segment = self._files.get(number)
+            segment = self.log.open_segment(number)
             start = number * self.segment_bytes
             header = read_header(segment.view, 0, start, self.segment_bytes) if segment is not None else None
             if not isinstance(header, Header):

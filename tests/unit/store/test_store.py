@@ -780,3 +780,23 @@ def test_a_store_that_is_refused_leaves_nothing_open(tmp_path: Path) -> None:
             Store.open(disk, tmp_path, entropy=SystemEntropy())
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.parametrize("left", ["checkpoint", "published"])
+def test_what_is_left_of_a_store_without_log_and_identity_is_refused_and_not_changed(left: str) -> None:
+    """A new identity would be of another segment size: the log that somebody brings back then would not fit it."""
+    disk = FaultyDisk()
+    broker = SmallBroker(disk, HOME).start()
+    broker.turn([("send", 0, b"x")])
+    broker.sync()
+    broker.publish()
+    broker.checkpoint()
+    broker.store.close()
+    for path in [path for path in disk.paths() if path.parent.name == "log" or path.name == "store.json"]:
+        disk.remove(path)
+    for path in [HOME / "shard-0" / name for name in ("checkpoint", "published") if name != left]:
+        disk.remove(path)
+    before = {path: disk.content(path) for path in disk.paths() if path.name != "lock"}
+    with pytest.raises(StoreDamaged, match=f"{left} is of a store whose log and store.json are gone"):
+        Store.open(disk, HOME, entropy=SystemEntropy())
+    assert {path: disk.content(path) for path in disk.paths() if path.name != "lock"} == before
