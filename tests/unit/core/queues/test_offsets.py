@@ -4,7 +4,7 @@ from tests.support.core_log import CoreLog, consumer, refused
 
 from halfmq.core.commands import CommitOffset, DeleteTopic, EnsureGroup, SetTopic
 from halfmq.core.decide import next_deadline_ms
-from halfmq.core.decision import Done, Why
+from halfmq.core.decision import Why
 from halfmq.core.queues.offsets import NotStored, Stored, query_offset
 from halfmq.core.session import LogOffsetsNow, Unregistered
 from halfmq.model.records import OffsetsCommitted
