@@ -466,7 +466,8 @@ class ConsumeQueues:
         return self._view(queue, base)[: entries * QUEUE_ENTRY_BYTES]
 
     def _end_of_data(self, queue: Queue) -> int:
-        """The queue offset behind the last entry that may be in the files: what lies behind is a hole."""
+        """The queue offset behind the last entry that may be in the files, which hold one run of them: a hole follows."""
         base = queue.bases[-1]
         file = self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base))
-        return base + max([end for _, end in file.data_ranges(0)], default=0) // QUEUE_ENTRY_BYTES
+        start, end = next(iter(file.data_ranges(0)), (0, 0))
+        return base + (end // QUEUE_ENTRY_BYTES if start == 0 else 0)
