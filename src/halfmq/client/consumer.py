@@ -94,12 +94,24 @@ class Consumer:
     def __init__(self, spec: ConsumerSpec, join: Callable[[ConsumerSpec, Feed], Awaitable[GroupMember]]) -> None:
         self.spec = spec
         self._join = join
+        #: Of the block that is open, or was left last.
         self._feed: Feed | None = None
+        #: While the block is entered: it may be stopped already.
+        self._entering: Feed | None = None
         self._member: GroupMember | None = None
 
     async def __aenter__(self) -> Self:
-        self._feed = Feed(self.spec.prefetch)
-        self._member = await self._join(self.spec, self._feed)
+        if self._member is not None or self._entering is not None:
+            raise UsageError(
+                "this consumer is open already",
+                hint="leave its block first; another reader needs a consumer of its own",
+            )
+        self._feed, self._entering = None, Feed(self.spec.prefetch)
+        try:
+            self._member = await self._join(self.spec, self._entering)
+            self._feed = self._entering
+        finally:
+            self._entering = None
         return self
 
     async def __aexit__(
@@ -118,8 +130,9 @@ class Consumer:
         """End the iteration: nothing more is handed out, and what waits here is delivered again to the group. Messages that
         were handed out can still be acknowledged until the block is left.
         """
-        if self._feed is not None:
-            self._feed.close()
+        for feed in (self._feed, self._entering):
+            if feed is not None:
+                feed.close()
 
     @property
     def is_closed(self) -> bool:

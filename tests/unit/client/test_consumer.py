@@ -8,7 +8,7 @@ import pytest
 from tests.support.scripted_broker import ScriptedBroker, client_of
 from tests.support.virtual_time import run
 
-from halfmq.client.consumer import ConsumerSpec
+from halfmq.client.consumer import Consumer, ConsumerSpec
 from halfmq.errors import InvalidName, UsageError
 from halfmq.wire.remoting.codes import RequestCode
 
@@ -161,6 +161,66 @@ def test_consumer_outside_its_block_says_so() -> None:
                 await consumer.get()
             with pytest.raises(UsageError, match="not open"):
                 consumer.member  # noqa: B018
+
+    run(test())
+
+
+def test_consumer_that_is_entered_twice_refuses_the_second_time_and_goes_on() -> None:
+    async def test() -> None:
+        broker = filled(1)
+        async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
+            with pytest.raises(UsageError, match="open already"):
+                await messages.__aenter__()
+            assert [message.text() for message in await messages.take(1, wait=5)] == ["0"]
+            broker.append("t", 0, b"1")
+            assert [message.text() for message in await messages.take(1, wait=5)] == ["1"]
+            assert not messages.is_closed
+
+    run(test())
+
+
+def test_consumer_is_entered_once_when_two_tasks_enter_it_at_once() -> None:
+    async def test() -> None:
+        async with client_of(filled(1).network()) as mq:
+            messages = mq.consumer("t", group="g")
+            came = await asyncio.gather(messages.__aenter__(), messages.__aenter__(), return_exceptions=True)
+            assert [type(one) for one in came] == [Consumer, UsageError]
+            assert await messages.get(5) is not None
+            await messages.close()
+
+    run(test())
+
+
+def test_consumer_whose_entering_failed_is_not_open_and_can_be_entered_later() -> None:
+    async def test() -> None:
+        async with client_of(filled(1).network()) as mq:
+            late = mq.consumer("t", group="g")
+            async with mq.consumer("t", group="g"):
+                with pytest.raises(UsageError, match="already"):
+                    await late.__aenter__()
+                with pytest.raises(UsageError, match="not open"):
+                    await late.get(1)
+                with pytest.raises(UsageError, match="not open"):
+                    late.is_closed  # noqa: B018
+            async with late:
+                assert await late.get(5) is not None
+            assert await late.get(0) is None
+            async with late:  # again, when it was left
+                assert await late.get(5) is not None
+
+    run(test())
+
+
+def test_stop_while_the_consumer_is_entered_ends_its_iteration() -> None:
+    async def test() -> None:
+        async with client_of(filled(1).network()) as mq:
+            messages = mq.consumer("t", group="g")
+            entering = asyncio.ensure_future(messages.__aenter__())
+            await asyncio.sleep(0)
+            messages.stop()
+            await entering
+            assert [message async for message in messages] == []
+            await messages.close()
 
     run(test())
 
