@@ -98,6 +98,8 @@ class GroupMember:
         for topic in topics:
             self._subscriptions[topic] = Subscription(topic, tags, tags_of(tags), version)
             self._feeds[topic] = feed
+        for puller, _ in self._pullers.values():
+            puller.joined()
         self._subscriptions[self._retry_topic] = Subscription(self._retry_topic, "*", (), version)
         try:
             await self._announce()

@@ -203,6 +203,8 @@ class QueuePuller:
         self._acked = asyncio.Event()
         #: Offsets of messages that came back from the application when the queue was given up.
         self._moved: set[int] = set()
+        #: A feed was added.
+        self._joined = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._damaged_pause_s = _DAMAGED_PAUSE_S
 
@@ -247,16 +249,21 @@ class QueuePuller:
 
     async def _wait_for_room(self, tracker: OffsetTracker) -> None:
         if self.is_retry:
-            for feed in list(self._feeds.values()):
-                await feed.retry_room()
-            if all(feed.closed for feed in self._feeds.values()):
-                await asyncio.Event().wait()  # nobody takes anything any more; until cancelled
+            await self._wait_for_retry_room()
+            while all(feed.closed for feed in self._feeds.values()):  # nobody takes anything until somebody joins
+                self._joined.clear()
+                await self._joined.wait()
+                await self._wait_for_retry_room()
         else:
             await self._feeds[self.queue.topic].room()
         while len(tracker) >= _OPEN_MAX:
             log.warning("%s: %d messages are not acknowledged; nothing more is pulled", self.queue, len(tracker))
             self._acked.clear()
             await self._acked.wait()
+
+    async def _wait_for_retry_room(self) -> None:
+        for feed in list(self._feeds.values()):
+            await feed.retry_room()
 
     async def _ask(self, code: int, ext: dict[str, str], timeout_s: float = 3.0) -> Answer:
         connection = await self._plumbing.broker(self.queue.broker)
@@ -489,6 +496,10 @@ class QueuePuller:
             self._refused_with = ResponseCode.SUCCESS
             self._say_again_at = now_s + _SAY_AGAIN_S
             return CommitOutcome.KNOWN
+
+    def joined(self) -> None:
+        """A feed was added. A retry queue whose readers are all closed, and have not left yet, is read again for it."""
+        self._joined.set()
 
     def release(self) -> None:
         """Not ours any more: acknowledgements that come later mean nothing."""

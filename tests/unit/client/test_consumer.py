@@ -143,6 +143,26 @@ def test_stop_of_one_consumer_leaves_the_retries_of_another_one_alone(stalled: b
     run(test())
 
 
+@pytest.mark.parametrize("waited_s", [1, 20])  # the pull that waits for retries is under way, or has ended
+def test_consumer_that_joins_while_another_one_is_stopped_and_not_left_gets_its_retries(waited_s: int) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(queues=1)
+        broker.topics.update(("a", "b"))
+        broker.append("b", 0, b"x")
+        async with client_of(broker.network()) as mq, mq.consumer("a", group="g") as stopped:
+            await asyncio.sleep(1)
+            stopped.stop()
+            await asyncio.sleep(waited_s)
+            async with mq.consumer("b", group="g") as messages:
+                for attempt in (1, 2, 3):
+                    message = await messages.get(20)
+                    assert message is not None
+                    assert message.attempt == min(attempt, 2)  # the scripted broker counts to 2
+                    await message.retry(1)
+
+    run(test())
+
+
 def test_get_waits_no_longer_than_it_may() -> None:
     async def test() -> None:
         async with client_of(filled(0).network()) as mq, mq.consumer("t", group="g") as messages:
@@ -219,7 +239,8 @@ def test_stop_while_the_consumer_is_entered_ends_its_iteration() -> None:
             await asyncio.sleep(0)
             messages.stop()
             await entering
-            assert [message async for message in messages] == []
+            assert await messages.get(5) is None
+            assert messages.is_closed
             await messages.close()
 
     run(test())
