@@ -36,10 +36,14 @@ class ConsumerSpec:
     """What to consume, checked; nothing is started.
 
     ``start``: where the group begins in a queue that it never read: ``"earliest"`` (default: nothing that was sent is
-    skipped), ``"latest"``, or a datetime. A group that has offsets goes on at them, whatever ``start`` says. A topic, or a
-    queue of it, that is made after the consumer joined begins at its beginning in any case. Where the group begins is
-    committed before the first message comes, so that whoever takes a queue over goes on there; a broker that refuses the
-    commit (a warning says so) is read all the same, and then only this member knows where it began.
+    skipped), ``"latest"`` (the end of the queue when a member takes it up, shortly after it was entered), or a datetime. A
+    group that has offsets goes on at them, whatever ``start`` says. A topic, or a queue of it, that is made after the
+    consumer was entered begins at its beginning in any case; if no name server could say by then what was there, what is
+    there when one says it counts. That holds for each member by itself: for a second member that joins the group while the
+    topic or queue is new, it was there before, and where nothing of it is committed yet, ``"latest"`` begins at the end of
+    the queues that this member takes, and what they hold is skipped. Whoever must not miss anything says ``"earliest"``.
+    Where the group begins is committed before the first message comes, so that whoever takes a queue over goes on there; a
+    broker that refuses the commit (a warning says so) is read all the same, and then only this member knows where it began.
     ``retries``: redeliveries before the dead-letter queue. ``prefetch``: messages that may wait here, 1,000 by default, and
     at most 64 MiB of bodies whatever it says, but for what each queue's last pull brings. Beside them 1,000 messages may
     wait that were handed back, and 64 MiB of these; a consumer that stalls until it has so many holds up those of the other

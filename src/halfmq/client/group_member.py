@@ -28,6 +28,8 @@ _UNSETTLED_S: Final = 1.0
 COMMIT_S: Final = 1.0
 _COMMIT_TIMEOUT_S: Final = 3.0
 _LEAVE_TIMEOUT_S: Final = 1.0
+#: As long as one question to a name server may take.
+_SEE_TIMEOUT_S: Final = 3.0
 _FROM_WHERE: Final = {
     "earliest": "CONSUME_FROM_FIRST_OFFSET",
     "latest": "CONSUME_FROM_LAST_OFFSET",
@@ -67,7 +69,7 @@ class GroupMember:
         #: By broker and topic.
         self._places: dict[tuple[str, str], _Place] = {}
         self._missing: set[str] = set()
-        #: By topic: the queues that it had when this member first saw it. What comes later holds nothing from before.
+        #: By topic: the queues that it had when this member took it up. What comes later holds nothing from before.
         self._at_first: dict[str, frozenset[QueueRef]] = {}
 
     @property
@@ -102,14 +104,40 @@ class GroupMember:
             puller.joined()
         self._subscriptions[self._retry_topic] = Subscription(self._retry_topic, "*", (), version)
         try:
-            await self._announce()
+            if self.start.where != "earliest":
+                await self._see_what_is_there(topics, feed)
+            if not self.is_idle:  # else it was closed meanwhile
+                await self._announce()
         except BaseException:
             self._give_up(topics)
             raise
-        if self._feeds and not self._tasks:  # without feeds it was closed meanwhile
+        if not self.is_idle and not self._tasks:
             loop = asyncio.get_running_loop()
             self._tasks = [loop.create_task(self._rebalance_loop()), loop.create_task(self._commit_loop())]
         self.rebalance_soon()
+
+    async def _see_what_is_there(self, topics: "tuple[str, ...]", feed: Feed) -> None:
+        """Before ``subscribe`` returns: what the application makes from then on, it wants to read from its beginning.
+
+        Where nobody tells in time, the first rebalance that is told sees what is there.
+        """
+
+        async def see(topic: str) -> None:
+            try:
+                there = frozenset((await self._plumbing.router.route(topic, max_age_s=0)).readable)
+            except TopicNotFound:
+                there = frozenset()
+            except (ConnectError, RequestFailed, ProtocolError) as error:
+                log.debug("what is there of %s/%s: %s", self.group, topic, error)
+                return
+            if self._feeds.get(topic) is feed:  # not given up meanwhile
+                self._at_first[topic] = there
+
+        try:
+            async with asyncio.timeout(_SEE_TIMEOUT_S):
+                await asyncio.gather(*(see(topic) for topic in topics))
+        except TimeoutError:
+            log.debug("what is there of %s: no answer yet", self.group)
 
     async def unsubscribe(self, topics: "tuple[str, ...]") -> None:
         """Give ``topics`` up: commits, and with the last topic leaves the group so that others take over at once.

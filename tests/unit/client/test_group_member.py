@@ -4,10 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.support.scripted_broker import ScriptedBroker, client_of
+from tests.support.scripted_broker import NAMES, ScriptedBroker, client_of
 from tests.support.virtual_time import run
 
 from halfmq.client.async_client import AsyncClient
+from halfmq.client.connector import Address
 from halfmq.client.offset_tracker import OffsetTracker
 from halfmq.client.queue_puller import QueuePuller
 from halfmq.errors import UsageError
@@ -153,6 +154,70 @@ def test_topic_and_queue_that_are_made_while_the_group_waits_are_read_from_their
             assert len(await messages.take(2, wait=30)) == 1
         async with client_of(broker.network()) as mq, mq.consumer("t", group="h", start="latest") as messages:
             assert await messages.take(2, wait=30) == []  # what was there when it joined
+
+    run(test())
+
+
+def test_topic_and_queue_that_are_made_as_soon_as_the_consumer_is_entered_are_read_from_their_beginning() -> None:
+    async def test() -> None:
+        broker = broker_with(1, "old")
+        broker.append("old", 0, b"before")
+        async with (
+            client_of(broker.network()) as mq,
+            mq.consumer(["new", "old"], group="g", start="latest") as messages,
+        ):
+            broker.topics.add("new")
+            broker.queues = 2
+            broker.append("new", 0, b"0")
+            broker.append("new", 1, b"1")
+            broker.append("old", 1, b"2")
+            got = [await messages.get(30) for _ in range(3)]
+            assert sorted(message.body for message in got if message) == [b"0", b"1", b"2"]
+
+    run(test())
+
+
+def test_second_consumer_of_a_member_reads_what_is_made_as_soon_as_it_is_entered() -> None:
+    async def test() -> None:
+        broker = broker_with(1)
+        async with (
+            client_of(broker.network()) as mq,
+            mq.consumer("t", group="g", start="latest"),
+        ):
+            await asyncio.sleep(5)
+            async with mq.consumer("new", group="g", start="latest") as messages:
+                broker.topics.add("new")
+                broker.append("new", 0, b"0")
+                message = await messages.get(30)
+                assert message is not None
+                assert message.body == b"0"
+
+    run(test())
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_consumer_is_entered_while_no_name_server_answers_and_sees_then_what_is_there(silent: bool) -> None:
+    async def test() -> None:
+        broker = broker_with(1)
+        broker.append("t", 0, b"before")
+        network = broker.network()
+        network.servers[Address("other", 9876)] = broker
+        client = client_of(network)
+        client._servers = (NAMES, Address("other", 9876))  # asked one after the other, for 3 s each
+        async with client as mq:
+            broker.on[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda _, request: (
+                None if silent else encode_response(request, 1, "not now")
+            )
+            entering = asyncio.get_running_loop().time()
+            async with mq.consumer(["t", "u", "v"], group="g", start="latest") as messages:
+                assert asyncio.get_running_loop().time() - entering < 5
+                await asyncio.sleep(10)
+                del broker.on[RequestCode.GET_ROUTEINFO_BY_TOPIC]
+                await asyncio.sleep(20)
+                broker.append("t", 0, b"after")
+                message = await messages.get(30)
+                assert message is not None
+                assert message.body == b"after"
 
     run(test())
 
@@ -379,6 +444,23 @@ def test_client_that_closes_while_a_consumer_joins_keeps_no_member() -> None:
             joining = asyncio.ensure_future(mq.consumer("t", group="g").__aenter__())
             await asyncio.sleep(0.1)
         await joining
+        await asyncio.sleep(1)
+        assert [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+    run(test())
+
+
+def test_client_that_closes_while_a_consumer_looks_what_is_there_keeps_no_member() -> None:
+    async def test() -> None:
+        broker = broker_with()
+
+        async with client_of(broker.network()) as mq:
+            membership = mq._plumbing.membership
+            broker.on[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda _peer, _request: None
+            joining = asyncio.ensure_future(mq.consumer("t", group="g", start="latest").__aenter__())
+            await asyncio.sleep(0.1)
+        await joining
+        assert membership.consumers == frozenset()
         await asyncio.sleep(1)
         assert [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
