@@ -71,6 +71,8 @@ class ConsumerSpec:
         if not names:
             raise UsageError("a consumer needs a topic")
         self.topics = tuple(checked_topic(name) for name in names)
+        if group == "":
+            raise UsageError("a consumer needs a group", hint='consumer(..., group="billing")')
         self.group = checked_name(group, "group", limits.GROUP_CHARS_MAX)
         self.tags = checked_text(tags, "tags", '"*", or "web || app"')
         self.start = _start(start)
@@ -97,6 +99,8 @@ class Consumer:
 
     def __init__(self, spec: ConsumerSpec, join: Callable[[ConsumerSpec, Feed], Awaitable[GroupMember]]) -> None:
         self.spec = spec
+        #: For hints; a ``BlockingConsumer`` is entered otherwise.
+        self.entered_by = "async with"
         self._join = join
         #: Of the block that is open, or was left last.
         self._feed: Feed | None = None
@@ -145,7 +149,7 @@ class Consumer:
     @property
     def member(self) -> GroupMember:
         if self._member is None:
-            raise UsageError("this consumer is not open", hint="async with mq.consumer(...) as messages:")
+            raise self._not_open()
         return self._member
 
     def __aiter__(self) -> Self:
@@ -159,12 +163,12 @@ class Consumer:
 
     async def get(self, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109 - one timeout= everywhere
         """The next message; None when ``timeout`` seconds passed or the consumer was closed."""
+        if timeout is not None:
+            checked_seconds(timeout, "timeout", zero=True)
         feed = self._open_feed()
         message = feed.take()
         if message is not None or feed.closed:
             return message
-        if timeout is not None:
-            checked_seconds(timeout, "timeout", zero=True)
         try:
             async with asyncio.timeout(timeout):
                 while message is None and not feed.closed:
@@ -197,5 +201,8 @@ class Consumer:
 
     def _open_feed(self) -> Feed:
         if self._feed is None:
-            raise UsageError("this consumer is not open", hint="async with mq.consumer(...) as messages:")
+            raise self._not_open()
         return self._feed
+
+    def _not_open(self) -> UsageError:
+        return UsageError("this consumer is not open", hint=f"{self.entered_by} mq.consumer(...) as messages:")

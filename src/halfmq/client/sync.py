@@ -377,6 +377,7 @@ class BlockingConsumer:
 
     def __init__(self, consumer: "Consumer") -> None:
         self._consumer = consumer
+        consumer.entered_by = "with"
 
     def __enter__(self) -> Self:
         loop_thread().run(self._consumer.__aenter__())

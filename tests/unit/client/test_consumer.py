@@ -251,7 +251,8 @@ def test_stop_while_the_consumer_is_entered_ends_its_iteration() -> None:
     [
         ({"topics": []}, UsageError),
         ({"topics": "a b"}, InvalidName),
-        ({"group": ""}, InvalidName),
+        ({"group": ""}, UsageError),
+        ({"group": "a b"}, InvalidName),
         ({"start": "middle"}, UsageError),
         ({"start": datetime(2026, 1, 1)}, UsageError),  # noqa: DTZ001
         ({"retries": -1}, UsageError),
@@ -261,3 +262,31 @@ def test_stop_while_the_consumer_is_entered_ends_its_iteration() -> None:
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], kind: type[UsageError]) -> None:
     with pytest.raises(kind):
         ConsumerSpec(**({"topics": "t", "group": "g"} | arguments))
+
+
+def test_consumer_without_a_group_is_told_that_it_needs_one() -> None:
+    async def test() -> None:
+        async with client_of(filled(0).network(), group="") as mq:
+            with pytest.raises(UsageError, match=r"a consumer needs a group.*group=\"billing\""):
+                mq.consumer("t")
+        async with client_of(filled(0).network(), group="orders") as mq:
+            assert mq.consumer("t").spec.group == "orders"
+
+    run(test())
+
+
+@pytest.mark.parametrize("timeout", [-1, "x", float("nan"), True])
+def test_wrong_timeout_is_refused_whether_something_waits_or_not(timeout: Any) -> None:
+    async def test() -> None:
+        async with client_of(filled(1).network()) as mq, mq.consumer("t", group="g") as messages:
+            await asyncio.sleep(1)
+            with pytest.raises(UsageError, match="timeout"):
+                await messages.get(timeout)
+            assert await messages.get(0) is not None
+            with pytest.raises(UsageError, match="timeout"):
+                await messages.get(timeout)
+            messages.stop()
+            with pytest.raises(UsageError, match="timeout"):
+                await messages.get(timeout)
+
+    run(test())

@@ -170,6 +170,14 @@ def heeding_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def test_consumer_outside_its_block_is_told_how_it_is_entered() -> None:
+    with client(ScriptedBroker()) as mq:
+        messages = mq.consumer("t", group="g")
+        for ask in (messages.get, lambda: next(messages), lambda: next(messages.batches())):
+            with pytest.raises(UsageError, match=r"not open \(with mq\.consumer"):
+                ask()
+
+
 def test_consumer_whose_closing_is_interrupted_leaves_its_group() -> None:
     broker = ScriptedBroker(queues=1)
     broker.topics.add("t")
