@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from halfmq.client.allocation import QueueRef, allocate
 from halfmq.client.connection import Connection, NoAnswer, NotSent
+from halfmq.client.dead_letter_origins import DeadLetterOrigins
 from halfmq.client.log import log
 from halfmq.client.plumbing import Plumbing
 from halfmq.client.queue_puller import CommitOutcome, Feed, QueuePuller, Start
@@ -59,6 +60,7 @@ class GroupMember:
         self._subscriptions: dict[str, Subscription] = {}
         #: By topic, without the retry topic.
         self._feeds: dict[str, Feed] = {}
+        self._dead_letters = DeadLetterOrigins()
         self._pullers: dict[QueueRef, tuple[QueuePuller, asyncio.Task[None]]] = {}
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -315,6 +317,7 @@ class GroupMember:
             queue,
             subscription,
             self._feeds,
+            self._dead_letters,
             start,
             self.retries,
             self._plumbing.dice,

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from halfmq import limits
 from halfmq.client.allocation import QueueRef
 from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
+from halfmq.client.dead_letter_origins import DeadLetterOrigins
 from halfmq.client.log import log
 from halfmq.client.message import Message
 from halfmq.client.offset_tracker import OffsetTracker
@@ -170,6 +171,7 @@ class QueuePuller:
         queue: QueueRef,
         subscription: Subscription,
         feeds: "dict[str, Feed]",
+        dead_letters: DeadLetterOrigins,
         start: Start,
         retries: int,
         dice: random.Random,
@@ -185,6 +187,10 @@ class QueuePuller:
         self._subscription = subscription
         #: By topic; shared with the group, which adds and removes.
         self._feeds = feeds
+        #: Shared with the group too.
+        self._dead_letters = dead_letters
+        #: By offset in a retry queue: the dead-letter topic of what is open.
+        self._origins: dict[int, str] = {}
         self._start = start
         self._retries = retries
         self._dice = dice
@@ -338,6 +344,7 @@ class QueuePuller:
                 offset = read_reply(answer, PulledReply).next_begin_offset
                 log.warning("%s: offset %d is gone, going on at %d", self.queue, tracker.next_offset, offset)
                 tracker.restart(offset)
+                self._origins.clear()
             case ResponseCode.FLOW_CONTROL | ResponseCode.SYSTEM_BUSY:
                 await asyncio.sleep(0.1)
             case ResponseCode.GO_AWAY:
@@ -376,6 +383,10 @@ class QueuePuller:
         feed = self._feeds.get(self.queue.topic) or self._feeds.get(message.topic)
         if feed is not None:
             return feed
+        origin = self._dead_letters.origin(message.message_id, self._feeds)
+        if origin is not None:
+            self._origins[message.offset] = origin
+            return self._feeds.get(origin)
         able: set[Feed] = set()
         if message.topic == self.queue.topic:  # some tool put it there, and it names no topic
             able = set(self._feeds.values())
@@ -402,6 +413,7 @@ class QueuePuller:
     def ack(self, message: Message) -> None:
         if self._tracker is None or self.released or not self._tracker.done(message.offset):
             log.debug("%r is not open here any more", message)
+        self._origins.pop(message.offset, None)
         self._acked.set()
 
     async def retry(self, message: Message, delay: float | None) -> None:
@@ -414,6 +426,9 @@ class QueuePuller:
         if self.released:
             self._say_moved(message, level)
             return
+        origin = self._origins.get(message.offset) if self.is_retry else self.queue.topic
+        if origin is not None and origin.startswith("%DLQ%"):
+            self._dead_letters.handed_back(message.message_id, origin)
         ext = {
             "offset": str(message.log_offset),
             "group": self._group,

@@ -468,6 +468,81 @@ def test_dead_letter_that_its_reader_hands_back_comes_to_its_reader() -> None:
     run(test())
 
 
+def dead_letters(*ids: str) -> ScriptedBroker:
+    """One in ``%DLQ%a``, one in ``%DLQ%b``, and so on."""
+    broker = one_queue()
+    for group, number in zip("abc", ids, strict=False):
+        broker.topics.add(f"%DLQ%{group}")
+        text = properties.encode({"RETRY_TOPIC": "t", "DLQ_ORIGIN_TOPIC": "t", "UNIQ_KEY": number})
+        broker.append(f"%DLQ%{group}", 0, b"dead", text, 16)
+    return broker
+
+
+def test_dead_letter_that_is_handed_back_comes_to_the_reader_of_its_own_topic_each_time() -> None:
+    async def test() -> None:
+        broker = dead_letters("A", "B")
+        async with (
+            client_of(broker.network()) as mq,
+            mq.consumer("%DLQ%a", group="h") as a,
+            mq.consumer("%DLQ%b", group="h") as b,
+        ):
+            for reader, number in ((a, "A"), (b, "B"), (a, "A"), (a, "A"), (b, "B")):
+                message = await reader.get(5)
+                assert message is not None
+                assert message.message_id == number
+                await message.retry(1)
+            assert len(broker.requests(BACK)) == 5  # none of them by the client itself
+
+    run(test())
+
+
+def test_two_dead_letters_of_one_message_come_to_one_reader_each() -> None:
+    """It went dead in two groups: both letters have its id."""
+
+    async def test() -> None:
+        broker = dead_letters("U", "U")
+        async with (
+            client_of(broker.network()) as mq,
+            mq.consumer("%DLQ%a", group="h") as a,
+            mq.consumer("%DLQ%b", group="h") as b,
+        ):
+            for readers in ((a, b), (a, b), (b, a)):
+                for reader in readers:
+                    message = await reader.get(5)
+                    assert message is not None
+                    await message.retry(1)
+            of_a, of_b = await a.get(5), await b.get(5)
+            assert of_a is not None
+            assert of_b is not None
+            await of_b.retry(30)
+            for _ in range(3):
+                await of_a.retry(1)
+                of_a = await a.get(5)
+                assert of_a is not None
+            of_a.ack()
+            assert await b.get(40) is not None
+
+    run(test())
+
+
+def test_dead_letter_whose_reader_left_goes_back_until_there_is_one() -> None:
+    async def test() -> None:
+        broker = dead_letters("A", "B")
+        async with client_of(broker.network()) as mq, mq.consumer("%DLQ%b", group="h") as b:
+            async with mq.consumer("%DLQ%a", group="h") as a:
+                message = await a.get(5)
+                assert message is not None
+                await message.retry(1)
+            assert await b.get(5) is not None
+            assert await b.get(20) is None
+            async with mq.consumer("%DLQ%a", group="h") as a:
+                message = await a.get(30)
+                assert message is not None
+                assert message.message_id == "A"
+
+    run(test())
+
+
 def test_reject_goes_to_the_dead_letter_queue() -> None:
     async def test() -> None:
         broker = one_queue(b"0")
