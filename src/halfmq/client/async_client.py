@@ -194,8 +194,10 @@ class AsyncClient:
             self._plumbing.ids.use_address(connections[0].local_ip)
 
     async def close(self, grace: float = CLOSE_GRACE_S) -> None:
-        """Finish what is on its way, leave all groups, close connections. Safe to call twice.
+        """Finish commits and verdicts that are on their way, leave all groups, close connections. Safe to call twice.
 
+        Transactions and checks that run have ``grace`` seconds. Plain sends that have no answer yet end with ``SendTimeout``:
+        await them before.
         Cancelled, it goes on in the background, and the next call waits for it: a client that is half closed would stay a
         member of its groups.
         """

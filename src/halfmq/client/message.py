@@ -47,7 +47,8 @@ class Message:
     ``message_id`` stays the same when the message is delivered again, by whatever cause: recognise duplicates by it.
     A message that is neither acknowledged nor handed back holds its queue's offset, and is delivered again after a
     restart. When its queue goes to another member before that, or its consumer leaves, it is delivered again there; what is
-    said of it here comes to nothing then, and ``retry`` and ``reject`` warn of it in the log.
+    said of it here comes to nothing then, and ``retry`` and ``reject`` warn of it in the log. A message that came again after
+    ``retry`` is in the queue that all consumers of its group in this client share: when any of them leaves, it comes anew.
     """
 
     __slots__ = ("_delivery", "_log_offset", "_properties", "_stored", "_texts", "body", "offset", "queue", "topic")

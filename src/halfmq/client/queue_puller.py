@@ -370,6 +370,8 @@ class QueuePuller:
         """To the consumer of its topic. A message that was handed back by a consumer that is gone, or by another member, whose
         topic nobody here consumes, goes back: acknowledged by another one it would be lost to its own.
         """
+        if self.released:
+            return  # whoever has the queue is given it
         feed = self._feed_of(message)
         if feed is not None:
             feed.put(self, message)
@@ -441,6 +443,9 @@ class QueuePuller:
         try:
             await self._hand_back(ext)
         except HalfmqError as error:
+            if self.released:
+                self._say_moved(message, level)
+                return
             # Perhaps it was done; delivering it again here as well is the safe side of "at least once".
             log.warning("%r could not be handed back (%s); it is delivered again here", message, error)
             asyncio.get_running_loop().call_later(_LOCAL_RETRY_S, self._deliver, message)

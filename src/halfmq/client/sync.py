@@ -78,7 +78,7 @@ class Client:
         self._entered = True
 
     def close(self) -> None:
-        """Finish what is on its way, then close. Safe to call twice; in a forked child it closes only the child's own."""
+        """Finish commits and verdicts that are on their way, then close. Safe to call twice; in a forked child it closes only the child's own."""
         if self._entered and self._pid == os.getpid():
             loop_thread().run(self._client.close())
         self._entered = False

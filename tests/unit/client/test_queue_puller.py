@@ -594,6 +594,28 @@ def test_message_that_could_not_be_handed_back_is_not_delivered_here_when_its_qu
     run(test())
 
 
+@pytest.mark.parametrize("pause_s", [0, 4], ids=["while it is on its way", "before it is delivered again here"])
+def test_handing_back_that_fails_while_the_consumer_leaves_is_told_once(
+    pause_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        broker = one_queue(b"0")
+        broker.on[BACK] = lambda _, request: None
+        async with client_of(broker.network(), timeout=3) as mq:
+            async with mq.consumer("t", group="g") as messages:
+                message = await messages.get(5)
+                assert message is not None
+                handing_back = asyncio.create_task(message.retry())
+                await asyncio.sleep(pause_s)
+            await handing_back
+            await asyncio.sleep(20)
+
+    run(test())
+    said = [line for line in caplog.messages if "handed back" in line]
+    assert len(said) == 1
+    assert ("delivered again here" in said[0]) == (pause_s > 0)
+
+
 def test_offset_that_is_gone_jumps_to_where_the_broker_says() -> None:
     async def test() -> None:
         broker = one_queue(b"0", b"1", b"2")
