@@ -12,7 +12,7 @@ from halfmq.cli.main import fail, path
 from halfmq.errors import HalfmqError
 from halfmq.store.store import Durability
 
-app = typer.Typer(no_args_is_help=True, help="Measure the broker from outside, and write JSON.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure the broker from outside, and write JSON.")
 
 #: The driver numbers its requests by thread, and its own from a million on.
 _THREADS_MAX: Final = 100_000

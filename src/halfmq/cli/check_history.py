@@ -16,7 +16,7 @@ from halfmq.testing.history.checker import MEMORY_BYTES, check_files
 from halfmq.testing.history.logged import log_source
 from halfmq.testing.history.report import Report
 
-app = typer.Typer(help="Check a recorded run against the promises.")
+app = typer.Typer(help="Check a recorded run against the promises.", add_completion=False)
 
 #: Progress is told after so long, and then as often, seconds.
 _TELL_S: Final = 2.0

@@ -12,7 +12,7 @@ from halfmq.runtime.disk import File, RealDisk
 from halfmq.store.dump import dump_store
 from halfmq.store.verify import Report, verify_store
 
-app = typer.Typer(help="Verify or dump a store; neither changes it.", no_args_is_help=True)
+app = typer.Typer(help="Verify or dump a store; neither changes it.", no_args_is_help=True, add_completion=False)
 
 _Directory = Annotated[Path, typer.Argument(parser=path, metavar="DIR", help="What `halfmq serve --data` was given.")]
 

@@ -37,6 +37,12 @@ def test_every_command_can_be_loaded_and_explains_itself(name: str) -> None:
     assert "Usage" in result.output
 
 
+@pytest.mark.parametrize("name", [None, *COMMANDS])
+def test_no_command_offers_a_completion_that_it_does_not_have(name: str | None) -> None:
+    arguments = [name, "--help"] if name else ["--help"]
+    assert "-completion" not in CliRunner().invoke(app, arguments, env={"COLUMNS": "200"}).output
+
+
 def test_version_is_printed() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.output.strip()) == (0, f"halfmq {__version__}")
