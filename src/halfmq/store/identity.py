@@ -2,7 +2,7 @@
 
 Written before anything else of the store, and again where a start brings a store of an earlier format to this one, by temp
 + fsync + rename + fsync of the directory: a name that is there leads to the whole file. The segment size is part of the
-format of this directory: what is stored wins over what is asked.
+format of this directory: from the first segment on, what is stored wins over what is asked.
 """
 
 from pathlib import Path

@@ -114,8 +114,28 @@ def _read_checkpoints(disk: Disk, shard: Path, store_id: bytes) -> _Checkpoints:
             return _Checkpoints(slots, tuple(found), snapshot)
 
 
+def _is_blank(disk: Disk, shard: Path) -> bool:
+    """Whether no start of this store came as far as its first segment, whose name is durable before anything is said of
+    it. Where what is left does not prove that, it is not so.
+    """
+    if disk.list(shard / "log") or disk.exists(shard / "checkpoint"):
+        return False
+    match read_published(disk, shard / "published"):
+        case Missing():
+            return True
+        case Published() as page:
+            return page.position == page.durable == 0
+        case Unreadable():
+            return False
+
+
 def _identity(disk: Disk, directory: Path, entropy: Entropy, segment_bytes: int) -> Identity:
-    """The store's identity, made with its directories where there was none."""
+    """The store's identity, made with its directories where there was none.
+
+    Made again, as of another store, where another segment size is asked for and nothing is in the log yet: the first
+    start may have found no room for a segment of that size. Not the same store, so that whoever looked at it, and has its
+    segment size, is told.
+    """
     identity = read_identity(disk, directory)
     shard = directory / SHARD
     log_directory = shard / "log"
@@ -128,6 +148,7 @@ def _identity(disk: Disk, directory: Path, entropy: Entropy, segment_bytes: int)
                     f"{shard / name} is of a store whose log and store.json are gone",
                     hint="bring them back from where they went; where there is nothing to keep, remove the directory",
                 )
+    if identity is None or (identity.segment_bytes != segment_bytes and _is_blank(disk, shard)):
         if segment_bytes < SEGMENT_BYTES_MIN or segment_bytes % SEGMENT_BYTES_MIN:
             raise UsageError(
                 f"a segment of {segment_bytes} bytes", hint=f"give a multiple of {SEGMENT_BYTES_MIN}, below 2 GiB"
@@ -244,7 +265,7 @@ class Store:
     ) -> "Store":
         """Take the store in ``directory``, made when there is none, and find out what state it is in.
 
-        ``segment_bytes`` counts for a new store only. Nothing of an existing store is changed before ``redo``.
+        ``segment_bytes`` counts for a store without a log only. Nothing of one with a log is changed before ``redo``.
 
         Raises:
             StoreInUse: another process has it.
@@ -385,6 +406,7 @@ class Store:
         before the snapshot, or before the log's start. ``queue_ends``: (topic id, queue id, next queue offset).
 
         Raises:
+            StoreFull: a new store, and no room for its first segment.
             OSError, StorePoisoned: the disk failed; nothing was lost, start again when it works.
         """
         assert self._page is not None, "finish_recovery before redo"
@@ -400,9 +422,20 @@ class Store:
             self.derived.queues.begin_at(topic_id, queue_id, end)
         self._published = self.log.end
         self._page.publish(self._published, self.derived.log_start, broker_time_ms, self.log.synced_position)
+        if not self._files.numbers():
+            self._make_first_segment()
         self.log.prepare_next()
         if fsync:
             self._syncer = self._make_syncer(self._sync)
+
+    def _make_first_segment(self) -> None:
+        try:
+            self.log.ensure_room_for_roll()
+        except StoreFull as error:
+            raise StoreFull(
+                f"no room for a log segment of {self.segment_bytes} bytes: {self._files.path(0)}",
+                hint="free some space there, or choose smaller ones with --segment-bytes: nothing is in the log yet",
+            ) from error
 
     # --- write -----------------------------------------------------------------------------------------------
 

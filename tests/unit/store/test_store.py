@@ -15,6 +15,7 @@ from halfmq.errors import StoreDamaged, StoreFull, StoreInUse, StorePoisoned, Us
 from halfmq.model.records import Kind
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
+from halfmq.store.identity import read_identity
 from halfmq.store.published import Published, PublishedPage, read_published
 from halfmq.store.store import Durability, Store
 from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
@@ -141,6 +142,79 @@ def test_the_stored_segment_size_wins(broker: SmallBroker) -> None:
     broker.store.close()
     broker.start(segment_bytes=1 << 20)
     assert broker.store.segment_bytes == make.SEGMENT
+
+
+LARGE = 16 * make.SEGMENT
+
+
+def without_room_for_a_large_segment(disk: FaultyDisk) -> SmallBroker:
+    """A first start that failed."""
+    disk.fill(LARGE // 2)
+    broker = SmallBroker(disk, HOME)
+    with pytest.raises(StoreFull, match=f"no room for a log segment of {LARGE} bytes.*--segment-bytes"):
+        broker.start(segment_bytes=LARGE)
+    assert disk.list(SHARD / "log") == []
+    broker.store.close()
+    return broker
+
+
+def test_a_first_start_without_room_can_be_repeated_with_smaller_segments(disk: FaultyDisk) -> None:
+    broker = without_room_for_a_large_segment(disk)
+    refused = broker.store.uuid
+    broker.start(segment_bytes=make.SEGMENT)
+    assert broker.store.segment_bytes == make.SEGMENT
+    assert broker.store.uuid != refused, "whoever looked at the store before is told"
+    some_traffic(broker, 5)
+    broker.store.close()
+    disk.heal()
+    broker.start(segment_bytes=LARGE)
+    assert broker.store.segment_bytes == make.SEGMENT, "there is a log now"
+    assert broker.problems() == []
+
+
+def test_no_crash_in_the_repeated_start_changes_the_segment_size_of_a_log() -> None:
+    """Goal: a size goes with its segments. Method: power fails at each step of the start with smaller segments; who comes
+    next asks for a third size, and gets it only where no segment is."""
+    seen = set()
+    for steps in range(60):
+        disk = FaultyDisk(steps)
+        broker = without_room_for_a_large_segment(disk)
+        disk.power_fails_after(steps)
+        with suppress(PowerLost):
+            broker.start(segment_bytes=make.SEGMENT).turn([("send", 0, b"x")])
+            broker.sync()
+            disk.power_fails_after(0)
+        disk.crash()
+        disk.heal()
+        stored = read_identity(disk, HOME)
+        assert stored is not None
+        there = bool(disk.list(SHARD / "log"))
+        broker.start(segment_bytes=2 * make.SEGMENT)
+        assert broker.store.segment_bytes == (stored.segment_bytes if there else 2 * make.SEGMENT)
+        broker.turn([("send", 0, b"later")])
+        broker.sync()
+        assert broker.store.recovery.case.letter == "A" or there
+        seen.add((stored.segment_bytes, there))
+    assert seen == {(LARGE, False), (make.SEGMENT, False), (make.SEGMENT, True)}
+
+
+@pytest.mark.parametrize("left", ["a segment", "a checkpoint", "a published position", "a damaged page"])
+def test_a_store_that_held_something_keeps_its_segment_size(disk: FaultyDisk, left: str) -> None:
+    broker = without_room_for_a_large_segment(disk)
+    disk.heal()
+    page = PublishedPage.open(disk, SHARD / "published", broker.store.store_id, 1)
+    if left == "a segment":
+        disk.open(SHARD / "log" / f"{0:020d}.seg", create=True)
+    elif left == "a checkpoint":
+        disk.open(SHARD / "checkpoint", create=True)
+    elif left == "a published position":
+        page.durable_to(4_096)
+    else:
+        disk.put(SHARD / "published", b"\xff" * 8_192)
+    before = disk.content(HOME / "store.json")
+    with suppress(StoreDamaged):
+        Store.open(disk, HOME, entropy=SystemEntropy(), segment_bytes=make.SEGMENT).close()
+    assert disk.content(HOME / "store.json") == before
 
 
 @pytest.mark.parametrize("size", [0, 4_096, 65_537, 100_000])
