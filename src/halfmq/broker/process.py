@@ -17,15 +17,20 @@ from pathlib import Path
 from halfmq.broker.broker import Broker
 from halfmq.broker.config import BrokerConfig
 from halfmq.broker.descriptors import room_for_connections
-from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreFull
+from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreFull, UsageError
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
+from halfmq.store.identity import LOCK_NAME
+from halfmq.store.identity import NAME as STORE_JSON
+from halfmq.store.store import SHARD
 
 log = logging.getLogger("halfmq.serve")
 
 #: Objects allocated before a young collection; nothing on the hot path makes cycles, so collections find nothing.
 _GC_THRESHOLDS = (100_000, 50, 100)
+#: May lie where there is no store yet: what a fresh mount has, and what a start that failed left.
+_NOT_FOREIGN = frozenset({"lost+found", LOCK_NAME, f"{STORE_JSON}.new"})
 
 
 def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool = False) -> int:
@@ -40,6 +45,7 @@ def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool =
             if ports_file is not None:
                 _check_ports_file(ports_file)
             config = config.checked()
+            _check_directory(config.data, ports_file)
             config = replace(config, connections_max=room_for_connections(config.connections_max))
             return runner.run(_serve(config, ports_file))
     except (HalfmqError, OSError) as error:
@@ -81,6 +87,26 @@ async def _serve(config: BrokerConfig, ports_file: Path | None) -> int:
         broker.close()
     log.info("stopped")
     return 0
+
+
+def _check_directory(data: Path, ports_file: Path | None) -> None:
+    """No store is made among somebody's files, where its own would be hard to tell from them, and to remove.
+
+    One that lost its store.json is looked at by the start itself, which knows what to do about it.
+
+    Raises:
+        UsageError: there is no store, and something that is not ours.
+        OSError: the directory cannot be looked at.
+    """
+    if not data.exists() or (data / STORE_JSON).exists() or (data / SHARD).exists():
+        return
+    ports = ports_file.name if ports_file is not None and ports_file.parent.resolve() == data.resolve() else None
+    for name in sorted(os.listdir(data)):
+        if name not in _NOT_FOREIGN and name != ports and not name.startswith("."):
+            raise UsageError(
+                f"{data} is no store and not empty: it holds {name}",
+                hint="choose an empty directory, or one that does not exist",
+            )
 
 
 def _check_ports_file(path: Path) -> None:

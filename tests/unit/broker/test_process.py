@@ -187,6 +187,49 @@ def test_wrong_settings_are_said_before_anything_is_touched(
     assert not (tmp_path / "data").exists()
 
 
+FREE = ("--port", "0", "--name-port", "0", "--segment-bytes", str(1 << 20))
+
+
+@pytest.mark.parametrize("foreign", ["pyproject.toml", "src/", "shard-1/", "store.json.bak"])
+def test_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path, foreign: str) -> None:
+    (tmp_path / ".git").mkdir()
+    if foreign.endswith("/"):
+        (tmp_path / foreign).mkdir()
+    else:
+        (tmp_path / foreign).write_text("not ours")
+    before = sorted(tmp_path.iterdir())
+    line = last_line(serve("--data", str(tmp_path), *FREE))
+    assert f"{tmp_path} is no store and not empty: it holds {foreign.rstrip('/')}" in line
+    assert "choose an empty directory" in line
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_directory_with_what_a_mount_or_an_earlier_start_left_is_taken(served: Served) -> None:
+    for directory in ("lost+found", ".snapshots", "shard-0"):
+        (served.data / directory).mkdir(parents=True)
+    for file in ("lock", "store.json.new", ".keep"):
+        (served.data / file).touch()
+    served.start()
+    (served.data / "notes.txt").write_text("beside a store anything may lie")
+    assert served.stop() == 0
+    served.start()
+    assert served.stop() == 0
+
+
+def test_store_that_lost_its_identity_is_still_called_one(tmp_path: Path) -> None:
+    (tmp_path / "shard-0" / "log").mkdir(parents=True)
+    (tmp_path / "shard-0" / "log" / f"{0:020d}.seg").touch()
+    (tmp_path / "broker.log").write_text("beside a store anything may lie")
+    assert "holds a log but no store.json" in last_line(serve("--data", str(tmp_path), *FREE))
+
+
+def test_ports_file_may_lie_in_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "ports.json").write_text("of an earlier run")
+    (tmp_path / "store.json").mkdir()  # so that it ends by itself, behind the look at the directory
+    result = serve("--data", str(tmp_path), *FREE, "--ports-file", str(tmp_path / "ports.json"))
+    assert "not empty" not in last_line(result)
+
+
 def test_interrupt_drains_as_sigterm_does(served: Served) -> None:
     served.start()
     assert served.process is not None
