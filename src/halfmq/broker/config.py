@@ -142,6 +142,13 @@ class BrokerConfig:
             return "127.0.0.1" if self.host == "localhost" else self.host
         return _LOOPBACKS[address.version] if address.is_unspecified else self.host
 
+    def advertises_loopback_for_everywhere(self) -> bool:
+        """Whether others may connect, and are sent to themselves, because nobody said what to tell them."""
+        try:
+            return self.advertise_host is None and ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
+
 
 def _is_host(text: str, *, everywhere: bool) -> bool:
     """Whether it can be an IP address of a machine or a name; ``everywhere``: also one that stands for all addresses."""

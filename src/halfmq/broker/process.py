@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from halfmq.broker.broker import Broker
-from halfmq.broker.config import BrokerConfig
+from halfmq.broker.config import BrokerConfig, address_text
 from halfmq.broker.descriptors import room_for_connections
 from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreFull, UsageError
 from halfmq.runtime.clock import SystemClock
@@ -75,6 +75,7 @@ async def _serve(config: BrokerConfig, ports_file: Path | None) -> int:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.enable()
+        _say_what_clients_are_told(config, ports.broker)
         if ports_file is not None:
             _write_ports(ports_file, ports.broker, ports.names)
         stopping = asyncio.create_task(stop.wait())
@@ -87,6 +88,15 @@ async def _serve(config: BrokerConfig, ports_file: Path | None) -> int:
         broker.close()
     log.info("stopped")
     return 0
+
+
+def _say_what_clients_are_told(config: BrokerConfig, port: int) -> None:
+    told = address_text(config.advertised(), port)
+    log.info("clients are told %s", told)
+    if config.advertises_loopback_for_everywhere():
+        log.warning(
+            "clients on other machines cannot reach %s; give --advertise-host, by which they reach this one", told
+        )
 
 
 def _check_directory(data: Path, ports_file: Path | None) -> None:

@@ -26,7 +26,10 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; IPv6 without brackets.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the broker; 0: any free one.")] = defaults.BROKER_PORT,
     name_port: Annotated[int, typer.Option(help="Port of the name service; 0: any free one.")] = defaults.NAME_PORT,
-    advertise_host: Annotated[str | None, typer.Option(help="Host that clients are told to connect to.")] = None,
+    advertise_host: Annotated[
+        str | None,
+        typer.Option(help="Host that clients are told to connect to; needed with a --host for all addresses."),
+    ] = None,
     durability: Annotated[
         Durability, typer.Option(help="Answer after the write (memory) or after the sync (fsync).")
     ] = Durability.FSYNC,

@@ -95,3 +95,22 @@ def test_host_is_packed_with_an_int32_port() -> None:
     assert packed_host("127.0.0.1", 10_911).hex() == "7f00000100002a9f"
     assert len(packed_host("::1", 1)) == 20
     assert packed_host("broker.example", 1) == packed_host("127.0.0.1", 1)
+
+
+@pytest.mark.parametrize(
+    ("host", "advertise", "expected"),
+    [
+        ("0.0.0.0", None, True),
+        ("::", None, True),
+        ("0.0.0.0", "mq.example", False),
+        ("0.0.0.0", "127.0.0.1", False),  # somebody said so: a tunnel, or a port of a container
+        ("127.0.0.1", None, False),
+        ("10.0.0.1", None, False),
+        ("mq.example", None, False),
+    ],
+)
+def test_loopback_told_for_everywhere_is_noticed(
+    tmp_path: Path, host: str, advertise: str | None, expected: bool
+) -> None:
+    config = BrokerConfig(tmp_path, host=host, advertise_host=advertise)
+    assert config.advertises_loopback_for_everywhere() == expected

@@ -230,6 +230,24 @@ def test_ports_file_may_lie_in_the_directory(tmp_path: Path) -> None:
     assert "not empty" not in last_line(result)
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_what_clients_are_told_is_logged_and_loopback_for_everywhere_is_warned_of(tmp_path: Path, host: str) -> None:
+    loopback = "127.0.0.1" if host == "0.0.0.0" else "[::1]"
+    for options, told, warned in (
+        ((), loopback, True),
+        (("--advertise-host", "mq.example"), "mq.example", False),
+        (("--host", "127.0.0.1"), "127.0.0.1", False),
+    ):
+        log = tmp_path / f"log-{len(options)}-{told}.txt"
+        served = Served(tmp_path / "data", log, "--segment-bytes", str(1 << 20), "--host", host, *options)
+        served.start()
+        assert served.stop() == 0
+        lines = log.read_text()
+        assert f"clients are told {told}:{served.port}" in lines
+        warnings = [line for line in lines.splitlines() if " WARNING " in line and "--advertise-host" in line]
+        assert len(warnings) == warned, lines
+
+
 def test_interrupt_drains_as_sigterm_does(served: Served) -> None:
     served.start()
     assert served.process is not None
