@@ -103,13 +103,7 @@ def dump_store(
         raise UsageError(f"{directory} holds no store", hint="give the directory that `halfmq serve --data` got")
     files = SegmentFiles(disk, directory / "shard-0" / "log", identity.segment_bytes)
     numbers = files.numbers()
-    checkpoint = read_checkpoint(disk, directory / "shard-0" / "checkpoint", identity.store_id)
-    durable = checkpoint.slots[0].position if isinstance(checkpoint, Present) else 0
-    page = read_published(disk, directory / "shard-0" / "published")
-    ended = durable
-    if isinstance(page, Published) and page.store == identity.store_id:
-        durable = max(durable, page.durable)
-        ended = max(durable, page.position)
+    durable, ended = _said_durable(disk, directory, identity.store_id)
     if not numbers:
         if ended:
             raise StoreDamaged(f"{files.directory} has no segments; there was a log up to {ended}", hint=_VERIFY)
@@ -122,16 +116,13 @@ def dump_store(
     try:
         for scanned in LogScan(files).from_batch(first * identity.segment_bytes, durable):
             match scanned:
-                case Batch(header, view, place):
+                case Batch(header, view, place) as batch:
                     reached = header.offset
-                    if header.end > start:
-                        for record in decode_batch(view, place, header):
-                            if isinstance(record, Trim):
-                                trimmed_to = max(trimmed_to, record.log_start)
-                            if record.offset >= start and (not kinds or KIND_OF[type(record)] in kinds):
-                                record_at = place + record.offset - header.offset
-                                raw = view[record_at : record_at + record.size]
-                                yield msgspec.json.encode(_head(record, header) | _fields(record, raw, bodies=bodies))
+                    for record in decode_batch(view, place, header) if header.end > start else ():
+                        if isinstance(record, Trim):
+                            trimmed_to = max(trimmed_to, record.log_start)
+                        if record.offset >= start and (not kinds or KIND_OF[type(record)] in kinds):
+                            yield _line(record, batch, bodies=bodies)
                 case EndOfLog():
                     pass
                 case TornTail(cut_at, _, why, whole):
@@ -157,6 +148,23 @@ def dump_store(
             f"the log in {files.directory} begins at {log_start}, but only what lies before {trimmed_to} was trimmed",
             hint=_VERIFY,
         )
+
+
+def _said_durable(disk: Disk, directory: Path, store_id: bytes) -> tuple[int, int]:
+    """(up to where checkpoint and published page say that the log was durable, up to where that there was one)."""
+    checkpoint = read_checkpoint(disk, directory / "shard-0" / "checkpoint", store_id)
+    durable = checkpoint.slots[0].position if isinstance(checkpoint, Present) else 0
+    page = read_published(disk, directory / "shard-0" / "published")
+    if isinstance(page, Published) and page.store == store_id:
+        durable = max(durable, page.durable)
+        return durable, max(durable, page.position)
+    return durable, durable
+
+
+def _line(record: Record, batch: Batch, *, bodies: bool) -> bytes:
+    record_at = batch.place + record.offset - batch.header.offset
+    raw = batch.view[record_at : record_at + record.size]
+    return msgspec.json.encode(_head(record, batch.header) | _fields(record, raw, bodies=bodies))
 
 
 def _head(record: Record, header: Header) -> dict[str, Any]:
