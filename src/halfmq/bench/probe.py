@@ -4,6 +4,7 @@ import asyncio
 import time
 
 from halfmq.bench.load import COMMIT, _decode, frame
+from halfmq.errors import EnvironmentFailed
 
 _TOPIC = "BenchProbe"
 _GROUP = "bench-probe"
@@ -52,7 +53,9 @@ async def measure(host: str, port: int, stop: asyncio.Event, interval_seconds: f
         producer.transport.write(frame(half, body))
         code, fields, _ = await producer.answers.get()
         if code != 0:
-            raise RuntimeError(f"the probe's half was refused with code {code}")
+            raise EnvironmentFailed(
+                f"the broker refuses transactions with code {code}", hint="look at the room on the disk of --directory"
+            )
         pull = (
             f'{{"code":11,"extFields":{{"consumerGroup":"{_GROUP}","topic":"{_TOPIC}","queueId":"0","queueOffset":"{offset}",'
             '"maxMsgNums":"32","sysFlag":"6","commitOffset":"0","suspendTimeoutMillis":"15000","subscription":"*","subVersion":"0"},'

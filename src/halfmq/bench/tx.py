@@ -14,6 +14,7 @@ from typing import Any, Final
 from halfmq.bench import load, measured_process, probe
 from halfmq.bench.load import Counts, Plan
 from halfmq.bench.measured_process import MeasuredProcess
+from halfmq.errors import EnvironmentFailed
 
 
 def _percentile(values: list[int], share: float) -> int | None:
@@ -142,6 +143,8 @@ def compare(
         runs["sketch"].append(run_sketch(plan))
         for durability in durabilities:
             runs[durability].append(run_broker(plan, durability, directory))
+            if runs[durability][-1]["cpu_us_per_tx"] is None:
+                raise EnvironmentFailed(f"no transaction ended in {plan.seconds:g} s", hint="take more --seconds")
     ratios = {
         name: [
             round(run["cpu_us_per_tx"] / sketch["cpu_us_per_tx"], 2)

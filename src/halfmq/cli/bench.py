@@ -37,6 +37,16 @@ def _number(value: float) -> float:
     return value
 
 
+def _check_writable(output: Path | None) -> None:
+    """Before a run that takes minutes, whose figures would be lost."""
+    if output is not None:
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            output.open("a").close()
+        except OSError as error:
+            raise typer.BadParameter(f"{output} cannot be written: {error.strerror}", param_hint="--output") from error
+
+
 Output = Annotated[Path | None, typer.Option(parser=path, help="Write all figures here as JSON.")]
 Directory = Annotated[
     Path | None, typer.Option(parser=_existing, help="Where stores are made and removed; default: the system's.")
@@ -46,7 +56,6 @@ BodyBytes = Annotated[int, typer.Option(min=1, max=limits.BODY_BYTES_MAX, help="
 
 def _written(figures: dict[str, Any], output: Path | None) -> None:
     if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(figures, indent=1) + "\n")
         typer.echo(f"written: {output}")
 
@@ -84,6 +93,7 @@ def tx(
         raise typer.BadParameter(f"1 to {threads}: each needs a thread", param_hint="--connections")
     if rollback_share + unknown_share > 1:
         raise typer.BadParameter("together at most 1", param_hint="--rollback-share and --unknown-share")
+    _check_writable(output)
     plan = Plan(
         threads=threads, connections=connections, body_bytes=body_bytes, rollback_share=rollback_share,
         unknown_share=unknown_share, acked_end=acked, seconds=seconds,
@@ -112,6 +122,7 @@ def restart(
     """Start on an empty store; memory with everything undecided; start after kill -9, and with all snapshots deleted."""
     from halfmq.bench import restart as bench
 
+    _check_writable(output)
     try:
         figures = bench.measure(messages, undecided, body_bytes, directory, typer.echo)
     except HalfmqError as error:

@@ -7,6 +7,7 @@ import pytest
 
 from halfmq.bench import tx
 from halfmq.bench.load import Plan
+from halfmq.errors import EnvironmentFailed
 
 pytestmark = pytest.mark.slow
 
@@ -37,3 +38,21 @@ def test_one_round_gives_figures_of_sketch_and_broker_and_their_ratio(tmp_path: 
     assert len(table) == 3
     assert len({len(line) for line in table}) == 1
     assert not list(tmp_path.iterdir()), "stores are removed"
+
+
+def test_a_broker_that_takes_no_transaction_ends_it_with_what_it_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tx.run_broker
+    monkeypatch.setattr(
+        tx, "run_broker", lambda plan, durability, directory: run(plan, durability, directory, "--undecided-max", "0")
+    )
+    plan = Plan(threads=2, seconds=0.5, warmup_seconds=0.1)
+    with pytest.raises(EnvironmentFailed, match="the broker refuses transactions with code 16"):
+        tx.compare(plan, ["memory"], 1, tmp_path, lambda text: None)
+
+
+def test_a_window_in_which_nothing_ended_has_no_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tx, "run_broker", lambda *_: {"cpu_us_per_tx": None})
+    with pytest.raises(EnvironmentFailed, match=r"no transaction ended in 0\.5 s"):
+        tx.compare(Plan(threads=2, seconds=0.5, warmup_seconds=0.1), ["memory"], 1, tmp_path, lambda text: None)

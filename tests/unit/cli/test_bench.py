@@ -34,6 +34,18 @@ def test_empty_path_is_refused_before_anything_is_measured(monkeypatch: pytest.M
     assert "an empty path" in result.output
 
 
+@pytest.mark.parametrize(("command", "measure"), [("tx", "tx.compare"), ("restart", "restart.measure")])
+def test_output_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, measure: str
+) -> None:
+    monkeypatch.setattr(f"halfmq.bench.{measure}", lambda *_: pytest.fail("it measured"))
+    (tmp_path / "file").touch()
+    for output in (tmp_path, tmp_path / "file" / "figures.json"):
+        result = CliRunner().invoke(app, ["bench", command, "--output", str(output)], env={"COLUMNS": "300"})
+        assert result.exit_code == 2
+        assert "cannot be written" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
