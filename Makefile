@@ -12,8 +12,9 @@ DB ?= sqlite
 DEMO_ARGS ?=
 # Of `make test`: whole histories of new seeds, as many as fit.
 SIMULATION_SECONDS ?= 60
-# What stands in PYTHONPATH counts as installed for pip, and would be left out of the environment.
-unexport PYTHONPATH PYTHONHOME
+# What stands in PYTHONPATH counts as installed for pip, and would be left out of the environment. Without bytecode on disk
+# every process that a test starts compiles all it imports.
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast lint format types layers bench mutants lock clean

@@ -79,6 +79,7 @@ def _cent(run: Run, source: Source, sessions: "sessionmaker[Session]", mq: Clien
     wrong = basket._replace(
         lines=[Line(first.product_id, first.quantity, first.sales_cents + 1, first.department), *basket.lines[1:]]
     )
+    mq.answer_checks(shop_db.txlog, sessions)
     with sessions() as session, mq.transaction(session, log=shop_db.txlog) as tx:
         shop_db.add_order(session, basket)
         tx.send(ORDERS_TOPIC, order_message(wrong), key=basket.basket_id)

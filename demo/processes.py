@@ -10,6 +10,8 @@ from pathlib import Path
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
+#: Imports take this long at most. Who is told to stop before it can hear that has done nothing that could be left half done.
+YOUNG_SECONDS = 15.0
 #: Small, so that the log rolls under load and kills fall near rolls; and so that a run takes little disk.
 SEGMENT_BYTES = 16 << 20
 
@@ -27,8 +29,10 @@ class Child:
         self._command = command
         self._log_path = directory / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
 
     def start(self) -> None:
+        self._started_at = time.monotonic()
         with self._log_path.open("ab") as output:
             self._process = subprocess.Popen(
                 self._command,
@@ -59,7 +63,7 @@ class Child:
         """SIGTERM, and SIGKILL if that does not help in time.
 
         Raises:
-            ProcessFailed: it did not end by itself with status 0.
+            ProcessFailed: it did not end by itself with status 0, nor by the signal when it had just been started.
         """
         if not self.is_running:
             return
@@ -71,7 +75,8 @@ class Child:
             self._process.kill()
             self._process.wait()
             raise ProcessFailed(f"{self.name} did not stop in {seconds:.0f} s\n{self.last_words()}") from None
-        if status:
+        is_young = time.monotonic() - self._started_at < YOUNG_SECONDS
+        if status and not (status == -signal.SIGTERM and is_young):
             raise ProcessFailed(f"{self.name} ended with status {status}\n{self.last_words()}")
 
     def abandon(self) -> None:

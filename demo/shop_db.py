@@ -153,10 +153,11 @@ def has_unknown_product(engine: Engine, basket: Basket) -> bool:
 
 
 def count_markers(engine: Engine) -> dict[str, int]:
-    """Outcome ('C', 'R') -> marker rows."""
+    """Outcome ('C', 'R') -> marker rows, without those about the table itself."""
     outcome = txlog.table.c.outcome
+    counts = select(outcome, func.count()).where(txlog.table.c.tx_id.not_like("#%")).group_by(outcome)
     with engine.connect() as connection:
-        return {row[0]: row[1] for row in connection.execute(select(outcome, func.count()).group_by(outcome))}
+        return {row[0]: row[1] for row in connection.execute(counts)}
 
 
 def count_orders(engine: Engine) -> int:

@@ -168,6 +168,51 @@ def _without_repeats(steps: list[int]) -> list[int]:
     return kept
 
 
+def trace(result: Result, *, ours: bool) -> None:
+    assert sorted(result["seen"]) == [f"m{number}" for number in range(5)]
+    fields = [record.split("|") for record in result["records"]]
+    assert {parts[5] for parts in fields if parts[0] == "Pub"} == set(result["ids"])
+    if not ours:
+        return  # a stock broker of 4.9 stores no region, and newer clients drop the trace of what has none
+    before = [parts for parts in fields if parts[0] == "SubBefore"]
+    assert Counter(parts[5] for parts in before) == Counter(result["ids"])
+    assert {parts[2] for parts in before} == {"DefaultRegion"}
+    after = [parts for parts in fields if parts[0] == "SubAfter"]
+    assert Counter(parts[2] for parts in after) == Counter(result["ids"])
+    assert {parts[4] for parts in after} == {"true"}
+
+
+def request(result: Result) -> None:
+    assert result["replied"] == "SEND_OK"
+    assert [result[f"reply{number}"] for number in range(5)] == [True] * 5
+    # The message that was no request: nobody waits for a reply to it, and the replier learns that.
+    assert "REPLY_TOPIC" in result["replyError"]
+
+
+def assigned(result: Result) -> None:
+    if result["offered"]:  # from 5.0 on
+        assert {text for text in result["seen"] if text.startswith("m")} == {f"m{number}" for number in range(40)}
+        first, second = result["queues"].values()
+        assert (set(first) | set(second), set(first) & set(second)) == ({0, 1, 2, 3}, set())
+
+
+def admin(result: Result, *, ours: bool) -> None:
+    """Read by the classes that administration tools read answers with."""
+    behind = 10 - result["done"]
+    assert (result["behind"], result["behindInTopic"], result["consumerOffset"]) == (behind, behind, result["done"])
+    assert result["behindInAll"] >= behind, "other programs run beside this one"
+    assert sum(result["ends"].values()) == 10
+    assert (result["consumer"], result["producer"]) == (result["consumerId"], result["producerId"])
+    assert result["consumeType"] == "CONSUME_ACTIVELY"
+    assert result["saysItself"], "the broker asks the consumer itself"
+    assert result["groupIsKnown"]
+    assert result["consumedBy"]
+    assert result["ordered"]
+    if ours:  # a stock broker counts in spans, and has seen nothing yet
+        assert result["putTps"] == 3
+        assert result["put"] >= result["counted"] == 10
+
+
 def feature(program: str, result: Result, *, ours: bool) -> None:
     match program:
         case "Sends":
@@ -186,5 +231,13 @@ def feature(program: str, result: Result, *, ours: bool) -> None:
             retry(result)
         case "Orderly":
             orderly(result)
+        case "Trace":
+            trace(result, ours=ours)
+        case "Request":
+            request(result)
+        case "Assigned":
+            assigned(result)
+        case "Admin":
+            admin(result, ours=ours)
         case _:
             raise AssertionError(f"nobody says what {program} must see")

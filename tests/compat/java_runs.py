@@ -11,7 +11,20 @@ from tests.compat.toolchain import client_classpath
 JSON = "JSON"
 BINARY = "ROCKETMQ"
 #: Everything but the transactions; they run side by side in one JVM.
-FEATURES = ("Sends", "Pull", "Tags", "Delay", "Lookup", "Restart", "Retry", "Orderly")
+FEATURES = (
+    "Sends",
+    "Pull",
+    "Tags",
+    "Delay",
+    "Lookup",
+    "Restart",
+    "Retry",
+    "Orderly",
+    "Trace",
+    "Request",
+    "Assigned",
+    "Admin",
+)
 SECONDS = 150
 #: Rebalance and locks once a second instead of every 20 s. Not for a run that shall show that a push (40) arrives.
 QUICK_REBALANCE = (
@@ -19,6 +32,8 @@ QUICK_REBALANCE = (
     "-Drocketmq.client.rebalance.lockInterval=1000",
     "-Drocketmq.client.unlockDelayTimeMills=1000",
 )
+#: Sends and most questions go to the broker's port minus 2.
+VIP_CHANNEL = ("-Dcom.rocketmq.sendMessageWithVIPChannel=true",)
 
 
 class ProgramFailed(AssertionError):

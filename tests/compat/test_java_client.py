@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.compat import expectations
-from tests.compat.java_runs import BINARY, FEATURES, JSON, QUICK_REBALANCE, run
+from tests.compat.java_runs import BINARY, FEATURES, JSON, QUICK_REBALANCE, VIP_CHANNEL, run
 from tests.compat.toolchain import VERSIONS
 from tests.support.served import Served
 
@@ -25,7 +25,9 @@ def features(
     version, header = request.param
     broker = serve()
     home = java_home / f"{version}-{header}"
-    results = run(version, f"127.0.0.1:{broker.name_port}", home, *FEATURES, header=header, options=QUICK_REBALANCE)
+    # Half of them send to the port minus 2, as clients before 4.5.1 do by default.
+    options = (*QUICK_REBALANCE, *(VIP_CHANNEL if header == BINARY else ()))
+    results = run(version, f"127.0.0.1:{broker.name_port}", home, *FEATURES, header=header, options=options)
     assert broker.stop() == 0
     return results
 

@@ -114,13 +114,13 @@ async def transactions(url: str) -> None:
         for key, outcome in (("c", Outcome.COMMIT), ("r", Outcome.ROLLBACK), ("u", Outcome.UNKNOWN)):
             receipt = await mq.send_in_transaction("tx", key, outcome, key=key, listener=listener)
             assert receipt.acknowledged is (outcome is not Outcome.UNKNOWN)
-        async with mq.begin("several") as tx:
+        async with mq.begin() as tx:
             tx.send("tx", "m0", key="m0")
             tx.send("tx", "m1", key="m1")
         assert tx.receipt is not None
         assert (tx.receipt.verdict, tx.receipt.acknowledged, tx.receipt.atomic) == ("COMMITTED", True, False)
         with pytest.raises(KeyError):
-            async with mq.begin("several") as failed:
+            async with mq.begin() as failed:
                 failed.send("tx", "never")
                 await failed.prepare()
                 raise KeyError

@@ -77,7 +77,7 @@ def orders_in(engine: Engine) -> int:
 
 def markers_in(engine: Engine) -> list[str]:
     with engine.connect() as connection:
-        return list(connection.scalars(select(log.table.c.outcome)))
+        return list(connection.scalars(select(log.table.c.outcome).where(log.table.c.tx_id.not_like("#%"))))
 
 
 async def visible(url: str) -> list[int]:

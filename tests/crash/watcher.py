@@ -55,12 +55,14 @@ class Watcher:
             asked = list(self.offsets)
             writer.write(b"".join(self._pull(topic, queue) for topic, queue in asked))
             idle = 0
-            for topic, queue in asked:  # one thread handles them: the answers come in the order of the questions
+            waiting = set(range(len(asked)))
+            while waiting:  # in any order: a refusal may overtake an answer that had to be read
                 length = int.from_bytes(await reader.readexactly(4), "big")
                 rest = await reader.readexactly(length)
                 body_at = 4 + int.from_bytes(rest[1:4], "big")
                 answer = _decode(rest[4:body_at])
-                assert asked[answer.opaque] == (topic, queue), answer
+                waiting.remove(answer.opaque)  # KeyError: answered twice
+                topic, queue = asked[answer.opaque]
                 idle += not self._look_at(topic, queue, answer, rest[body_at:])
             if idle == len(asked):
                 if stopping:

@@ -9,7 +9,7 @@ import halfmq.store
 
 _STORE = Path(halfmq.store.__file__).parent
 #: Calls that change something, by what they are called on: names that a ``Disk`` or a ``File`` has in the store.
-_DISK_CALLS = frozenset({"rename", "remove", "sync_directory", "make_directories", "lock"})
+_DISK_CALLS = frozenset({"rename", "remove", "remove_directory", "sync_directory", "make_directories", "lock"})
 _FILE_CALLS = frozenset({"write", "sync", "allocate", "truncate"})
 _DISKS = frozenset({"disk", "_disk"})
 _FILES = frozenset({"file", "_file"})

@@ -84,7 +84,18 @@ def test_every_place_in_the_store_that_changes_the_disk_is_reached() -> None:
 @pytest.mark.slow
 def test_every_kind_of_disk_operation_is_among_them() -> None:
     kinds = {point.operation.kind for point in enumerated()} - {REST}
-    assert kinds == {"write", "sync", "allocate", "truncate", "create", "rename", "remove", "mkdir", "sync_directory"}
+    assert kinds == {
+        "write",
+        "sync",
+        "allocate",
+        "truncate",
+        "create",
+        "rename",
+        "remove",
+        "mkdir",
+        "rmdir",
+        "sync_directory",
+    }
 
 
 @pytest.mark.slow

@@ -234,6 +234,7 @@ def _conversations() -> tuple[bytes, ...]:
         group_bodies.LockBody("C", "me", (group_bodies.MessageQueue("T", "halfmq", 0),))
     )
     check = group_bodies.encode_config_check(group_bodies.ConfigCheck("me", "C", subscription))
+    assigned = b'{"clientId":"me","consumerGroup":"C","messageModel":"CLUSTERING","mode":"POP","strategyName":"AVG","topic":"T"}'
     batch = message_codec.join_batch(
         message_codec.BatchEntry(0, b"b", property_string(UNIQ_KEY=f"B{number}").encode()) for number in range(3)
     )
@@ -274,6 +275,9 @@ def _conversations() -> tuple[bytes, ...]:
          (producer_groups.HMQ_PRODUCER, {"group": "P"}, b""), (producer_groups.HMQ_STATS, {"group": ""}, b""),
          (feedback.HMQ_FEEDBACK, feedback.encode_poll(feedback.Poll("P", "me", 1_000, 5)), b"")],
         [(35, {"clientID": "me", "producerGroup": "P", "consumerGroup": "C"}, b""), (9_999, {}, b"")],
+        [(34, {}, hello), (310, _send_ext("T", "A"), b"a"), (400, {}, assigned), (401, {}, assigned), (41, {}, lock),
+         (325, _send_ext("DefaultCluster_REPLY_TOPIC", "R", REPLY_TO_CLIENT="me"), b"reply"),
+         (200_050, {"consumerGroup": "C"}, b"")],
     )  # fmt: skip
     streams = [
         bytes((number,))

@@ -63,7 +63,7 @@ def written_log(variant: int) -> WrittenLog:
     kinds = [
         make.plain(), make.half(), make.rolled_back(0), make.checked(), make.delayed(), make.topic_set(),
         make.topic_deleted(), make.group_set(), make.offsets_committed(), make.epoch_started(), make.committed(make.ref()),
-        make.released(make.ref()), make.trim(0), make.plain(b""), make.plain(b"x" * 900),
+        make.released(make.ref()), make.trim(0), make.plain(b""), make.plain(b"x" * 900), make.operator_acted(),
     ]  # fmt: skip
     for number in range(26):
         several = [dice.choice(kinds) for _ in range(dice.randrange(1, 5))]
@@ -419,7 +419,8 @@ def _read_queue(queues: ConsumeQueues, name: str, content: bytes) -> None:
     topic_id, queue_id = (int(part) for part in name.split("/")[1:3])
     entries = len(content) // 48
     for position in _positions(content):
-        hold(0 <= visible_before(memoryview(content), position) <= entries, "a bound outside of the file")
+        seen = visible_before(lambda at, length: content[at : at + length], entries, position)
+        hold(0 <= seen <= entries, "a bound outside of the file")
         queues.load(position, 0)
         first, stop = queues.bounds(topic_id, queue_id)
         hold(0 <= first <= stop <= entries, f"bounds {first} to {stop} of {entries} entries")

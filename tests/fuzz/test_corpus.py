@@ -107,9 +107,11 @@ def _nothing_is_durable_behind(scan: Any, position: int, behind: Any = log_scan.
     return behind(scan, position)._replace(durable_position=0)
 
 
+take = connection.Connection._take
+
+
 def _only_the_last_frame(self: Any, frames: list[bytes]) -> None:
-    for one in frames[-1:]:
-        self._gateway.frame(self, one)
+    take(self, frames[-1:])
 
 
 def _no_end_of_the_text(header: bytes, at: int, size: int) -> tuple[str, int]:
@@ -137,7 +139,7 @@ PLANTED: dict[str, tuple[str, Any, str, Any]] = {
     "checksums of batches are not looked at": ("log", log_scan, "examine", _believes_headers),
     "damage below a durable position is cut": ("log", log_scan.LogScan, "_behind", _nothing_is_durable_behind),
     "checksums of slots are not looked at": ("published", two_slots, "decode_slot", _believes_slots),
-    "frames of one read are lost": ("broker", connection.Connection, "_handle", _only_the_last_frame),
+    "frames of one read are lost": ("broker", connection.Connection, "_take", _only_the_last_frame),
 }
 
 

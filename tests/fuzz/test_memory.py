@@ -43,7 +43,7 @@ def framed(header: bytes, kind: int = 0) -> bytes:
 
 
 def many(item: bytes, size: int) -> bytes:
-    return b",".join([item] * (size // (len(item) + 1)))
+    return ((item + b",") * (size // (len(item) + 1)))[:-1]
 
 
 def names(size: int) -> bytes:

@@ -384,9 +384,9 @@ def any_member_answers_for_the_group(patch: pytest.MonkeyPatch) -> None:
     """One listener a group, and whoever is asked has it."""
     ask = CheckListener._ask
 
-    async def with_what_there_is(self: Any, transaction: Any) -> Outcome:
+    async def with_what_there_is(self: Any, transaction: Any, half: Any) -> Outcome:
         transaction.name = next(iter(self._listeners), transaction.name)
-        return await ask(self, transaction)
+        return await ask(self, transaction, half)
 
     patch.setattr(CheckListener, "_ask", with_what_there_is)
 
@@ -410,7 +410,7 @@ def prepare_that_is_not_answered_in_time_is_rolled_back(patch: pytest.MonkeyPatc
     """Whatever is not SEND_OK is ROLLBACK."""
 
     async def once(self: Any) -> None:
-        failure = await self._send_missing(self._plumbing.attempt_timeout_s)
+        failure = await self._send_missing()
         if failure is not None:
             raise SendTimeout("FLUSH_DISK_TIMEOUT") from failure
 
@@ -434,7 +434,7 @@ def committer_swallows_errors(patch: pytest.MonkeyPatch) -> None:
 def exception_of_a_checker_vanishes(patch: pytest.MonkeyPatch) -> None:
     """In a future that is thrown away."""
 
-    async def unseen(self: Any, transaction: Any) -> Outcome:
+    async def unseen(self: Any, transaction: Any, half: Any) -> Outcome:
         try:
             answer = await call(self._run_blocking, self._listeners[transaction.name], transaction)
         except Exception:
@@ -467,9 +467,10 @@ def marker_expires_after_a_day(patch: pytest.MonkeyPatch) -> None:
     """A row whose time is over is not looked at any more."""
     look = MarkerTable.look
 
-    def looks_at_what_is_fresh(self: Any, connection: Any, tx_id: str) -> Outcome | None:
+    def looks_at_what_is_fresh(self: Any, connection: Any, tx_id: str) -> Any:
         written = connection.scalar(select(self.table.c.written_at_ms).where(self.table.c.tx_id == tx_id))
         fresh = written is not None and written > self._now_ms() - 86_400_000
-        return look(self, connection, tx_id) if fresh else None
+        seen = look(self, connection, tx_id)
+        return seen if fresh else seen._replace(outcome=None)
 
     patch.setattr(MarkerTable, "look", looks_at_what_is_fresh)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import Column, Integer, MetaData, Table, event, insert, select, update
+from sqlalchemy import Column, ColumnElement, Integer, MetaData, Table, event, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from halfmq import AsyncClient, compose
@@ -101,20 +101,26 @@ class Shop(NamedTuple):
         await process.connect()
         async with self.sessions() as session:
             event.listen(session.sync_session, "after_commit", lambda _: running.broker.close(), once=True)
-            async with process.transaction(session, log=self.log) as tx:
+            # It ends before anybody is asked; who comes later answers.
+            async with process.transaction(session, log=self.log, checked_elsewhere=True) as tx:
                 await session.execute(insert(self.orders).values(id=1))
                 tx.send("T", b"order 1")
         assert tx.receipt is None, "COMMIT was to be lost"
         await process.close(grace=0)
         return tx.id
 
+    def _is_marker(self) -> ColumnElement[bool]:
+        return self.log.table.c.tx_id.not_like("#%")
+
     async def grows_old(self, days: float) -> None:
         """Every marker was written that long ago."""
         written = self.log.table.c.written_at_ms
         async with self.engine.begin() as connection:
-            await connection.execute(update(self.log.table).values(written_at_ms=written - round(days * DAY_MS)))
+            await connection.execute(
+                update(self.log.table).where(self._is_marker()).values(written_at_ms=written - round(days * DAY_MS))
+            )
 
     async def markers(self) -> dict[str, str]:
         async with self.engine.connect() as connection:
-            rows = await connection.execute(select(self.log.table.c.tx_id, self.log.table.c.outcome))
+            rows = await connection.execute(select(self.log.table).where(self._is_marker()))
             return {row.tx_id: row.outcome for row in rows}

@@ -43,7 +43,7 @@ async def test_message_of_a_committed_order_is_sent_after_any_outage(tmp_path: P
     whatever their status. A relay that was down over a weekend lost what was ordered before it, and says nothing.
 
     There is no relay here: body and undecided state wait in the broker, the decision in the marker. Both are eight days
-    old, the log was trimmed by its age of three days meanwhile; when the service is back, the message goes out, once.
+    old, the log was trimmed by its age of three days meanwhile (an operator confirms the clock); when the service is back, the message goes out, once.
     """
     shop = await Shop.on(tmp_path / "shop.db")
     small = {"settings": QUICK, "segment_bytes": 1 << 16}
@@ -56,7 +56,7 @@ async def test_message_of_a_committed_order_is_sent_after_any_outage(tmp_path: P
     await shop.grows_old(days=8)
     async with serving(
         tmp_path / "broker", **small, clock=LaterClock(days=8), retention_ms=3 * DAY_MS, retention_check_ms=20,
-        checkpoint_interval_ms=20,
+        checkpoint_interval_ms=20, trust_clock=True,
     ) as running:  # fmt: skip
         await eventually(lambda: running.state.log_start > 0, "retention is to have trimmed the log")
         assert undecided(running) == {tx_id}, "given up by age"

@@ -15,21 +15,37 @@ import pytest
 from tests.support.core_log import PEER, CoreLog, consumer, end, half, message, part, producer
 
 from halfmq.core.commands import (
+    Actor,
     AskNow,
     CarryForward,
     CheckNotSent,
     CommitOffset,
+    DeleteGroup,
     DeleteTopic,
     EnsureGroup,
+    LockQueues,
     ResolveTransaction,
     SendBack,
     SendBatch,
+    SetGroup,
     SetProducer,
     SetTopic,
     TrimLog,
+    UnlockQueues,
     Wanted,
 )
-from halfmq.core.decision import Asked, Done, PolicyActed, ProducerIsSet, Refused, SendCheck, Sent, Settled, Why
+from halfmq.core.decision import (
+    Asked,
+    Done,
+    GroupIsGone,
+    PolicyActed,
+    ProducerIsSet,
+    Refused,
+    SendCheck,
+    Sent,
+    Settled,
+    Why,
+)
 from halfmq.core.digest import durable_digest
 from halfmq.core.session import CheckLeft, ConnectionClosed, DiskSpace, LogOffsetsNow, PollEnded, Polling, Published
 from halfmq.core.state import State
@@ -116,6 +132,14 @@ class Life:
                 self.wait()
         if answers:
             self.open[group, tx_id] = (answers, parts)
+
+    def by(self) -> Actor | None:
+        """Now and then an operator stands behind it. No die of the life is thrown for this."""
+        return (
+            Actor("ann", "r" * (self.log.state.log_end % 400), "10.0.0.1:1")
+            if self.log.state.log_end % 3 == 0
+            else None
+        )
 
     def settle(self) -> None:
         if not self.open:
@@ -223,7 +247,7 @@ class Life:
         past = self.one_of([PastLimit.ROLLBACK, PastLimit.SET_ASIDE]) if limit else PastLimit.WAIT
         age_ms = self.one_of([0, 0, 60_000, 200_000])
         settings = ProducerSettings(group, limit, past, age_ms)
-        assert self.log.do(SetProducer(settings)) == ProducerIsSet(settings)
+        assert self.log.do(SetProducer(settings, None, self.by())) == ProducerIsSet(settings)
 
     def ask(self) -> None:
         if self.open:
@@ -233,17 +257,32 @@ class Life:
 
     def offsets(self) -> None:
         self.log.do(EnsureGroup(self.one_of(["CG", "CG2"])))
-        self.log.do(CommitOffset("CG", self.one_of(TOPICS), self.one_of([0, 1]), self.dice.randrange(100)))
+        self.log.do(CommitOffset("CG", self.one_of(TOPICS), self.one_of([0, 1]), self.dice.randrange(100), self.by()))
         if self.dice.random() < 0.2:
             self.log.session(LogOffsetsNow())
+        if self.dice.random() < 0.2:
+            gone = self.log.do(DeleteGroup(self.one_of(["CG", "CG2"]), self.dice.random() < 0.5, self.by()))
+            self.seen["group deleted" if isinstance(gone, GroupIsGone) else "group with members"] += 1
+
+    def locks(self) -> None:
+        """Clients take turns with queues; the group's settings change meanwhile."""
+        group, client_id = self.one_of(["CG", "CG", "nobody"]), self.one_of(["client-a", "client-b"])
+        queues = tuple((self.one_of([*TOPICS, "none"]), self.one_of([0, 1, 9])) for _ in range(3))
+        self.log.do(EnsureGroup("CG"))
+        self.log.do(LockQueues(group, client_id, queues))
+        if self.dice.random() < 0.3:
+            self.log.do(UnlockQueues(group, client_id, self.one_of([queues, None])))
+        if self.dice.random() < 0.1:
+            self.log.do(SetGroup("CG", self.one_of([1, 16]), 1, True))
+        self.seen["holder"] += bool(self.log.state.holders)
 
     def topics(self) -> None:
         name = self.one_of([*TOPICS, "spare"])
         if self.dice.random() < 0.5:
-            self.log.do(DeleteTopic(name))
+            self.log.do(DeleteTopic(name, self.by()))
         else:
             queues = self.one_of([2, 4, 6])
-            self.log.do(SetTopic(name, queues, queues, 6))
+            self.log.do(SetTopic(name, queues, queues, 6, self.by()))
 
     def disk(self) -> None:
         self.log.session(DiskSpace(self.dice.random() < 0.3))
@@ -288,7 +327,7 @@ class Life:
     STEPS = (
         (prepare, 30), (settle, 30), (send, 15), (send_batch, 3), (send_back, 3), (wait, 10), (tick, 12), (connect, 5),
         (offsets, 5), (topics, 2), (disk, 2), (publish, 5), (trim, 2), (compare, 2), (restart, 1),
-        (poll, 5), (policy, 1), (ask, 4), (restart_otherwise, 1),
+        (poll, 5), (policy, 1), (ask, 4), (restart_otherwise, 1), (locks, 3),
     )  # fmt: skip
 
     def live(self) -> None:
@@ -366,7 +405,7 @@ def test_redo_of_what_the_log_has_gives_the_live_state(seed: int) -> None:
 
 def test_the_random_lives_meet_what_they_are_for() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(100, 108):
+    for seed in range(100, 122):
         life = Life(seed)
         life.live()
         life.look_at_records()
@@ -374,7 +413,7 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
     for what in (
         "half sent again", "repeated", "conflict", "incomplete", "check", "trim", "restart", "snapshot", "shown",
         "delayed", "past the window", "rolled back by policy", "set aside by CHECKS", "set aside by AGE", "asked by hand",
-        "restart with another immunity",
+        "restart with another immunity", "holder", "group deleted", "group with members",
     ):  # fmt: skip
         assert seen[what], (what, seen)
 
@@ -382,7 +421,7 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
 def test_a_state_that_forgets_a_verdict_at_redo_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     import halfmq.core.apply as module
 
-    life = Life(1)
+    life = Life(2)
     life.live()
     monkeypatch.setitem(module._APPLY, RolledBack, lambda state, record: None)
     redone: State = life.log.redone()

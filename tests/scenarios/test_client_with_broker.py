@@ -1,16 +1,20 @@
 """Our client with our broker, as processes and real sockets: receipts, checks, kills, forks."""
 
 import asyncio
+import multiprocessing
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.children import fork
 from tests.support.served import Served
 
-from halfmq import AsyncClient, Client, Message, Outcome, Transaction, TransactionRefused, compose
+from halfmq import AsyncClient, Client, ConnectError, Message, Outcome, Transaction, TransactionRefused, compose
+from halfmq.client.transaction_block import BlockingTransaction
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -167,8 +171,45 @@ async def test_orderly_stop_of_the_broker_is_survived(served: Served) -> None:
 
 def test_nothing_listens(tmp_path: Path) -> None:
     served = Served(tmp_path / "data", tmp_path / "broker.log")
-    from halfmq import ConnectError
-
     with pytest.raises(ConnectError), Client(url(served)):
         raise AssertionError("not reached")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # a library installs no handlers
+
+
+def test_forked_child_whose_first_call_meets_no_broker_goes_on_when_it_is_back(served: Served) -> None:
+    """gunicorn with preload, started while the broker restarts: several threads of the child call at once."""
+    with Client(url(served), group="orders", timeout=1.0) as mq:
+        mq.add_check("order.create", lambda _: Outcome.COMMIT)
+        mq.send("t", b"parent")
+        served.kill()
+
+        def child() -> list[str]:
+            with pytest.raises(ConnectError):
+                mq.send("t", b"too early")
+            refused.set()
+            blocks = [mq.begin("order.create") for _ in range(3)]
+            go_on.wait(20)
+            sent: list[str] = []
+
+            def commit(block: BlockingTransaction) -> None:
+                with block as tx:
+                    tx.send("t", f"child {len(sent)}")
+                sent.append(tx.id)
+
+            threads = [threading.Thread(target=commit, args=(block,)) for block in blocks]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return sent
+
+        refused, go_on = (multiprocessing.get_context("fork").Event() for _ in range(2))
+        forked = fork(child)
+        assert refused.wait(20)
+        served.start()
+        go_on.set()
+        ids = forked.result()
+        assert len(set(ids)) == 3
+        with mq.consumer("t", group="g") as messages:
+            got = [message.transaction_id for message in (messages.get(10) for _ in range(4)) if message]
+    assert sorted(one for one in got if one) == sorted(ids)

@@ -6,6 +6,7 @@
                 the figures and the digest of a line of the record, at its commit: the digest must be the line's
 --seconds S     as many new seeds as fit
 --break NAME    with a bug planted: it must be found
+--profile NAME  every seed has this character ("crowded"); not with --record, where seeds draw theirs
 --story         with --seed: every event, and what the broker and the clients log
 """
 
@@ -21,7 +22,7 @@ from tests.simulation import breakages, coverage, record
 from tests.simulation.chronicle import line
 from tests.simulation.chunks import Sum, run_many
 from tests.simulation.run import run_seed
-from tests.simulation.swarm import draw
+from tests.simulation.swarm import PROFILES, draw
 
 #: Seeds of one line of the record.
 _RECORD_STEP = 2_000
@@ -51,25 +52,28 @@ def main() -> None:
     parser.add_argument("--record", type=Path, nargs="?", const=record.RECORD, metavar="FILE")
     parser.add_argument("--show-record", action="store_true")
     parser.add_argument("--break", dest="breakage", choices=("", *breakages.NAMES), default="")
+    parser.add_argument("--profile", choices=("", *PROFILES), default="")
     arguments = parser.parse_args()
+    if arguments.profile and arguments.record is not None:
+        parser.error("--profile: the record has seeds as they draw themselves")
     if arguments.show_record:
         print(record.summary(arguments.record or record.RECORD))
     elif arguments.seed is not None:
-        sys.exit(one(arguments.seed, arguments.breakage, arguments.story))
+        sys.exit(one(arguments.seed, arguments.breakage, arguments.story, arguments.profile))
     elif arguments.record is not None:
         sys.exit(recorded(arguments))
     else:
         sys.exit(many(arguments))
 
 
-def one(seed: int, breakage: str, story: bool) -> int:
-    print(f"seed {seed}: {draw(seed)}")
+def one(seed: int, breakage: str, story: bool, profile: str = "") -> int:
+    print(f"seed {seed}: {draw(seed, profile)}")
     if story:
         logging.getLogger("halfmq").setLevel(logging.INFO)
         logging.basicConfig(
             level=logging.INFO, stream=sys.stdout, format="           %(name)s %(levelname)s %(message)s"
         )
-    result = run_seed(seed, breakage, (lambda event: print(line(event))) if story else None)
+    result = run_seed(seed, breakage, (lambda event: print(line(event))) if story else None, profile)
     for text in result.story:
         print(text)
     print({name: count for name, count in sorted(result.counts.items()) if not name.startswith("cover ")})
@@ -84,8 +88,9 @@ def many(arguments: argparse.Namespace) -> int:
     if arguments.new:
         print(f"from seed {first}", flush=True)
     for chunk in run_many(
-        first, arguments.seeds, arguments.processes, arguments.breakage, arguments.until_red, arguments.seconds
-    ):
+        first, arguments.seeds, arguments.processes, arguments.breakage, arguments.until_red, arguments.seconds,
+        arguments.profile,
+    ):  # fmt: skip
         total.add(chunk)
         for result in chunk.red:
             print(result.violation, flush=True)

@@ -25,7 +25,8 @@ def look_behind_queues(store: Any, counts: Counter[str]) -> None:
         base = queue.bases[-1]
         at = max(0, queue.end - base) * QUEUE_ENTRY_BYTES
         counts["look behind queue"] += 1
-        if bytes(queues._view(queue, base)[at : at + _LOOKED_AT * QUEUE_ENTRY_BYTES]).strip(b"\0"):
+        file = queues._files.get((queue.topic_id, queue.queue_id, base), queue.path(base))
+        if file.read(at, _LOOKED_AT * QUEUE_ENTRY_BYTES).strip(b"\0"):
             raise Violation(
                 f"Once: queue {queue.queue_id} of topic {queue.topic_id} ends at {queue.end}, and behind it stands something"
             )

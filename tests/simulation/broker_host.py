@@ -117,6 +117,7 @@ class BrokerHost:
             retention_bytes=swarm.retention_bytes,
             retention_ms=swarm.retention_ms or RETENTION_MS,
             retention_check_ms=swarm.retention_check_ms,
+            copy_again_ms=swarm.copy_again_ms,
             disk_reserve_bytes=swarm.disk_reserve_bytes,
             settings=BrokerSettings(
                 default_topic_queues=swarm.queues,

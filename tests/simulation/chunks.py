@@ -34,7 +34,7 @@ class Chunk(NamedTuple):
     digest: str
 
 
-def run_chunk(first: int, count: int, breakage: str = "", until_red: bool = False) -> Chunk:
+def run_chunk(first: int, count: int, breakage: str = "", until_red: bool = False, profile: str = "") -> Chunk:
     began = time.process_time()
     counts: Counter[str] = Counter()
     events: list[int] = []
@@ -43,7 +43,7 @@ def run_chunk(first: int, count: int, breakage: str = "", until_red: bool = Fals
     digest = hashlib.sha256()
     gc.freeze()
     for seed in range(first, first + count):
-        result = run_seed(seed, breakage)
+        result = run_seed(seed, breakage, profile=profile)
         if len(events) % _GARBAGE_EVERY == 0:
             gc.collect()
         counts.update(result.counts)
@@ -58,7 +58,13 @@ def run_chunk(first: int, count: int, breakage: str = "", until_red: bool = Fals
 
 
 def run_many(
-    first: int, count: int, processes: int, breakage: str = "", until_red: bool = False, seconds: float = 0.0
+    first: int,
+    count: int,
+    processes: int,
+    breakage: str = "",
+    until_red: bool = False,
+    seconds: float = 0.0,
+    profile: str = "",
 ) -> Iterator[Chunk]:
     """Chunks in order: ``count`` seeds, or as many as fit into ``seconds``. ``until_red``: a violation ends it."""
     ends_at = time.monotonic() + seconds
@@ -68,9 +74,9 @@ def run_many(
     else:
         asked = ((start, min(CHUNK, first + count - start)) for start in range(first, first + count, CHUNK))
     chunks = (
-        _on_several(asked, processes, breakage, until_red)
+        _on_several(asked, processes, breakage, until_red, profile)
         if processes > 1
-        else (run_chunk(start, length, breakage, until_red) for start, length in asked)
+        else (run_chunk(start, length, breakage, until_red, profile) for start, length in asked)
     )
     for chunk in chunks:
         yield chunk
@@ -78,14 +84,16 @@ def run_many(
             return
 
 
-def _on_several(asked: Iterator[tuple[int, int]], processes: int, breakage: str, until_red: bool) -> Iterator[Chunk]:
+def _on_several(
+    asked: Iterator[tuple[int, int]], processes: int, breakage: str, until_red: bool, profile: str
+) -> Iterator[Chunk]:
     # Not forked: whatever this process has loaded or begun stays here.
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         running: deque[Future[Chunk]] = deque()
         try:
             while True:
                 for start, length in itertools.islice(asked, processes + 1 - len(running)):
-                    running.append(pool.submit(run_chunk, start, length, breakage, until_red))
+                    running.append(pool.submit(run_chunk, start, length, breakage, until_red, profile))
                 if not running:
                     return
                 yield running.popleft().result()

@@ -10,10 +10,11 @@ import gc
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from halfmq.core.transaction import invariants
+from halfmq.core.transaction import invariants, retention
 from halfmq.errors import InvariantViolated, StoreDamaged
 from halfmq.store.store import Durability
 from halfmq.testing.faulty_network import FaultyNetwork
@@ -162,6 +163,8 @@ class Run:
             self.check_times.forget()
             self.consuming.forgetful = True
         self.check_times.settings = self.host.config.settings
+        # No time passes within a turn: what a machine needs must not decide what happens.
+        self.host.broker._pump.clock = self.host.broker._gateway.intake.clock = self.host.broker._pump._loop.time  # type: ignore[union-attr]
         self.leaving.started(broker)
         look_behind_queues(self.host.broker._store, self.counts)  # type: ignore[union-attr]
         self._look_at_state()
@@ -214,7 +217,7 @@ class Run:
     # --- phases ------------------------------------------------------------------------------------------------------
 
     def go(self) -> None:
-        with breakages.planted(self.breakage, self.host.disk) as self.on_started:
+        with breakages.planted(self.breakage, self.host.disk) as self.on_started, _looks(self.swarm.looked_at_max):
             self._go()
 
     def _go(self) -> None:
@@ -355,10 +358,23 @@ class Run:
         self.scheduler.discard()
 
 
-def run_seed(seed: int, breakage: str = "", listener: Callable[[AnyEvent], None] | None = None) -> Result:
+@contextmanager
+def _looks(looked_at_max: int) -> Iterator[None]:
+    """A look of a trim goes over so few; 0: as many as ever."""
+    usual = retention.LOOKED_AT_MAX
+    retention.LOOKED_AT_MAX = looked_at_max or usual
+    try:
+        yield
+    finally:
+        retention.LOOKED_AT_MAX = usual
+
+
+def run_seed(
+    seed: int, breakage: str = "", listener: Callable[[AnyEvent], None] | None = None, profile: str = ""
+) -> Result:
     was_on = gc.isenabled()
     gc.disable()  # it would find next to nothing, and look often
-    run = Run(draw(seed), breakage)
+    run = Run(draw(seed, profile), breakage)
     if listener is not None:
         run.chronicle.listeners.append(listener)
     violation = ""

@@ -5,9 +5,10 @@ is found by a seed that has only partitions (swarm testing; TigerBeetle's VOPR a
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from halfmq import limits
 from halfmq.testing.faulty_network import Manners
 
 #: Every kind of fault that the faults' clock may draw; some seeds have few of them, some nearly all.
@@ -22,6 +23,12 @@ TOPICS: Final = ("Alpha", "Beta", "Gamma")
 ADMINISTRATION: Final = ("rollback", "set-aside", "skip-age", "limits", "ask-now")
 #: How long nobody of any service is there, where transactions shall grow old: more than the least age that a policy takes, ms.
 _ABSENCE_MS: Final = 66_000
+#: Seeds with a character of their own: "crowded" has so many undecided transactions, in small segments under retention, that
+#: trims carry most of the time, and a look of a trim goes over few of them.
+PROFILES: Final = ("crowded",)
+#: Behind this seed one in so many is crowded; those before stay what they were. Other dice draw it.
+_CROWDED_BEHIND: Final = 202_800
+_CROWDED_ONE_IN: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,10 @@ class Swarm:
     #: Services prune their markers, asking the broker which are still needed.
     prunes: bool
     manners: Manners = field(default_factory=Manners)
+    #: Undecided transactions and delayed messages in one look of a trim; 0: as many as ever.
+    looked_at_max: int = 0
+    #: When retention by size may copy again what it copied.
+    copy_again_ms: int = limits.COPY_AGAIN_MS
 
     def __str__(self) -> str:
         return (
@@ -103,7 +114,51 @@ class Swarm:
         )
 
 
-def draw(seed: int) -> Swarm:
+def draw(seed: int, profile: str = "") -> Swarm:
+    """``profile``: one of ``PROFILES``; without one most seeds have none."""
+    dice = random.Random(f"{seed}/crowded")
+    crowded = seed > _CROWDED_BEHIND and dice.randrange(_CROWDED_ONE_IN) == 0
+    swarm = _draw(seed)
+    return _crowded(swarm, dice) if crowded or profile == "crowded" else swarm
+
+
+def _crowded(swarm: Swarm, dice: random.Random) -> Swarm:
+    """Most of what is begun stays undecided until the work is over, in two groups, and is more than retention keeps."""
+    producers, workers, stock = dice.choice((2, 3)), dice.choice((2, 3)), dice.choice((0, 1))
+    work_ms, begun = 30_000, dice.choice((60, 90, 120))
+    return replace(
+        swarm,
+        pace=5,
+        fault_every_ms=dice.choice((800, 2_000, 4_000)) * 5,
+        work_ms=work_ms,
+        producers=producers,
+        stock_producers=stock,
+        producer_groups=dice.choice((1, 2, 2)),
+        workers=workers,
+        think_ms=work_ms * (producers * workers + stock) // begun,
+        operators=0,
+        narrows=False,
+        administration=(),
+        absence_ms=0,
+        silent=dice.choice((0.5, 0.9)),
+        unknown=0.95,
+        delayed_halves=dice.choice((0.0, 0.2)),
+        body_bytes=dice.choice(((600, 2_000), (2_000, 6_000), (600, 4_000, 12_000))),
+        segment_bytes=1 << 16,
+        checkpoint_interval_ms=dice.choice((700, 2_000)),
+        retention_bytes=dice.choice((70_000, 150_000)),
+        retention_ms=0,
+        retention_check_ms=dice.choice((200, 500)),
+        undecided_max=1_000,
+        disk_reserve_bytes=0,
+        sent_again_ms=12_000,
+        call_timeout_ms=4_000,
+        looked_at_max=dice.choice((2, 3, 5)),
+        copy_again_ms=dice.choice((0, 5_000, limits.COPY_AGAIN_MS)),
+    )
+
+
+def _draw(seed: int) -> Swarm:
     dice = random.Random(f"{seed}/swarm")
     share = dice.choice((0.2, 0.4, 0.7))
     faults = tuple(fault for fault in FAULTS if dice.random() < share) or ("kill",)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.run import run_seed
+from tests.simulation.swarm import draw
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,6 +18,18 @@ def test_the_promises_hold(seed: int) -> None:
     result = run_seed(seed)
     assert not result.violation, "\n".join([*result.story, result.violation])
     assert result.events > 50
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_the_promises_hold_where_most_stays_undecided_and_trims_carry_it(seed: int) -> None:
+    result = run_seed(seed, profile="crowded")
+    assert not result.violation, "\n".join([*result.story, result.violation])
+    assert result.counts["look retention"] > 5
+
+
+def test_seeds_of_the_record_are_not_crowded_and_some_behind_it_are() -> None:
+    assert not any(draw(seed).looked_at_max for seed in range(1, 202_801, 97))
+    assert 20 < sum(draw(seed).looked_at_max > 0 for seed in range(202_801, 203_801)) < 150
 
 
 @pytest.mark.parametrize("breakage", ["sync", "reply", "verdict"])

@@ -48,9 +48,9 @@ def read_books(engines: Iterable[Engine]) -> Books:
             for tx, number, topic, crc in connection.execute(select(*tables.lines.c)):
                 books.lines[tx, number] = What(topic, crc)
             for table in (tables.txlog.table, tables.java_markers):
-                books.markers.update(
-                    (tx, outcome) for tx, outcome in connection.execute(select(table.c.tx_id, table.c.outcome))
-                )
+                # Rows under keys with # are about the marker table itself.
+                rows = select(table.c.tx_id, table.c.outcome).where(table.c.tx_id.not_like("#%"))
+                books.markers.update((tx, outcome) for tx, outcome in connection.execute(rows))
             for message_id, tx, number, topic, crc in connection.execute(select(*tables.credited.c)):
                 books.credits.append((message_id, tx, number, What(topic, crc)))
     return books

@@ -13,7 +13,10 @@ import subprocess
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-MODULES = ("tests.soak.order_service", "tests.soak.consumer", "tests.soak.watcher")
+MODULES = (
+    "tests.soak.order_service", "tests.soak.consumer", "tests.soak.watcher", "tests.soak.long_transactions",
+    "tests.soak.administrator",
+)  # fmt: skip
 _PR_SET_PDEATHSIG = 1
 
 _context = multiprocessing.get_context("forkserver")

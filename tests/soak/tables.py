@@ -6,7 +6,19 @@ transaction id and index, and what is in them by the CRC of the body. ``credits`
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Engine, ForeignKey, Integer, MetaData, String, Table, create_engine, event
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Engine,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+)
 
 from halfmq.sql import Inbox, TransactionLog
 
@@ -46,6 +58,14 @@ credited = Table(
     Column("number", Integer, nullable=False),
     Column("topic", String(64), nullable=False),
     Column("crc", BigInteger, nullable=False),
+)
+#: What ``long_transactions`` has begun and not decided. ``prepared``: every half was answered, so that the transaction may be committed.
+open_transactions = Table(
+    "open_transactions",
+    metadata,
+    Column("tx_id", String(64), primary_key=True),
+    Column("messages", Integer, nullable=False),
+    Column("prepared", Boolean, nullable=False),
 )
 #: Checks come early here: what is undecided after a kill shall not wait long.
 IMMUNITY_MS = 1_000

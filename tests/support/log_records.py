@@ -17,10 +17,13 @@ from halfmq.model.records import (
     DecidedBy,
     DelayedRecord,
     EpochStarted,
+    GroupDeleted,
     GroupSet,
     HalfRecord,
     MessageRecord,
     OffsetsCommitted,
+    OperatorActed,
+    OperatorAction,
     ProducerSet,
     Record,
     Ref,
@@ -37,6 +40,7 @@ from halfmq.model.records import (
     committed_size,
     delayed_record_size,
     message_record_size,
+    operator_acted_size,
     payload_of,
     payload_record_size,
     released_size,
@@ -168,9 +172,22 @@ def group_set(name: str = GROUP, filler: bytes = b"") -> Make:
     return lambda offset: GroupSet(offset, payload_record_size(payload), name, payload)
 
 
+def group_deleted(name: str = GROUP, with_offsets: bool = True) -> Make:
+    payload = payload_of(name, with_offsets)
+    return lambda offset: GroupDeleted(offset, payload_record_size(payload), name, with_offsets, payload)
+
+
 def producer_set(name: str = GROUP) -> Make:
     payload = payload_of(name, 15, "rollback", 0, -1, 1 << 30, "ada")
     return lambda offset: ProducerSet(offset, payload_record_size(payload), name, payload)
+
+
+def operator_acted(
+    action: int = OperatorAction.COMMIT, subject: str = "T1", name: str = "gr\u00fcn", reason: str = "the bank said so"
+) -> Make:
+    peer = "10.0.0.1:4242"
+    size = operator_acted_size(subject, name, reason, peer)
+    return lambda offset: OperatorActed(offset, size, action, subject, name, reason, peer)
 
 
 def offsets_committed() -> Make:

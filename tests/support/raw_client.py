@@ -34,6 +34,7 @@ def command(
     *,
     oneway: bool = False,
     version: int = 409,
+    remark: str | None = None,
 ) -> bytes:
     header: dict[str, Any] = {
         "code": code,
@@ -44,6 +45,8 @@ def command(
     }
     if ext is not None:
         header["extFields"] = ext
+    if remark is not None:
+        header["remark"] = remark
     return frame(json.dumps(header).encode(), body)
 
 

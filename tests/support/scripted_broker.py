@@ -99,6 +99,8 @@ class Network:
     async def connect(self, address: Address, protocol: Callable[[], asyncio.Protocol]) -> None:
         self.connects.append(address)
         server = self.servers.get(address)
+        if server is not None and server.unreachable:
+            await asyncio.sleep(3_600)
         if server is None or not server.up:
             raise ConnectionRefusedError(111, "Connection refused")
         made = protocol()
@@ -116,6 +118,8 @@ class ScriptedBroker:
         self.name = name
         self.version = version
         self.up = True
+        #: Who connects hears nothing at all, not even a refusal.
+        self.unreachable = False
         self.peers: set[Peer] = set()
         self.seen: list[Request[Any]] = []
         #: (producer group registered on a connection) by peer.

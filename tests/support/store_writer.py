@@ -47,6 +47,7 @@ from halfmq.store.derive import Derived
 from halfmq.store.identity import Identity, read_identity, write_identity
 from halfmq.store.published import PublishedPage
 from halfmq.store.segment import SegmentFiles
+from tests.support.log_records import Make
 
 V4 = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 V6 = bytes(15) + b"\x01\x00\x00\x2a\x9f"
@@ -171,6 +172,13 @@ class StoreWriter:
     def roll_back(self, tx_id: str, halves: Sequence[HalfRecord]) -> None:
         size = rolled_back_size(GROUP, tx_id, len(halves))
         self._put(size, lambda at: RolledBack(at, size, GROUP, tx_id, 1, tuple(half.half_index for half in halves)))
+
+    def roll_back_by(self, acted: Make, tx_id: str, halves: Sequence[HalfRecord], *, decided_by: int = 4) -> None:
+        """A verdict by hand behind ``acted``, which says whose."""
+        self._put(acted(0).size, acted)
+        size = rolled_back_size(GROUP, tx_id, len(halves))
+        indexes = tuple(half.half_index for half in halves)
+        self._put(size, lambda at: RolledBack(at, size, GROUP, tx_id, decided_by, indexes))
 
     def checked(self, tx_id: str, half: HalfRecord, checks: int) -> None:
         size = checked_size(half.group, tx_id)

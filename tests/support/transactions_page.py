@@ -66,6 +66,9 @@ KNOBS: tuple[Knob, ...] = (
     ),
     _broker("undecided_max", "transactions of one group; 0: none at all", "FMQ 3.3.2; RocketMQ `rejectTransactionMessage`"),
     _broker("undecided_bytes_max", "bytes of one group", "FMQ 3.3.2"),
+    _broker("undecided_total_max", "transactions of all groups", "none"),
+    _broker("undecided_total_bytes_max", "bytes of all groups", "none"),
+    _broker("undecided_groups_max", "groups that have any", "none"),
     _group("undecided_max", "transactions; -1: as the broker's", "FMQ 3.3.2"),
     _group("undecided_bytes_max", "bytes; -1: as the broker's", "FMQ 3.3.2"),
     Knob(

@@ -13,11 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from halfmq.broker.admin_stats import AdminStats
+from halfmq.broker.assignments import Assignments
 from halfmq.broker.back_check import BackCheck
+from halfmq.broker.client_calls import ClientCalls
 from halfmq.broker.clients import Clients
-from halfmq.broker.config import BrokerConfig, address_text, packed_host
+from halfmq.broker.config import BrokerConfig, address_text, check_caps, packed_host
 from halfmq.broker.connection import Connection
 from halfmq.broker.feedback import Feedback
+from halfmq.broker.group_scan import GroupScan
 from halfmq.broker.groups import GroupsOnUse
 from halfmq.broker.listener import Bind, Door, bind
 from halfmq.broker.long_settled import LongSettled
@@ -30,23 +34,29 @@ from halfmq.broker.producer_groups import ProducerGroups, tell_policy
 from halfmq.broker.pull_service import PullService
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.request_reply import RequestReply
 from halfmq.broker.seldom import Seldom
 from halfmq.broker.sends import Sends
+from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.stored import StoredMessages
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
+from halfmq.broker.traffic import LOOK_MS, Traffic
 from halfmq.core.apply import apply, close_batch, open_batch
+from halfmq.core.clock_jumps import plausible_ms
 from halfmq.core.commands import Tick
 from halfmq.core.decision import Done, Effect, OffsetNotStored, PolicyActed, Reply, SendCheck, WakeQueue
+from halfmq.core.queues.ordering import keep_for_holders
 from halfmq.core.session import LogOffsetsNow, Published, apply_session
 from halfmq.core.snapshot import load_rows
 from halfmq.core.state import State
-from halfmq.errors import HalfmqError, StoreDamaged, StorePoisoned
+from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreDamaged, StorePoisoned
 from halfmq.model.records import Trim
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import Clock
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
 from halfmq.store.group_flush import Job, Syncer
+from halfmq.store.segment import SegmentStays
 from halfmq.store.store import Store
 from halfmq.store.topics_file import TopicInfo
 from halfmq.store.transaction_table import UndecidedHalf
@@ -91,6 +101,8 @@ class Broker:
         self._offload: Offload = offload if offload is not None else ThreadOffload(loop)
         self._bind = bind
         self._doors: list[Door] = []
+        #: Bound, and among the doors from when it listens.
+        self._vip: Door | None = None
         self._store: Store | None = None
         self._gateway: Gateway
         self._pump: Pump
@@ -107,7 +119,7 @@ class Broker:
         """Bind, recover, listen, serve. Returns the ports.
 
         Raises:
-            PortTaken, EnvironmentFailed, StoreInUse, StoreDamaged, StoreFull, WrongVersion, OSError: nothing serves;
+            UsageError, PortTaken, EnvironmentFailed, StoreInUse, StoreDamaged, StoreFull, WrongVersion, OSError: nothing serves;
                 ``close``.
         """
         began = stopwatch.perf_counter()
@@ -116,8 +128,10 @@ class Broker:
             lambda: self._pump.backlog + self._clients.waiting,
             connections_max=self.config.connections_max,
             unfinished_bytes_max=self.config.unfinished_bytes_max,
+            outgoing_bytes_max=self.config.outgoing_bytes_max,
+            connections_per_address_max=self.config.connections_per_address_max,
         )
-        ports = await self._bind_both()
+        ports = await self._bind_all()
         settings = replace(
             self.config.settings,
             store_host=packed_host(self.config.advertised(), ports.broker),
@@ -134,11 +148,16 @@ class Broker:
             **options,
         )
         settings = replace(settings, segment_bytes=self._store.segment_bytes)
+        check_caps(settings)
         state, redone = recover(self._store, settings)
         self._compose(state, self._store, address_text(self.config.advertised(), ports.broker))
         for door in self._doors:
             door.listen()
-        self._pump.begin_epoch(self._store.epoch, self._clock.wall_ms())
+        self._listen_on_vip()
+        self._pump.begin_epoch(
+            self._store.epoch, self._clock.wall_ms(),
+            plausible_ms=plausible_ms(self.config.retention_ms), trust_clock=self.config.trust_clock,
+        )  # fmt: skip
         for door in self._doors:
             door.accept()
         self._gateway.start()
@@ -152,15 +171,45 @@ class Broker:
         listens = address_text(self.config.host, ports.broker)
         log.info("broker listens on %s (durability %s)", listens, self.config.durability.value)
         log.info("name service listens on %s", address_text(self.config.host, ports.names))
+        if self._vip is not None:
+            log.info("VIP channel listens on %s", address_text(self.config.host, self._vip.port))
         return ports
 
-    async def _bind_both(self) -> Ports:
+    async def _bind_all(self) -> Ports:
         for what, port in (("broker", self.config.port), ("name service", self.config.name_port)):
             self._doors.append(await self._bind(self._gateway, what, self.config.host, port))
-        return Ports(*[door.port for door in self._doors])
+        ports = Ports(*[door.port for door in self._doors])
+        vip_port = self.config.vip_port()
+        if vip_port is not None:
+            try:
+                self._vip = await self._bind(self._gateway, "VIP channel", self.config.host, vip_port)
+            except (PortTaken, EnvironmentFailed) as error:
+                self._without_vip(error)
+        return ports
+
+    def _listen_on_vip(self) -> None:
+        """Behind the others, which the start cannot do without."""
+        vip = self._vip
+        if vip is None:
+            return
+        try:
+            vip.listen()
+        except (PortTaken, EnvironmentFailed) as error:
+            vip.close()
+            self._vip = None
+            self._without_vip(error)
+        else:
+            self._doors.append(vip)
+
+    def _without_vip(self, error: HalfmqError) -> None:
+        log.warning(
+            "%s; clients with vipChannelEnabled, as Java before 4.5.1 by default, cannot send; --no-vip-channel if none has",
+            error,
+        )
 
     def _compose(self, state: State, store: Store, address: str) -> None:
         time = BrokerTime(self._clock, state.batch_time_ms)
+        keep_for_holders(state, time.now_ms())
         self._timer = DeadlineTimer(self._loop, time, self._tick)
         gateway = self._gateway
         pump = self._pump = Pump(
@@ -170,12 +219,16 @@ class Broker:
             time,
             segment_bytes=store.segment_bytes,
             on_effects=self._on_effects,
-            on_released=gateway.flush,
+            on_released=gateway.released,
             on_deadline=self._timer.arm,
             on_fatal=self._fatal,
         )
+        pump.on_turn = gateway.intake.settle
+        gateway.intake.work = pump
         store.on_durable = lambda position: self._from_sync_thread(pump.durable)
         store.on_failed = lambda error: self._from_sync_thread(lambda: pump.sync_failed(error))
+        slow_sync = SlowSync(self._clock)
+        store.on_sync_began, store.on_sync_ended = slow_sync.began, slow_sync.ended
         store.on_space_low = lambda: self._from_sync_thread(pump.space_is_low)
         settings = state.settings
         stored = StoredMessages(state, store)
@@ -195,12 +248,32 @@ class Broker:
         Lookups(gateway, pump, store, stored)
         NameService(gateway, pump, settings, address)
         long_settled = LongSettled(state, store, self._offload)
-        Operators(gateway, pump, time, long_settled, durability=self.config.durability.value)
+        scan = GroupScan(state, self._loop)
+        Operators(
+            gateway,
+            pump,
+            time,
+            long_settled,
+            scan,
+            durability=self.config.durability.value,
+            operator_of=store.operator_of,
+        )
         ProducerGroups(gateway, pump, time)
         self._clients = Clients(gateway, pump, groups, time, broker_name=settings.broker_name)
+        RequestReply(
+            gateway, self._clients, time, store_host=settings.store_host, body_bytes_max=settings.body_bytes_max
+        )
+        Assignments(gateway, pump, broker_name=settings.broker_name)
+        self._calls = ClientCalls(gateway, state, self._loop)
+        traffic = Traffic(lambda: store.messages_shown, time.now_ms())
+        self._pulls.on_given = traffic.note
+        AdminStats(gateway, pump, store, self._clients, traffic, time, self._loop, address=address)
         gateway.on_closed = self._connection_closed
         gateway.on_drained = self._connection_drained
-        self._maintenance = Maintenance(self.config, pump, store, self._loop, self._offload, time, self._fatal)
+        self._maintenance = Maintenance(
+            self.config, pump, store, self._loop, self._offload, time, slow_sync, self._fatal
+        )
+        self._maintenance.every("traffic", LOOK_MS, lambda: traffic.look(time.now_ms()))
 
     def _from_sync_thread(self, call: Callable[[], None]) -> None:
         def while_open() -> None:
@@ -252,6 +325,7 @@ class Broker:
         self._checks.connection_closed(number)
         self._feedback.connection_closed(number)
         self._clients.connection_closed(number)
+        self._calls.connection_closed(number)
 
     def _fatal(self, error: BaseException) -> None:
         """Nothing more may be answered: cut every connection, so that clients see an unknown outcome, and stop."""
@@ -310,6 +384,8 @@ class Broker:
         """Let go of ports, threads and the store's lock. What was written stays written."""
         for door in self._doors:
             door.close()
+        if self._vip is not None:
+            self._vip.close()
         if self._maintenance is not None:
             self._maintenance.stop()
             self._timer.stop()
@@ -335,7 +411,17 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:
     for batch in store.redo():
         open_batch(state, batch.offset, batch.broker_time_ms)
         for record in batch.records:
-            apply(state, record)
+            try:
+                apply(state, record)
+            except HalfmqError:
+                raise
+            except Exception as error:
+                raise StoreDamaged(
+                    f"the record of kind {type(record).__name__} at log offset {record.offset} of {store.directory} cannot be "
+                    f"applied, though the checksum of its batch is right: {type(error).__name__}: {error}",
+                    hint="the log was not changed; open this store with the version that wrote it; if that is this one, keep "
+                    "the directory and report it",
+                ) from error
             if type(record) is Trim:
                 given_up = record.log_start
         close_batch(state)
@@ -361,7 +447,10 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:
         ],
     )
     # A crash may have come between a Trim record and its files; they would stand in the way of the next trim.
-    store.trim(state.log_start)
+    try:
+        store.trim(state.log_start)
+    except SegmentStays as error:
+        log.warning("the room of what was trimmed is not given back: %s. It is tried again with the next trim", error)
     apply_session(state, Published(store.published_position, store.published_position))
     return state, redone
 
@@ -371,7 +460,17 @@ def _snapshot(store: Store, settings: BrokerSettings) -> State | None:
     chunks = store.snapshot_chunks()
     if chunks is None:
         return None
-    state = load_rows(settings, chunks)
+    try:
+        state = load_rows(settings, chunks)
+    except HalfmqError:
+        raise
+    except Exception as error:
+        raise StoreDamaged(
+            f"the snapshot of {store.directory} at log offset {store.redo_from} cannot be loaded, though its checksum is "
+            f"right: {type(error).__name__}: {error}",
+            hint="nothing was changed; open this store with the version that wrote it, or remove the file shard-0/checkpoint: "
+            "a start then reads the whole log",
+        ) from error
     log_start = max(state.log_start, store.log_start)
     difference = store.why_made_again(_queues(state, log_start), log_start)
     if difference is None:

@@ -1,13 +1,14 @@
 """Who is connected: heartbeats and leaving (34, 35), members of a group (38, 40), queue locks (41, 42), 46.
 
-All of it is session state: nothing is logged, a restart forgets it, and clients say it again within 30 s. Only the
-consumer groups that a heartbeat names for the first time are made durably, and then the answer waits for them, since the
-client asks for the route of its ``%RETRY%`` topic next.
+It is session state: a restart forgets it, and clients say it again within 30 s. Only the consumer groups that a heartbeat
+names for the first time are made durably, and then the answer waits for them, since the client asks for the route of its
+``%RETRY%`` topic next; and who holds a queue lock is logged (``core.queues.ordering``).
 
 What comes from the same connection meanwhile waits behind it: a client that left before its heartbeat had registered it
 would be a member that nobody reads for, until its connection ends.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -17,12 +18,16 @@ from halfmq import limits
 from halfmq.broker.connection import Connection
 from halfmq.broker.durable_answer import DurableAnswers
 from halfmq.broker.groups import GroupsOnUse
-from halfmq.broker.pump import Pump
+from halfmq.broker.intake import REQUEST_COST
+from halfmq.broker.pump import Failed, Pump
+from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.seldom import Seldom
 from halfmq.broker.timers import BrokerTime
 from halfmq.broker.unlike_subscriptions import UnlikeSubscriptions
-from halfmq.core.queues.filter import FilterRefused, parse_filter
-from halfmq.core.queues.ordering import lock_queues, unlock_queues
+from halfmq.core.commands import LockQueues, UnlockQueues
+from halfmq.core.decision import Locked, Reply
+from halfmq.core.queues.filter import TAG, FilterRefused, parse_filter
 from halfmq.core.session import (
     ConnectionClosed,
     ConsumerData,
@@ -31,7 +36,7 @@ from halfmq.core.session import (
     Unregistered,
     apply_session,
 )
-from halfmq.core.state import State, Subscription
+from halfmq.core.state import State, Subscription, producer_groups_refusal
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.wire.remoting.codes import EXT_VERSION, RequestCode, ResponseCode
@@ -44,9 +49,23 @@ from halfmq.wire.remoting.group_bodies import (
 )
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.heartbeat import ConsumerGroup, HeartbeatBody, decode_heartbeat
+from halfmq.wire.remoting.heartbeat import Subscription as WireSubscription
+
+log = logging.getLogger("halfmq.clients")
 
 #: Tells our client that END_TRANSACTION is acknowledged with a receipt and that halves may share an HMQ_TX_ID.
 CAPABILITY: Final = {EXT_VERSION: "1"}
+#: Bytes in memory for each of a heartbeat's that was read.
+_DECODED: Final = 8
+#: Most bytes of memory for a character.
+_CHARACTER: Final = 4
+#: Bytes that a group and a subscription take in memory, beside their strings.
+_GROUP_COST: Final = 1_024
+_SUBSCRIPTION_COST: Final = 512
+#: TAG, SQL92: names.
+_TYPE_CHARS_MAX: Final = 32
+#: That there are as many locks as may be is said this often at most, s.
+_LOCKS_SAID_S: Final = 60.0
 
 
 class Clients:
@@ -59,12 +78,22 @@ class Clients:
         self._groups = groups
         self._durably = DurableAnswers(gateway, pump)
         self._time = time
-        self._unlike = UnlikeSubscriptions()
+        self._unlike = UnlikeSubscriptions(gateway.is_due)
         self._broker_name = broker_name
-        #: By connection, while it has a heartbeat whose groups are being made: what came behind it, in order.
-        self._behind: dict[int, deque[Callable[[], None]]] = {}
+        self._locks_said = Seldom(lambda: time.now_ms() / 1000, rest_s=_LOCKS_SAID_S)
+        #: By connection and group: bytes of what it subscribes to, as counted; and their sum.
+        self._subscribed: dict[int, dict[str, int]] = {}
+        self.subscribed_bytes = 0
+        #: By connection, while it has a heartbeat whose groups are being made: what came behind it, in order, and what is
+        #: kept of its intake for that.
+        self._behind: dict[int, deque[tuple[Callable[[], None], Connection, int]]] = {}
         #: How many that are. Gateways stop reading above ``pump.BACKLOG_MAX``, as for replies that wait for the disk.
         self.waiting = 0
+        #: The newest connection of each client that said its id, and the other way round.
+        self._connections: dict[str, int] = {}
+        self._ids: dict[int, str] = {}
+        #: By connection: MQVersion ordinal and language of its last heartbeat.
+        self.spoken: dict[int, tuple[int, str]] = {}
         gateway.handlers |= {
             RequestCode.HEART_BEAT: self.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
@@ -77,26 +106,41 @@ class Clients:
     # --- coming and going
 
     def heartbeat(self, connection: Connection, request: Request[Any]) -> None:
-        self._in_order(connection, partial(self._take, connection, request, decode_heartbeat(request.body)))
+        body = decode_heartbeat(request.body)
+        waits = request.to_answer(None)
+        self._in_order(connection, partial(self._take, connection, waits, body), _DECODED * len(request.body))
 
-    def _in_order(self, connection: Connection, call: Callable[[], None]) -> None:
+    def _in_order(self, connection: Connection, call: Callable[[], None], kept: int) -> None:
+        """Now, or behind the heartbeat of this connection whose groups are being made."""
         behind = self._behind.get(connection.number)
         if behind is None:
             call()
         else:
-            behind.append(call)
+            behind.append((call, connection, REQUEST_COST + kept))
             self.waiting += 1
+            self._gateway.intake.keep(connection, REQUEST_COST + kept)
 
     def _take(self, connection: Connection, request: Request[Any], body: HeartbeatBody) -> None:
-        refused = self._refusal(connection.number, body)
+        refused = self._refusal(connection.number, body) or self._too_much(connection.number, body)
         if refused:
             self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, refused)
             return
+        body, left_out = self._taken(connection.number, body)
         missing = [data.group for data in body.consumer_groups if data.group not in self._state.groups]
         if missing:
-            self._make(missing, connection, request, body)
+            self._make(missing, connection, request, body, left_out)
         else:
-            self._register(connection, request, body)
+            self._register(connection, request, body, left_out)
+
+    def _taken(self, number: int, body: HeartbeatBody) -> tuple[HeartbeatBody, str | None]:
+        """(what is taken of it, why not all of it): without its new producer groups where there are too many of all clients.
+        What it consumes has nothing to do with them."""
+        state = self._state
+        left_out = producer_groups_refusal(state, number, body.producer_groups)
+        if left_out:
+            known = tuple([name for name in body.producer_groups if name in state.producer_groups])
+            body = body._replace(producer_groups=known)
+        return body, left_out
 
     def _refusal(self, number: int, body: HeartbeatBody) -> str | None:
         """Why nothing of this heartbeat is taken. Names of consumer groups are looked at where those are made."""
@@ -110,9 +154,54 @@ class Clients:
                 checked_name(name, "producer group", limits.GROUP_CHARS_MAX)
         except InvalidName as error:
             return str(error)
+        if len(body.client_id) > limits.CLIENT_ID_CHARS_MAX:
+            return (
+                f"a client id of {len(body.client_id)} characters, at most {limits.CLIENT_ID_CHARS_MAX}: choose a shorter "
+                "instance name"
+            )
+        for data in body.consumer_groups:
+            for item in data.subscriptions:
+                problem = _wrong_subscription(item)
+                if problem:
+                    return f"a subscription of group {data.group[: limits.GROUP_CHARS_MAX]}: {problem}"
         return None
 
-    def _make(self, missing: list[str], connection: Connection, request: Request[Any], body: HeartbeatBody) -> None:
+    def _too_much(self, number: int, body: HeartbeatBody) -> str | None:
+        """Why there is no memory for what this heartbeat subscribes to. Registering counts it."""
+        before = self._subscribed.get(number, {})
+        after = before | {data.group: _weight(data) for data in body.consumer_groups}
+        whole = sum(after.values())
+        if whole > limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX:
+            return f"subscriptions of {whole} bytes, at most {limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX} per connection"
+        more = whole - sum(before.values())
+        if (
+            more > 0
+            and whole > limits.SUBSCRIPTIONS_BYTES_FREE
+            and self.subscribed_bytes + more > limits.SUBSCRIPTIONS_BYTES_MAX
+        ):
+            return (
+                f"subscriptions of all clients hold {self.subscribed_bytes} of {limits.SUBSCRIPTIONS_BYTES_MAX} bytes: "
+                f"only {limits.SUBSCRIPTIONS_BYTES_FREE} more for each client now"
+            )
+        return None
+
+    def _subscribe(self, number: int, group: str, weight: int) -> None:
+        """``weight`` bytes are what this connection subscribes to in this group; 0: nothing any more."""
+        groups = self._subscribed.setdefault(number, {})
+        self.subscribed_bytes += weight - groups.pop(group, 0)
+        if weight:
+            groups[group] = weight
+        elif not groups:
+            del self._subscribed[number]
+
+    def _make(
+        self,
+        missing: list[str],
+        connection: Connection,
+        request: Request[Any],
+        body: HeartbeatBody,
+        left_out: str | None,
+    ) -> None:
         """Make the groups one after another, then register. A group that may not be made is skipped, as in RocketMQ."""
         self._behind[connection.number] = deque()
 
@@ -122,7 +211,7 @@ class Clients:
             if missing:
                 self._groups.ensure(missing.pop(), made)
             elif connection.is_open:
-                self._register(connection, request, body)
+                self._register(connection, request, body, left_out)
                 self._go_on(connection.number)
 
         made(None)
@@ -132,12 +221,18 @@ class Clients:
         behind = self._behind.pop(number)
         while behind and number not in self._behind:
             self.waiting -= 1
-            behind.popleft()()
+            call, connection, kept = behind.popleft()
+            self._gateway.intake.give_back(connection, kept)
+            call()
         if behind:
             self._behind[number] = behind
 
-    def _register(self, connection: Connection, request: Request[Any], body: HeartbeatBody) -> None:
+    def _register(
+        self, connection: Connection, request: Request[Any], body: HeartbeatBody, left_out: str | None
+    ) -> None:
+        """``left_out``: why some of what it said is not in ``body``."""
         consumers = tuple(_consumer(data) for data in body.consumer_groups if data.group in self._state.groups)
+        self.spoken[connection.number] = (request.version, request.language)
         self._apply(
             Heartbeat(
                 connection.number,
@@ -149,26 +244,70 @@ class Clients:
                 self._time.now_ms(),
             )
         )
+        for named in body.consumer_groups:
+            if named.group in self._state.groups:
+                self._subscribe(connection.number, named.group, _weight(named))
+        self._known_as(connection.number, body.client_id)
         for data in consumers:
+            for topic, expression, kind, _ in data.subscriptions:
+                if kind not in ("", TAG):
+                    self._gateway.unserved.subscription(body.client_id, data.group, topic, expression, kind)
             self._unlike.heard(data.group, connection.number, body.client_id, data.subscriptions)
         # A group of another client's heartbeat may be in memory only.
-        self._durably.tell(connection, request, ResponseCode.SUCCESS, None, CAPABILITY)
+        code = ResponseCode.INVALID_PARAMETER if left_out else ResponseCode.SUCCESS
+        self._durably.tell(connection, request, code, left_out, CAPABILITY)
 
     def unregister(self, connection: Connection, request: Request[Any]) -> None:
-        self._in_order(connection, partial(self._leave, connection, request))
+        fields = request.ext
+        kept = _CHARACTER * (len(fields.client_id) + len(fields.producer_group) + len(fields.consumer_group))
+        self._in_order(connection, partial(self._leave, connection, request.to_answer(fields)), kept)
 
     def _leave(self, connection: Connection, request: Request[Any]) -> None:
         fields = request.ext
         self._unlike.left(fields.consumer_group, connection.number)
+        self._subscribe(connection.number, fields.consumer_group, 0)
+        self._give_up_locks(connection.number, fields.consumer_group)
         self._apply(Unregistered(connection.number, fields.client_id, fields.producer_group, fields.consumer_group))
         self._gateway.answer(connection, request, ResponseCode.SUCCESS)
 
+    def connection_of(self, client_id: str) -> int | None:
+        """The connection whose heartbeat gave this id last; None: none, or one that is too long to be kept."""
+        return self._connections.get(client_id)
+
+    def _known_as(self, number: int, client_id: str) -> None:
+        if self._connections.get(client_id) != number and len(client_id) <= limits.CLIENT_ID_CHARS_MAX:
+            self._forget(number)
+            self._ids.pop(self._connections.get(client_id, 0), None)
+            self._connections[client_id] = number
+            self._ids[number] = client_id
+
+    def _forget(self, number: int) -> None:
+        client_id = self._ids.pop(number, None)
+        if client_id is not None:
+            del self._connections[client_id]
+
     def connection_closed(self, number: int) -> None:
-        self.waiting -= len(self._behind.pop(number, ()))
+        for _, connection, kept in self._behind.pop(number, ()):
+            self.waiting -= 1
+            self._gateway.intake.give_back(connection, kept)
+        self._forget(number)
+        self.spoken.pop(number, None)
         for group in self._state.consumes.get(number, ()):
             self._unlike.left(group, number)
+            if not self._gateway.draining:  # we cut it off: the client is there, and handles what it holds
+                self._give_up_locks(number, group)
+        self.subscribed_bytes -= sum(self._subscribed.pop(number, {}).values())
         self._apply(ConnectionClosed(number))
         self._gateway.flush()
+
+    def _give_up_locks(self, number: int, group: str) -> None:
+        """A member leaves, and with its last connection its locks: nobody waits for it after the next start."""
+        session = self._state.consumers.get(group)
+        member = session.members.get(number) if session is not None else None
+        if session is None or member is None or not session.locks:
+            return
+        if all(other.client_id != member.client_id for at, other in session.members.items() if at != number):
+            self._pump.submit(UnlockQueues(group, member.client_id, None), None)
 
     def _apply(self, event: Event) -> None:
         """Change the session, tell all members of the groups that changed (40), and look when a tick is due."""
@@ -190,15 +329,47 @@ class Clients:
 
     def lock(self, connection: Connection, request: Request[Any]) -> None:
         body = decode_lock_request(request.body)
-        wanted = [(queue.topic, queue.queue_id) for queue in body.queues]
-        held = lock_queues(self._state, body.group, body.client_id, wanted, self._time.now_ms())
-        queues = [MessageQueue(topic, self._broker_name, queue_id) for topic, queue_id in held]
-        self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=encode_lock_response(queues))
+        # Only of what is there: locks of anything else would be kept, and nobody could use them.
+        known = len(body.client_id) <= limits.CLIENT_ID_CHARS_MAX and body.group in self._state.groups
+        queues_of = self._queues_of
+        wanted = [
+            (queue.topic, queue.queue_id)
+            for queue in body.queues
+            if known and 0 <= queue.queue_id < queues_of(queue.topic)
+        ]
+        if wanted:
+            self._pump.submit(
+                LockQueues(body.group, body.client_id, tuple(wanted)), self._locked, (connection, request)
+            )
+        else:
+            self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=encode_lock_response([]))
+
+    def _locked(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
+        if isinstance(reply, Locked):
+            if reply.is_full and self._locks_said.is_due("full"):
+                log.warning(
+                    "%d queue locks are held, of which there may be %d: clients that consume in order get no more before some "
+                    "run out (60 s); the last was refused to %s",
+                    self._state.locks_held, limits.LOCKS_MAX, context[0].peer,
+                )  # fmt: skip
+            queues = [MessageQueue(topic, self._broker_name, queue_id) for topic, queue_id in reply.queues]
+            self._gateway.answer(*context, ResponseCode.SUCCESS, body=encode_lock_response(queues))
+        else:
+            code, text, ext = refusal(reply)
+            self._gateway.answer(*context, code, text, ext)
+
+    def _queues_of(self, name: str) -> int:
+        topic = self._state.topics_by_name.get(name)
+        return 0 if topic is None else len(topic.ends)
 
     def unlock(self, connection: Connection, request: Request[Any]) -> None:
         body = decode_lock_request(request.body)
-        unlock_queues(self._state, body.group, body.client_id, [(queue.topic, queue.queue_id) for queue in body.queues])
-        self._gateway.answer(connection, request, ResponseCode.SUCCESS)
+        queues = tuple([(queue.topic, queue.queue_id) for queue in body.queues])
+        self._pump.submit(UnlockQueues(body.group, body.client_id, queues), self._unlocked, (connection, request))
+
+    def _unlocked(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
+        """Also where a full disk refuses it: the lock runs out by itself."""
+        self._gateway.answer(*context, ResponseCode.SUCCESS)
 
     def check_config(self, connection: Connection, request: Request[Any]) -> None:
         """46: sent by a consumer whose subscription is no tag expression, before it starts."""
@@ -216,3 +387,20 @@ def _consumer(data: ConsumerGroup) -> ConsumerData:
         Subscription(item.topic, item.expression, item.expression_type, item.version) for item in data.subscriptions
     )
     return ConsumerData(data.group, data.message_model, data.consume_type, data.from_where, subscriptions)
+
+
+def _wrong_subscription(item: WireSubscription) -> str | None:
+    if len(item.topic) > limits.RETRY_TOPIC_CHARS_MAX:
+        return f"a topic of {len(item.topic)} characters, at most {limits.RETRY_TOPIC_CHARS_MAX}"
+    if len(item.expression) > limits.EXPRESSION_CHARS_MAX:
+        return f"an expression of {len(item.expression)} characters, at most {limits.EXPRESSION_CHARS_MAX}"
+    if len(item.expression_type) > _TYPE_CHARS_MAX or not -(1 << 63) <= item.version < 1 << 63:
+        return "its expression type or its version cannot be right"
+    return None
+
+
+def _weight(data: ConsumerGroup) -> int:
+    """About what is kept of it: its strings, in up to four bytes a character, and what they stand in, twice."""
+    return _GROUP_COST + sum(
+        [_SUBSCRIPTION_COST + 2 * (len(item.topic) + len(item.expression)) for item in data.subscriptions]
+    )

@@ -1,16 +1,17 @@
 """What an operator can set, with defaults that need no thought. Where values come from (flags, tests) is the caller's business."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Final
 
 from halfmq import limits
+from halfmq.broker import outgoing_bytes
 from halfmq.broker.unfinished_frames import least
 from halfmq.errors import UsageError
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
-from halfmq.model.settings import BrokerSettings
+from halfmq.model.settings import BrokerSettings, caps_that_fit, segment_bytes_for
 from halfmq.store.store import Durability
 
 #: Precedent: RocketMQ ``listenPort`` and the name server's ``listenPort``.
@@ -38,6 +39,8 @@ class BrokerConfig:
     host: str = "127.0.0.1"
     port: int = BROKER_PORT
     name_port: int = NAME_PORT
+    #: Listen on ``port`` - 2 as well, if nobody else does (RocketMQ ``fastListenPort``).
+    vip_channel: bool = True
     advertise_host: str | None = None
     durability: Durability = Durability.FSYNC
     segment_bytes: int = SEGMENT_BYTES_DEFAULT
@@ -47,12 +50,20 @@ class BrokerConfig:
     #: The log is trimmed to about this many bytes; 0: never by size.
     retention_bytes: int = 0
     retention_check_ms: int = RETENTION_CHECK_MS
+    #: This start's clock is right, and so were the earlier ones': ages count as it says.
+    trust_clock: bool = False
+    #: What retention by size copied forward less than this ago holds it up; see ``core.copies``.
+    copy_again_ms: int = limits.COPY_AGAIN_MS
     #: Below this much free space new messages are refused.
     disk_reserve_bytes: int = limits.DISK_RESERVE_BYTES
     #: Connections at once; more are closed.
     connections_max: int = limits.CONNECTIONS_MAX
+    #: From one address; None: three quarters of all.
+    connections_per_address_max: int | None = None
     #: Bytes of requests that have come in part, over all connections: near it, who sends more of one has to wait.
     unfinished_bytes_max: int = limits.UNFINISHED_BYTES_MAX
+    #: Bytes of answers that peers do not take, over all connections: near it, who takes nothing is closed.
+    outgoing_bytes_max: int = limits.OUTGOING_BYTES_MAX
     drain_ms: int = DRAIN_MS
     #: Everything that decisions depend on; ``store_host`` and ``segment_bytes`` in it are set by the broker.
     settings: BrokerSettings = field(default_factory=BrokerSettings)
@@ -89,10 +100,20 @@ class BrokerConfig:
             raise UsageError(f"disk reserve {self.disk_reserve_bytes} bytes not possible", hint="0 or more")
         if self.connections_max < 1:
             raise UsageError(f"{self.connections_max} connections at most: nobody could connect", hint="1 or more")
+        if self.connections_per_address_max is not None and self.connections_per_address_max < 1:
+            raise UsageError(
+                f"{self.connections_per_address_max} connections per address at most: nobody could connect",
+                hint="1 or more",
+            )
         if self.unfinished_bytes_max < least():
             raise UsageError(
                 f"{self.unfinished_bytes_max} bytes of unfinished requests at most: a large one could not come in",
                 hint=f"{least()} or more, which is four of the largest frames",
+            )
+        if self.outgoing_bytes_max < outgoing_bytes.least():
+            raise UsageError(
+                f"{self.outgoing_bytes_max} bytes of answers that are not taken at most: a large one could not leave",
+                hint=f"{outgoing_bytes.least()} or more, which is four of the largest frames",
             )
         for name, value in (
             ("checkpoint interval", self.checkpoint_interval_ms),
@@ -126,11 +147,26 @@ class BrokerConfig:
                 raise UsageError(f"{name} {value} not possible: nobody would be asked", hint="1 or more")
         if settings.undecided_max < 0 or settings.undecided_bytes_max < 0:
             raise UsageError("limits on what is undecided cannot be negative", hint="0 takes no transactions at all")
+        if min(settings.undecided_total_max, settings.undecided_total_bytes_max, settings.undecided_groups_max) < 0:
+            raise UsageError(
+                "limits on what is undecided in all cannot be negative", hint="0 takes no transactions at all"
+            )
+        if settings.delayed_total_max < 0:
+            raise UsageError("a limit on delayed messages cannot be negative", hint="0 takes none")
+        check_caps(replace(settings, segment_bytes=self.segment_bytes))
         if settings.sent_again_ms < 0:
             raise UsageError("the window of messages sent again cannot be negative", hint="0 knows nothing again")
-        if self.retention_ms < 0 or self.retention_bytes < 0:
+        if self.retention_ms < 0 or self.retention_bytes < 0 or self.copy_again_ms < 0:
             raise UsageError("a retention cannot be negative", hint="0 keeps everything")
         return self
+
+    def vip_port(self) -> int | None:
+        """Where Java clients before 4.5.1, and all with ``vipChannelEnabled``, look for the broker; None: not listened on.
+
+        None also where the name service has that port: both of ours take every command.
+        """
+        port = self.port - 2
+        return port if self.vip_channel and port > 0 and port != self.name_port else None
 
     def advertised(self) -> str:
         """The host that clients are told: as configured, else the bound one, else this machine's loopback."""
@@ -148,6 +184,28 @@ class BrokerConfig:
             return self.advertise_host is None and ip_address(self.host).is_unspecified
         except ValueError:
             return False
+
+
+def check_caps(settings: BrokerSettings) -> None:
+    """``settings``, with the size that segments really have.
+
+    Raises:
+        UsageError: so many topics or consumer groups as were asked for may not fit the head of such a segment.
+    """
+    fit = caps_that_fit(settings)
+    for what, flag, asked, most in (
+        ("topics", "--topics-max", settings.topics_max, fit.topics),
+        ("consumer groups", "--groups-max", settings.groups_max, fit.groups),
+    ):
+        if asked < -1:
+            raise UsageError(f"{asked} {what} at most: not possible", hint="0 or more")
+        if asked > most:
+            needed = segment_bytes_for(settings)
+            instead = f"a new store with --segment-bytes {needed}" if needed < 1 << 31 else "no store holds so many"
+            raise UsageError(
+                f"{flag} {asked}: the head of a log file of {settings.segment_bytes} bytes holds {most} {what} in any case",
+                hint=f"{flag} {most}, or {instead}",
+            )
 
 
 def _is_host(text: str, *, everywhere: bool) -> bool:

@@ -4,16 +4,24 @@ Answers are collected and leave in one ``transport.write`` for each read or rele
 frame. A peer that does not read its answers is not read from either (the transport says when), and so is everybody
 while too many answers wait for the disk: what bounds memory is that nobody may send more than we can answer. A small
 request may have a large answer, so frames that came in one read wait as well: large answers go to the transport at once
-(``relieve``), and from the moment that it is full the rest of the frames stay unread.
+(``relieve``), and from the moment that it is full the rest of the frames stay unread. So they do when they are more than one
+connection may have decided in one turn (``intake``), or took longer than it may have.
 """
 
 import asyncio
 from collections import deque
 from ipaddress import ip_address
+from itertools import islice
+from operator import length_hint
 from typing import Final, Protocol, cast
 
+from halfmq import limits
+from halfmq.broker.intake import REQUEST_COST, Intake
+from halfmq.broker.outgoing_bytes import OutgoingBytes
 from halfmq.wire.remoting.frame import BrokenFrame, FrameSplitter
 
+#: So many frames that came together are handled without a look at the clock in between.
+FEW: Final = 4
 #: Bytes of bodies that collect before they are given to the transport, so that it can say that it is full.
 RELIEVE_BYTES: Final = 262_144
 _UNKNOWN_HOST: Final = b"\x00" * 8
@@ -24,6 +32,8 @@ class Frames(Protocol):
 
     #: Grows with each look for idle connections; a read stamps the connection with it.
     generation: int
+    intake: Intake
+    outgoing: OutgoingBytes
 
     def opened(self, connection: "Connection") -> None: ...
 
@@ -63,6 +73,7 @@ class Connection(asyncio.Protocol):
         "_gateway",
         "_heavy",
         "_held",
+        "_largest",
         "_later",
         "_out",
         "_splitter",
@@ -72,9 +83,15 @@ class Connection(asyncio.Protocol):
         "generation",
         "is_full",
         "is_open",
+        "later_bytes",
         "number",
         "peer",
+        "taken",
         "transport",
+        "undecided",
+        "unfinished_bytes",
+        "used_s",
+        "waits",
     )
 
     def __init__(self, gateway: Frames, number: int) -> None:
@@ -90,8 +107,17 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes | bytearray] = []
         #: The peer does not take its answers: it is not read from, and nothing that can wait is sent to it.
         self.is_full = False
-        #: Frames that came before reading stopped. Only while it is full.
+        #: Frames that came before reading stopped. Only while it is full, or waits for its turn.
         self._later: deque[bytes] = deque()
+        #: What ``intake`` knows of it.
+        self.undecided = 0
+        self.taken = 0
+        self.later_bytes = 0
+        self.waits = False
+        self.used_s = 0.0
+        self.unfinished_bytes = 0
+        #: The largest write since it is full: its transport keeps that until the last byte is taken.
+        self._largest = 0
         #: Bytes of bodies since the last ``relieve``.
         self._heavy = 0
         #: The gateway said to stop reading.
@@ -115,26 +141,102 @@ class Connection(asyncio.Protocol):
         frames: list[bytes] = []
         try:
             frames = self._splitter.feed(data)
-            self._handle(frames)
+            self._take(frames)
         except BrokenFrame as error:
-            self._handle(error.frames)
+            self._take(error.frames)
             gateway.broken(self, error)
         gateway.flush()
         held = self._splitter.pending_bytes
         if held or self._unfinished:
             self._unfinished = held
-            gateway.unfinished(self, held, self._splitter.missing_bytes, another=bool(frames))
+            missing = self._splitter.missing_bytes
+            self.unfinished_bytes = held + missing
+            gateway.unfinished(self, held, missing, another=bool(frames))
+            if gateway.intake.stopped and gateway.intake.stops(self):
+                self.stop_reading()
         if gateway.overloaded(self):
             self._held = True
             self.transport.pause_reading()
 
-    def _handle(self, frames: list[bytes]) -> None:
-        handle = self._gateway.frame
-        for frame in frames:
+    def _take(self, frames: list[bytes]) -> None:
+        """Handle what a read brought, as far as there is room for it; the rest waits in ``_later``."""
+        if not frames:
+            return
+        gateway = self._gateway
+        intake = gateway.intake
+        count = len(frames)
+        cost = sum(map(len, frames)) + REQUEST_COST * count
+        if self._later or self.is_full or self.waits or cost > intake.room(self):
+            self._later += frames
+            if not self.waits:
+                self._take_later()
+            else:
+                intake.leave(self, self._cost_of_later())
+            return
+        work, handle, clock = intake.work, gateway.frame, intake.clock
+        before = work.submitted
+        began = clock() + work.expected_s
+        left = iter(frames)
+        goes_on = True
+        while goes_on:
+            for frame in islice(left, FEW):
+                if handle(self, frame) is False:
+                    left = iter(())
+                    goes_on = False
+                    break
+                if self.is_full or self.waits:
+                    goes_on = False
+                    break
+            else:
+                goes_on = length_hint(left) > 0 and clock() + work.expected_s - began < limits.INTAKE_TURN_S
+        self._later += left
+        later_bytes = self._cost_of_later() if self._later else 0
+        intake.took(self, cost - later_bytes, before, clock() + work.expected_s - began)
+        if later_bytes:
             if self.is_full:
-                self._later.append(frame)
-            elif handle(self, frame) is False:
-                return
+                gateway.outgoing.note(self, 0)
+            else:
+                intake.leave(self, later_bytes)
+
+    def _take_later(self) -> None:
+        """Handle frames that waited, as far as there is room."""
+        intake = self._gateway.intake
+        later, handle = self._later, self._gateway.frame
+        if not later:
+            return
+        room = intake.room(self)
+        if room > 0 and not self.is_full:
+            work, clock = intake.work, intake.clock
+            before = work.submitted
+            began = clock() + work.expected_s
+            spent, seconds = 0, 0.0
+            while later and spent < room and seconds < limits.INTAKE_TURN_S and not (self.is_full or self.waits):
+                frame = later.popleft()
+                spent += len(frame) + REQUEST_COST
+                if handle(self, frame) is False:
+                    later.clear()
+                seconds = clock() + work.expected_s - began
+            intake.took(self, spent, before, seconds)
+        if later and self.is_full:
+            self._gateway.outgoing.note(self, 0)
+        elif later:
+            intake.wait(self)
+            intake.leave(self, self._cost_of_later())
+
+    def _cost_of_later(self) -> int:
+        return sum(map(len, self._later)) + REQUEST_COST * len(self._later)
+
+    def hold(self) -> None:
+        self.waits = True
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def take_more(self) -> None:
+        self.waits = False
+        self._gateway.intake.leave(self, 0)
+        if not self.is_full:
+            self._take_later()
+        self.read_again()
 
     def pause_writing(self) -> None:
         self.is_full = True
@@ -142,19 +244,20 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_full = False
-        later = self._later
-        while later and not self.is_full:
-            if self._gateway.frame(self, later.popleft()) is False:
-                later.clear()
+        self._largest = 0
+        self._gateway.outgoing.gone(self.number)
+        if not self.waits:
+            self._take_later()
         if not self.is_full:
             self._gateway.drained(self)
         self._gateway.flush()
-        self._read_again()
+        self.read_again()
 
     def connection_lost(self, error: BaseException | None) -> None:
         self.is_open = False
         self._out.clear()
         self._later.clear()
+        self._gateway.intake.leave(self, 0)
         self._gateway.closed(self, error)
 
     # --- for the gateway
@@ -178,12 +281,24 @@ class Connection(asyncio.Protocol):
     def flush(self) -> None:
         out = self._out
         if out and self.is_open:
-            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+            data = out[0] if len(out) == 1 else b"".join(out)
+            self.transport.write(data)
+            if self.is_full:
+                self._largest = max(self._largest, len(data))
+                self._gateway.outgoing.note(self, len(data))
         out.clear()
+
+    def outgoing_bytes(self) -> tuple[int, int]:
+        left = self.transport.get_write_buffer_size()
+        return max(left, self._largest) + self._cost_of_later(), left
+
+    def cut(self) -> None:
+        self._later.clear()
+        self.transport.abort()
 
     def resume(self) -> None:
         self._held = False
-        self._read_again()
+        self.read_again()
 
     def wait(self) -> None:
         """Read no more until ``go_on``: too much is unfinished elsewhere."""
@@ -192,17 +307,31 @@ class Connection(asyncio.Protocol):
 
     def go_on(self) -> None:
         self._waits = False
-        self._read_again()
+        self.read_again()
+
+    @property
+    def held_up(self) -> bool:
+        return self.waits or self._held or self._gateway.intake.stops(self)
 
     def turn_away(self) -> None:
         """Let go of the unfinished frame, and close. Answers that are queued leave as far as the peer takes them."""
         self._splitter = FrameSplitter()
-        self._unfinished = 0
+        self._unfinished = self.unfinished_bytes = 0
         self.flush()
         self.transport.close()
 
-    def _read_again(self) -> None:
-        if self.is_open and not (self.is_full or self._held or self._waits) and not self.transport.is_closing():
+    def stop_reading(self) -> None:
+        """Until ``read_again``, and while ``intake`` says so."""
+        if self.is_open and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def read_again(self) -> None:
+        """Read, unless something else is against it."""
+        if (
+            self.is_open
+            and not (self.is_full or self._held or self._waits or self.waits or self._gateway.intake.stops(self))
+            and not self.transport.is_closing()
+        ):
             self.transport.resume_reading()
 
 

@@ -10,8 +10,8 @@ from halfmq.store.segment import OPEN_SEGMENTS_MAX
 
 log = logging.getLogger("halfmq.serve")
 
-#: What the store may hold (a mapped file takes two), and 64 for ports, pipes, the lock, snapshots and directories.
-RESERVED: Final = 2 * (OPEN_FILES_MAX + OPEN_SEGMENTS_MAX) + 64
+#: What the store may hold, and 64 for ports, pipes, locks, snapshots and directories.
+RESERVED: Final = OPEN_FILES_MAX + OPEN_SEGMENTS_MAX + 64
 #: With room for fewer connections than this it is better not to start.
 CONNECTIONS_MIN: Final = 16
 

@@ -31,4 +31,6 @@ class DurableAnswers:
         def told(_: None, __: Reply | Failed) -> None:
             self._gateway.answer(connection, request, code, remark, ext, body)
 
+        if body:
+            self._gateway.intake.owe(connection, len(body))
         self._pump.after_durable(told, None, _DONE)

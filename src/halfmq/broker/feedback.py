@@ -17,6 +17,7 @@ from halfmq.broker.pump import Pump
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.core.decision import SendCheck
 from halfmq.core.session import PollEnded, Polling, apply_session
+from halfmq.core.state import producer_groups_refusal
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.wire.remoting.codes import ResponseCode
@@ -27,7 +28,7 @@ from halfmq.wire.remoting.header import Request
 @dataclass(slots=True)
 class _Parked:
     connection: Connection
-    request: Request[Any]
+    request: Request[None]
     timer: asyncio.TimerHandle
     halves: list[bytes] = field(default_factory=list)
 
@@ -56,7 +57,7 @@ class Feedback:
         key = connection.number, asked.group
         self._end(key)  # who polls anew has given up on the one before
         timer = self._loop.call_later(asked.wait_ms / 1000, self._time_is_up, key)
-        self._parked[key] = _Parked(connection, request, timer)
+        self._parked[key] = _Parked(connection, request.to_answer(None), timer)
         self._session(Polling(connection.number, asked.client_id, asked.group, asked.checks_max))
 
     def _refusal(self, number: int, group: str) -> str | None:
@@ -71,7 +72,7 @@ class Feedback:
             checked_name(group, "producer group", limits.GROUP_CHARS_MAX)
         except InvalidName as error:
             return str(error)
-        return None
+        return producer_groups_refusal(state, number, [group])
 
     def _session(self, event: Polling | PollEnded) -> None:
         apply_session(self._pump.state, event)
@@ -90,6 +91,8 @@ class Feedback:
         self._served[key] = None
         if half is None or parked.connection.is_full:
             return False
+        if parked.halves and sum(map(len, parked.halves)) + len(half) > limits.PULL_BYTES_MAX:
+            return False  # it comes with a later poll
         parked.halves.append(half)
         return True
 

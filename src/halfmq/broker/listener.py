@@ -5,8 +5,8 @@
 Each step says when it fails. ``create_server`` of an event loop does not: a port that somebody else began to listen on
 between bind and listen goes unseen there, and the broker would say that it listens and hear nothing.
 
-Who connects beyond ``Gateway.connections_max`` is closed at once: a connection takes a descriptor, and those that the
-store needs must be free when it needs them. Every accepted socket is counted before the next one is taken.
+Who connects beyond ``Gateway.connections_max``, or beyond what its address may have (``places``), is closed at once: a
+connection takes a descriptor, and those that the store needs must be free when it needs them. Every accepted socket is counted before the next one is taken.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from halfmq.broker.config import address_text
 from halfmq.broker.connection import Connection
+from halfmq.broker.places import Refusal
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.errors import EnvironmentFailed, PortTaken
 
@@ -99,17 +100,19 @@ class Listener:
     def _arrived(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS_MAX):
             try:
-                peer, _ = listening.accept()
+                peer, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 self._machine_refuses(error)
                 return
-            if self._gateway.is_full:
+            host = str(address[0]) if address else ""
+            connection = self._gateway.admit(host)
+            if isinstance(connection, Refusal):
                 peer.close()
-                self._refuse()
+                self._refuse(connection, host)
             else:
-                task = self._loop.create_task(self._welcome(peer, self._gateway.expect()))
+                task = self._loop.create_task(self._welcome(peer, connection))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
@@ -121,16 +124,22 @@ class Listener:
             log.info("a connection was lost while it began: %s", error)
             peer.close()
         finally:
-            self._gateway.expected.discard(connection.number)
+            self._gateway.begun(connection)
 
-    def _refuse(self) -> None:
+    def _refuse(self, refusal: Refusal, host: str) -> None:
         self._refused += 1
         now = self._loop.time()
         if now - self._said_at >= _SAY_EACH_S:
-            log.warning(
-                "%d connections are open, as many as may be (--connections-max, or the limit of open files): %d refused",
-                self._gateway.connections_max, self._refused,
-            )  # fmt: skip
+            if refusal is Refusal.ADDRESS:
+                what, count, limit = (
+                    f"{host} has",
+                    self._gateway.places.per_address_max,
+                    "--connections-per-address-max",
+                )
+            else:
+                what, count = "all have", self._gateway.connections_max
+                limit = "--connections-max, or the limit of open files"
+            log.warning("%s %d connections open, as many as may be (%s): %d refused", what, count, limit, self._refused)
             self._said_at = now
             self._refused = 0
 

@@ -15,6 +15,7 @@ from halfmq.broker.offload import Offload
 from halfmq.broker.stored import settled_row
 from halfmq.core.commands import SettledRow
 from halfmq.core.state import State
+from halfmq.errors import StoreDamaged
 from halfmq.store.transaction_table import Looked, row_hash
 
 __all__ = ["FILES_MAX", "LOOKS_MAX", "Found", "LongSettled", "Missed", "NotLooked", "row_hash"]
@@ -98,6 +99,8 @@ class LongSettled:
                 of_group, of_id = self._store.verdict_names(row.verdict_position)
             except LookupError:  # a row that the disk damaged
                 continue
+            except StoreDamaged as error:
+                return NotLooked(f"the verdict cannot be read: {error}")
             if of_id == tx_id and (of_group == group or not group):
                 return Found(of_group, settled_row(half_index, row))
         return past

@@ -6,18 +6,19 @@ are answered at once.
 
 from typing import Any, Final, Protocol
 
+from halfmq import limits
 from halfmq.broker.connection import Connection
 from halfmq.broker.durable_answer import DurableAnswers
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.stored import StoredMessages
-from halfmq.core.commands import CommitOffset
+from halfmq.core.commands import Actor, CommitOffset
 from halfmq.core.decision import Refused, Reply, Why
 from halfmq.core.queues.offsets import MayBeLost, Stored, query_offset
 from halfmq.core.state import State
 from halfmq.store.consume_queue import QueueEntry
-from halfmq.wire.remoting.codes import RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import HMQ_POSITION, PositionAnswer, TopicBounds, asked_topics, encode_answer
 
@@ -101,10 +102,17 @@ class Lookups:
         return bool(first) and self._state.published - first[0].offset <= YOUNG_QUEUE_BYTES
 
     def commit_offset(self, connection: Connection, request: Request[Any]) -> None:
-        """15; one-way from stock clients."""
+        """15; one-way from stock clients. Who waits for the answer and is no member of the group is an operator."""
         fields = request.ext
-        command = CommitOffset(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset)
+        by = None
+        if not request.flag & FLAG_ONEWAY and not self._is_member(connection, fields.consumer_group):
+            by = Actor(peer=connection.peer)
+        command = CommitOffset(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset, by)
         self._pump.submit(command, self._committed, (connection, request))
+
+    def _is_member(self, connection: Connection, group: str) -> bool:
+        session = self._state.consumers.get(group)
+        return session is not None and connection.number in session.members
 
     def _committed(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
         if isinstance(reply, Refused) and reply.why is Why.LIMIT_REACHED:
@@ -181,5 +189,11 @@ class Lookups:
                 connection, request, ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"
             )
             return
+        size = 0
+        for count, message in enumerate(found):  # a client reads no larger frame
+            size += len(message)
+            if size > limits.FRAME_BYTES_MAX // 2:
+                found = found[: max(count, 1)]
+                break
         ext = {"indexLastUpdateTimestamp": self._state.batch_time_ms, "indexLastUpdatePhyoffset": self._state.published}
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext, b"".join(found))

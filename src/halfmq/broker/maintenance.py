@@ -7,6 +7,8 @@ Everything here only accelerates a restart or frees disk; if it stops, answers s
     retention    what is alive in the segments to go is carried forward in small steps between other commands, then a
                  Trim record says where the log starts, and only when that is durable are files removed, on the
                  maintenance thread
+    files        a segment that somebody removed or cut short is told when retention is looked at. The one that is written
+                 is looked at each second, and the broker stops: what it answers must be there after a start
     free space   looked at each second; below the reserve, core refuses new messages and lets verdicts go on. Where a
                  write finds no room before that, the pump knows at once. Derived files that fell behind catch up here
 """
@@ -14,18 +16,26 @@ Everything here only accelerates a restart or frees disk; if it stops, answers s
 import asyncio
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
+from heapq import nlargest
 from typing import Any, Final
 
+from halfmq import limits
 from halfmq.broker.config import BrokerConfig
 from halfmq.broker.offload import Offload
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.seldom import Seldom
+from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime
-from halfmq.core.commands import CarryForward, TrimLog
+from halfmq.core.clock_jumps import age_ms, plausible_ms
+from halfmq.core.commands import CarryForward, NoteTime, TrimLog
+from halfmq.core.copies import may_copy_again
 from halfmq.core.decision import Done, Reply
 from halfmq.core.session import DiskSpace, apply_session
 from halfmq.core.snapshot import encode_rows, snapshot_rows
-from halfmq.errors import StoreDamaged, StoreFull
+from halfmq.core.transaction.story import span
+from halfmq.errors import StoreDamaged, StoreFull, StorePoisoned
+from halfmq.store.segment import SegmentStays
 from halfmq.store.store import Store
 
 log = logging.getLogger("halfmq.maintenance")
@@ -33,6 +43,8 @@ log = logging.getLogger("halfmq.maintenance")
 SPACE_LOOK_MS: Final = 1_000
 #: Records that one step carries: a step must not hold up the commands behind it.
 CARRY_RECORDS_MAX: Final = 256
+#: Producer groups that are named where what is undecided holds retention.
+_GROUPS_SAID: Final = 3
 
 
 class Maintenance:
@@ -44,6 +56,7 @@ class Maintenance:
         loop: asyncio.AbstractEventLoop,
         offload: Offload,
         time: BrokerTime,
+        slow_sync: SlowSync,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._config = config
@@ -52,6 +65,7 @@ class Maintenance:
         self._loop = loop
         self._offload = offload
         self._time = time
+        self._slow_sync = slow_sync
         self._on_fatal = on_fatal
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._checkpointing = False
@@ -60,12 +74,19 @@ class Maintenance:
         #: Where the log is to start, while what lives below is carried forward.
         self._trimming: int | None = None
         self._not_trimmed = Seldom(loop.time)
+        self._said = Seldom(loop.time)
         self._stopped = False
 
     def start(self) -> None:
+        if self._pump.state.jumps and self._config.retention_ms and self._not_trimmed.is_due("clock"):
+            self._say_what_jumped()
         self._again("checkpoint", self._config.checkpoint_interval_ms, self.checkpoint)
         self._again("retention", self._config.retention_check_ms, self.look_at_retention)
         self._again("space", SPACE_LOOK_MS, self.look_at_space)
+
+    def every(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
+        """Also do this, until ``stop``."""
+        self._again(name, interval_ms, work)
 
     def stop(self) -> None:
         self._stopped = True
@@ -112,13 +133,18 @@ class Maintenance:
             else:
                 self._checkpoint_at = position
             then()
+            if self._checkpoint_at == position:
+                self._store.checkpointed()
 
         self._offload.run(lambda: self._store.checkpoint(position, encode_rows(capture)), written)
 
     # --- retention -------------------------------------------------------------------------------------------
 
     def look_at_retention(self) -> None:
-        """Start a trim if segments are past retention and none is under way."""
+        """See whether the log's files are there; start a trim if segments are past retention and none is under way."""
+        numbers = self._store.segments()
+        self._offload.run(lambda: self._store.missing_segments(numbers), self._saw_segments)
+        self._note_time()
         if self._trimming is not None or self._pump.failed is not None:
             return
         try:
@@ -134,25 +160,87 @@ class Maintenance:
         self._trimming = start
         self._carry()
 
+    def _saw_segments(self, missing: object) -> None:
+        if isinstance(missing, BaseException):
+            missing = [(-1, f"the files of the log cannot be looked at: {missing}")]
+        assert isinstance(missing, list)
+        for number, what in missing:
+            if (number < 0 or self._store.has_segment(number)) and self._said.is_due(what):
+                log.error("%s", what)
+
     def _wanted_start(self) -> int:
         """Start of the first segment to keep: never the one that is written, which has no end yet.
 
         Nor one with something younger than the window of messages sent again: with a verdict its memory would go, and a
-        half that comes again would be a transaction of its own.
+        half that comes again would be a transaction of its own. And by size none with too much in it that was copied
+        there a short time ago.
         """
         config = self._config
         now_ms = self._time.now_ms()
         young_from_ms = now_ms - config.settings.sent_again_ms
-        keep_from_ms = now_ms - config.retention_ms if config.retention_ms else 0
         keep_bytes_from = self._pump.state.published - config.retention_bytes if config.retention_bytes else 0
-        wanted = self._pump.state.log_start
+        state = self._pump.state
+        wanted = reached = state.log_start
+        copied_from_ms = now_ms - config.copy_again_ms
+        copied_bytes = 0
         for start, next_start, next_began_ms in self._store.closed_segments():
-            too_old = next_began_ms < keep_from_ms
+            too_old = 0 < config.retention_ms < age_ms(state, next_began_ms, now_ms)
             too_far = next_start <= keep_bytes_from
-            if not (too_old or too_far) or next_began_ms >= young_from_ms or start != wanted:
+            if not too_old and 0 < config.retention_ms < now_ms - next_began_ms and self._not_trimmed.is_due("clock"):
+                self._say_what_jumped()
+            if not (too_old or too_far) or next_began_ms >= young_from_ms or start != reached:
                 break
-            wanted = next_start
+            reached = next_start
+            copied_bytes += state.copied.get(start, 0) if next_began_ms > copied_from_ms else 0
+            if too_old or may_copy_again(copied_bytes, reached - state.log_start):
+                wanted = reached
+        if reached > wanted and self._not_trimmed.is_due("copied"):
+            self._say_what_holds_retention(copied_bytes)
         return wanted
+
+    def _note_time(self) -> None:
+        """Also a broker without traffic shows in the log that it ran: a restart shall not take that for a jump."""
+        state = self._pump.state
+        silent_ms = self._time.now_ms() - state.batch_time_ms
+        if self._pump.failed is None and silent_ms > plausible_ms(self._config.retention_ms) // 2:
+            self._pump.submit(NoteTime(), None)
+
+    def _say_what_jumped(self) -> None:
+        jumps = self._pump.state.jumps
+        log.warning(
+            "retention by age does not count %s: by so much the clock was ahead of the log at a start (the log's last entry: "
+            "%s; then: %s; such starts: %d). If the broker was down that long, confirm it by starting it once with "
+            "--trust-clock. If not, set the clock right before the next start. Until then what was stored before is kept until "
+            "it is %s old without that time; retention by size goes on",
+            span(sum(by_ms for _, _, by_ms in jumps)),
+            moment(jumps[-1][1]),
+            moment(jumps[-1][1] + jumps[-1][2]),
+            len(jumps),
+            span(self._config.retention_ms),
+        )
+
+    def _say_what_holds_retention(self, copied_bytes: int) -> None:
+        state = self._pump.state
+        groups = state.producer_groups.values()
+        most = nlargest(_GROUPS_SAID, groups, key=lambda group: group.bytes)
+        log.warning(
+            "the log takes %d bytes, more than the retention of %d: %d bytes of the segments to go are undecided or delayed "
+            "and were copied forward less than %d s ago. They are copied again after that, or where %d times as much goes with "
+            "them. %d transactions are undecided, %d bytes, most of them in the groups %s; %d messages are delayed. See "
+            "`halfmq tx list`, and settle what nobody settles, or take more --retention-bytes",
+            state.log_end - state.log_start,
+            self._config.retention_bytes,
+            copied_bytes,
+            self._config.copy_again_ms // 1000,
+            limits.COPY_AGAIN_PART,
+            sum(len(group.undecided) for group in groups),
+            sum(group.bytes for group in groups),
+            ", ".join(
+                f"{group.name} ({len(group.undecided)}, {group.bytes} bytes)" for group in most if group.undecided
+            )
+            or "(none)",
+            len(state.delayed),
+        )
 
     def _carry(self) -> None:
         assert self._trimming is not None
@@ -182,9 +270,22 @@ class Maintenance:
 
     def _let_go(self, start: int) -> None:
         gone = self._store.let_go(start)
-        self._offload.run(
-            lambda: self._store.unlink(gone, start), self._then(lambda tables: self._unlinked(start, tables))
-        )
+        unlinked = self._then(lambda tables: self._unlinked(start, tables))
+
+        def done(result: object) -> None:
+            if not isinstance(result, SegmentStays):
+                unlinked(result)
+                return
+            self._trimming = None
+            if self._not_trimmed.is_due(str(result)):
+                log.warning(
+                    "the log starts at %d now, but the room of what was trimmed is not given back: %s. It is tried again with "
+                    "the next trim, and at the next start",
+                    start,
+                    result,
+                )
+
+        self._offload.run(lambda: self._store.unlink(gone, start), done)
 
     def _unlinked(self, start: int, tables: list[int]) -> None:
         self._store.drop_tables(tables)
@@ -205,12 +306,32 @@ class Maintenance:
     # --- free space ------------------------------------------------------------------------------------------
 
     def look_at_space(self) -> None:
+        self._slow_sync.look()  # here: a thread that waits for the disk says nothing
+        self._offload.run(self._store.look_at_locks, self._saw_locks)
+        self._offload.run(self._store.look_at_written_segment, self._saw_written_segment)
         self._offload.run(self._store.look_at_space, self._saw_space)
+
+    def _saw_written_segment(self, result: object) -> None:
+        if isinstance(result, StorePoisoned):
+            self._pump.sync_failed(result)
+        elif isinstance(result, BaseException):
+            if self._said.is_due(str(result)):
+                log.warning("the segment that is written cannot be looked at: %s", result)
+        elif isinstance(result, tuple) and self._store.make_again(result[0]):
+            log.warning("%s. Nothing was in it yet: it is made again", result[1])
+
+    def _saw_locks(self, result: object) -> None:
+        if isinstance(result, StorePoisoned):
+            self._pump.sync_failed(result)
+        elif isinstance(result, BaseException) and self._said.is_due(str(result)):
+            log.warning("whether the store's directory is still the one that was locked cannot be seen: %s", result)
 
     def _saw_space(self, low: object) -> None:
         if isinstance(low, BaseException):
             self._on_fatal(low)
             return
+        if self._pump.failed is not None:
+            return  # a log that takes nothing more also says that it has no room
         state = self._pump.state
         low = not self._pump.catch_up() or bool(low)
         if low != state.disk_full:
@@ -219,3 +340,11 @@ class Maintenance:
             else:
                 log.info("there is free space again: new messages are taken")
             apply_session(state, DiskSpace(low))
+
+
+def moment(ms: int) -> str:
+    """UTC, to the second; the number where it is none that a calendar has."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"

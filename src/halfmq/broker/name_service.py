@@ -1,8 +1,12 @@
-"""The name service, and the administration of topics and groups: 105, 106, 206; 17, 215, 216, 200.
+"""The name service, and the administration of topics and groups: 105, 106, 206; 17, 215, 216, 200, 207; 100 to 102.
 
 One broker is the whole cluster, so a route names this broker. Topics that clients expect to find although nobody made
-them: TBW102 (the template; without its route the first send to a new topic fails, and a consumer never registers) and
-``%RETRY%`` of a group that exists.
+them: TBW102 (the template; without its route the first send to a new topic fails, and a consumer never registers),
+``<cluster>_REPLY_TOPIC`` (replies go where its route leads, and are stored nowhere) and ``%RETRY%`` of a group that exists.
+
+Of the key-value settings of a name server there is one: on which queues of which brokers a topic is ordered. Tools set it
+as the second half of making an ordered topic. It is not stored, since one broker is the whole cluster: each topic is ordered
+on its write queues, so to say just that is taken, and to say something else is refused.
 """
 
 from typing import Any, Final
@@ -15,8 +19,9 @@ from halfmq.broker.durable_answer import DurableAnswers
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
-from halfmq.core.commands import DeleteTopic, EnsureTopic, SetGroup, SetTopic
-from halfmq.core.decision import Done, Reply
+from halfmq.broker.request_reply import REPLY_TOPIC_SUFFIX
+from halfmq.core.commands import Actor, DeleteGroup, DeleteTopic, EnsureTopic, SetGroup, SetTopic
+from halfmq.core.decision import Done, GroupIsGone, Reply
 from halfmq.core.state import RETRY_PREFIX, State
 from halfmq.model.settings import BrokerSettings
 from halfmq.wire.remoting import java_json
@@ -27,7 +32,9 @@ from halfmq.wire.remoting.route import MASTER_ID, BrokerData, QueueData, Route, 
 #: RocketMQ's template topic: inheritable, readable, writable.
 TEMPLATE: Final = "TBW102"
 _TEMPLATE_PERMISSION: Final = 7
+_REPLY_PERMISSION: Final = 6
 _RETRY_QUEUES: Final = 1
+_ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 
 class _GroupBody(msgspec.Struct, rename="camel"):
@@ -56,6 +63,10 @@ class NameService:
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self.forget_topic,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.set_group,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
+            RequestCode.PUT_KV_CONFIG: self.put_setting,
+            RequestCode.GET_KV_CONFIG: self.get_setting,
+            RequestCode.DELETE_KV_CONFIG: self.delete_setting,
         }
 
     # --- routes
@@ -86,6 +97,8 @@ class NameService:
         if name == TEMPLATE and self._settings.auto_create_topics:
             queues = self._settings.default_topic_queues
             return QueueData(self._settings.broker_name, queues, queues, _TEMPLATE_PERMISSION)
+        if name == self._settings.cluster + REPLY_TOPIC_SUFFIX:
+            return QueueData(self._settings.broker_name, 1, 1, _REPLY_PERMISSION)
         return None
 
     def _is_retry_of_known_group(self, name: str) -> bool:
@@ -101,15 +114,51 @@ class NameService:
             names.append(TEMPLATE)
         self._durably.tell(connection, request, ResponseCode.SUCCESS, body=java_json.dumps({"topicList": names}))
 
+    # --- order of topics
+
+    def _order_of(self, fields: Any) -> str | None:
+        """``broker:queues`` of a topic, as a name server keeps it; None: no such topic, or another namespace."""
+        topic = self._state.topics_by_name.get(fields.key) if fields.namespace == _ORDER_NAMESPACE else None
+        return None if topic is None else f"{self._settings.broker_name}:{topic.write_queues}"
+
+    def get_setting(self, connection: Connection, request: Request[Any]) -> None:
+        value = self._order_of(request.ext)
+        if value is None:
+            text = f"No config item, Namespace: {request.ext.namespace} Key: {request.ext.key}"
+            self._durably.tell(connection, request, ResponseCode.QUERY_NOT_FOUND, text)
+        else:
+            self._durably.tell(connection, request, ResponseCode.SUCCESS, None, {"value": value})
+
+    def put_setting(self, connection: Connection, request: Request[Any]) -> None:
+        fields = request.ext
+        value = self._order_of(fields)
+        if fields.namespace != _ORDER_NAMESPACE:
+            text = f"settings of namespace {fields.namespace} are not kept here, only {_ORDER_NAMESPACE}"
+        elif value is None:
+            text = f"topic {fields.key} does not exist; make it first"
+        elif fields.value.strip("; ") != value:
+            text = f"topic {fields.key} is ordered on {value}, and on nothing else: this broker is the whole cluster"
+        else:
+            self._durably.tell(connection, request, ResponseCode.SUCCESS)
+            return
+        self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
+
+    def delete_setting(self, connection: Connection, request: Request[Any]) -> None:
+        """What is not stored need not be deleted: it goes with the topic."""
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS)
+
     # --- administration
 
     def set_topic(self, connection: Connection, request: Request[Any]) -> None:
         fields = request.ext
-        command = SetTopic(fields.topic, fields.read_queue_nums, fields.write_queue_nums, fields.perm)
+        command = SetTopic(
+            fields.topic, fields.read_queue_nums, fields.write_queue_nums, fields.perm, Actor(peer=connection.peer)
+        )
         self._pump.submit(command, self._done, (connection, request))
 
     def delete_topic(self, connection: Connection, request: Request[Any]) -> None:
-        self._pump.submit(DeleteTopic(request.ext.topic), self._done, (connection, request))
+        command = DeleteTopic(request.ext.topic, Actor(peer=connection.peer))
+        self._pump.submit(command, self._done, (connection, request))
 
     def forget_topic(self, connection: Connection, request: Request[Any]) -> None:
         """216: the route goes with the topic (215), so there is nothing of its own to forget."""
@@ -121,8 +170,24 @@ class NameService:
         except (msgspec.MsgspecError, ValueError) as error:
             self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, f"the group's settings: {error}")
             return
-        command = SetGroup(group.group_name, group.retry_max_times, group.retry_queue_nums, group.consume_enable)
+        command = SetGroup(
+            group.group_name, group.retry_max_times, group.retry_queue_nums, group.consume_enable,
+            Actor(peer=connection.peer),
+        )  # fmt: skip
         self._pump.submit(command, self._done, (connection, request))
+
+    def delete_group(self, connection: Connection, request: Request[Any]) -> None:
+        fields = request.ext
+        command = DeleteGroup(fields.group_name, fields.clean_offset, Actor(peer=connection.peer))
+        self._pump.submit(command, self._group_gone, (connection, request))
+
+    def _group_gone(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
+        """Success; the remark, which stock clients do not look at, names topics of the group that stay."""
+        if isinstance(reply, GroupIsGone):
+            kept = f"what is in {' and '.join(reply.kept)} stays, see deleteTopic" if reply.kept else None
+            self._gateway.answer(*context, ResponseCode.SUCCESS, kept)
+        else:
+            self._done(context, reply)
 
     def _done(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
         if isinstance(reply, Done):

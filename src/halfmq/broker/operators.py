@@ -1,7 +1,8 @@
 """What those who look after a broker ask of it: 29002 to 29005 (``wire.remoting.operators``); 29006 and 29010, to ask now.
 
 A verdict by hand goes the way of every verdict: a command for the pump, the table of ``core.transaction.states``, one
-record that says ``operator``. Who it was and why stands in the broker's output, since the record has no place for names.
+record that says ``operator``, and directly before it one that says who it was, why, and from where. The broker's output
+says the same.
 Whoever reaches the port may ask, as with every other command: there are no passwords yet.
 """
 
@@ -9,18 +10,32 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from halfmq import limits
 from halfmq.broker.connection import Connection
 from halfmq.broker.durable_answer import DurableAnswers
+from halfmq.broker.group_scan import GroupScan
+from halfmq.broker.intake import REQUEST_COST
 from halfmq.broker.long_settled import Found, LongSettled, Look, Missed, NotLooked
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.timers import BrokerTime
-from halfmq.core.commands import AskAside, AskNow, ResolveTransaction, Wanted
+from halfmq.core.commands import Actor, AskAside, AskNow, ResolveTransaction, Wanted
 from halfmq.core.decision import Asked, AskedAside, Refused, Reply, Settled, Why
-from halfmq.core.transaction.listing import UNDECIDED, UNKNOWN, groups_of, oldest_undecided, standing, undecided_among
+from halfmq.core.state import ProducerGroup
+from halfmq.core.transaction.listing import (
+    UNDECIDED,
+    UNKNOWN,
+    groups_from,
+    has,
+    oldest_undecided,
+    standing,
+    undecided_among,
+)
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.transaction.story import story
+from halfmq.errors import StoreDamaged
+from halfmq.model.records import DecidedBy, OperatorActed
 from halfmq.wire.remoting.codes import (
     EXT_DURABILITY,
     EXT_POSITION,
@@ -31,9 +46,12 @@ from halfmq.wire.remoting.codes import (
 )
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.operators import (
+    EXT_AT,
+    EXT_FROM,
     EXT_GROUP,
     EXT_ID,
     EXT_MAX,
+    EXT_NEXT,
     EXT_OPERATOR,
     EXT_REASON,
     EXT_STATE,
@@ -56,6 +74,14 @@ from halfmq.wire.remoting.producer_groups import EXT_CHECKS, EXT_CLIENT, EXT_LEF
 log = logging.getLogger("halfmq.operators")
 
 _WANTED: Final = {"COMMIT": Wanted.COMMIT, "ROLLBACK": Wanted.ROLLBACK}
+#: Groups that one page of transactions looks at.
+GROUPS_PER_PAGE_MAX: Final = 4_096
+_FROM_DIGITS_MAX: Final = 18
+#: Groups that a refusal names.
+_NAMED_MAX: Final = 10
+#: What is kept of one transaction id while all groups are looked through, bytes.
+_ID_COST: Final = 256
+_BUSY: Final = "many look through all producer groups just now: ask again, or name the group"
 
 
 def _is_count(text: str) -> bool:
@@ -63,15 +89,37 @@ def _is_count(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= len(str(LISTED_MAX)) and 1 <= int(text) <= LISTED_MAX
 
 
+def page_start(ext: Mapping[str, str]) -> int | None:
+    """Where the page begins that is asked for; None: no such place can be."""
+    text = ext.get(EXT_FROM, "0")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _FROM_DIGITS_MAX else None
+
+
+def _meant(request: Request[Any]) -> tuple[str, str]:
+    """(transaction id, producer group or ""), as who asks names them."""
+    return request.ext.get(EXT_ID, ""), request.ext.get(EXT_GROUP, "")
+
+
 class Operators:
     def __init__(
-        self, gateway: Gateway, pump: Pump, time: BrokerTime, long_settled: LongSettled, *, durability: str
+        self,
+        gateway: Gateway,
+        pump: Pump,
+        time: BrokerTime,
+        long_settled: LongSettled,
+        scan: GroupScan,
+        *,
+        durability: str,
+        operator_of: Callable[[int], OperatorActed | None],
     ) -> None:
+        """``operator_of``: who stands behind the verdict at a log position (``Store.operator_of``)."""
         self._gateway = gateway
         self._pump = pump
+        self._scan = scan
         self._time = time
         self._long_settled = long_settled
         self._durability = durability
+        self._operator_of = operator_of
         self._durably = DurableAnswers(gateway, pump)
         gateway.handlers |= {
             HMQ_TRANSACTIONS: self.transactions,
@@ -87,16 +135,29 @@ class Operators:
         if not _is_count(asked):
             self._wrong(connection, request, f"{EXT_MAX} {asked!r}: 1 to {LISTED_MAX}")
             return
-        state = self._pump.state
-        group = request.ext.get(EXT_GROUP, "")
-        total, listed = oldest_undecided(state, group, int(asked), self._time.now_ms())
-        self._tell(connection, request, {EXT_TOTAL: total}, encode_pending(listed))
+        start = page_start(request.ext)
+        if start is None:
+            self._wrong(connection, request, f"{EXT_FROM}: what the answer before said")
+            return
+        state, now_ms, group = self._pump.state, self._time.now_ms(), request.ext.get(EXT_GROUP, "")
+        if group:
+            total, listed = oldest_undecided(state, group, int(asked), now_ms, skipped=start)
+            following = start + len(listed) if listed and start + len(listed) < total else 0
+        else:
+            groups, following = groups_from(state, start, GROUPS_PER_PAGE_MAX)
+            _, listed = oldest_undecided(state, "", int(asked), now_ms, groups=groups)
+            total = state.undecided_count
+        ext = {EXT_TOTAL: total, EXT_AT: now_ms, **({EXT_NEXT: following} if following else {})}
+        self._tell(connection, request, ext, encode_pending(listed))
 
     def story(self, connection: Connection, request: Request[Any]) -> None:
-        tx_id = request.ext.get(EXT_ID, "")
-        group = self._group(connection, request, tx_id)
-        if group is None:
-            return
+        tx_id, named = _meant(request)
+        request = request.to_answer(None)
+        self._with_group(
+            connection, request, tx_id, named, lambda group: self._story(connection, request, group, tx_id)
+        )
+
+    def _story(self, connection: Connection, request: Request[Any], group: str, tx_id: str) -> None:
         if standing(self._pump.state, group, tx_id) == UNKNOWN:
             self._long_settled.look(
                 group, tx_id, lambda look: self._tell_story(connection, request, group, tx_id, look)
@@ -115,12 +176,21 @@ class Operators:
             return
         if isinstance(look, Found) and stands == UNKNOWN:
             group, stands = look.group, standing_state(look.row.committed).value
-            sentences = story(state, group, tx_id, now_ms, row=look.row)
+            sentences = story(state, group, tx_id, now_ms, row=look.row, acted=self._acted(look.row.verdict_position))
         else:
             looked = f"{look.text[0].upper()}{look.text[1:]}." if isinstance(look, Missed) else ""
-            sentences = story(state, group, tx_id, now_ms, looked=looked)
+            producers = state.producer_groups.get(group)
+            verdict = producers.settled.get(tx_id) if producers is not None else None
+            acted = self._acted(verdict[3]) if verdict is not None and verdict[7] == DecidedBy.OPERATOR else None
+            sentences = story(state, group, tx_id, now_ms, looked=looked, acted=acted)
         self._tell(connection, request, {EXT_GROUP: group, EXT_STATE: stands}, encode_story(sentences))
         self._gateway.flush()
+
+    def _acted(self, position: int) -> OperatorActed | None:
+        try:
+            return self._operator_of(position)
+        except (LookupError, StoreDamaged):
+            return None  # trimmed meanwhile, or it cannot be read: the verdict stands all the same
 
     def resolve(self, connection: Connection, request: Request[Any]) -> None:
         ext = request.ext
@@ -133,11 +203,15 @@ class Operators:
         elif len(reason) > REASON_CHARS_MAX or not reason.isprintable():
             self._wrong(connection, request, f"{EXT_REASON}: one line of at most {REASON_CHARS_MAX} characters")
         else:
-            tx_id = ext.get(EXT_ID, "")
-            group = self._group(connection, request, tx_id)
-            if group is not None:
-                command = ResolveTransaction(group, tx_id, wanted, operator)
+            tx_id, named = _meant(request)
+            request = request.to_answer(None)
+            by = Actor(operator, reason, connection.peer)
+
+            def decide(group: str) -> None:
+                command = ResolveTransaction(group, tx_id, wanted, operator, by=by)
                 self._decide(command, lambda group, reply: self._resolved(connection, request, command, reason, reply))
+
+            self._with_group(connection, request, tx_id, named, decide)
 
     def _resolved(
         self,
@@ -151,11 +225,12 @@ class Operators:
         what = f"{command.wanted.name} of transaction {command.tx_id} of group {command.group}"
         if not isinstance(reply, Settled):
             code, remark, ext = refusal(reply)
-            log.info("%s: %s was refused: %s", who, what, remark)
+            self._gateway.say(log, logging.INFO, "verdict", connection, "%s: %s was refused: %s", who, what, remark)
             self._gateway.answer(connection, request, code, remark, ext)
             return
         if reply.repeated:
-            log.info("%s: %s, as it stands since position %d", who, what, reply.position)
+            text = "%s: %s, as it stands since position %d"
+            self._gateway.say(log, logging.INFO, "repeated", connection, text, who, what, reply.position)
         else:
             log.warning("%s decided: %s at position %d, reason: %s", who, what, reply.position, reason or "none given")
         told = {
@@ -170,10 +245,13 @@ class Operators:
 
     def ask(self, connection: Connection, request: Request[Any]) -> None:
         """A check now, whatever its time; also about what was set aside. The answer comes as to any check."""
-        tx_id = request.ext.get(EXT_ID, "")
-        group = self._group(connection, request, tx_id)
-        if group is not None:
+        tx_id, named = _meant(request)
+        request = request.to_answer(None)
+
+        def decide(group: str) -> None:
             self._decide(AskNow(group, tx_id), lambda group, reply: self._asked(connection, request, group, reply))
+
+        self._with_group(connection, request, tx_id, named, decide)
 
     def _asked(self, connection: Connection, request: Request[Any], group: str, reply: Reply | Failed) -> None:
         if isinstance(reply, Asked):
@@ -210,9 +288,26 @@ class Operators:
         state, group, ids = self._pump.state, request.ext.get(EXT_GROUP, ""), decode_ids(request.body)
         if group:
             found = [tx_id for tx_id in ids if standing(state, group, tx_id) == UNDECIDED]
-        else:
-            found = undecided_among(state, ids)
-        self._tell(connection, request, {}, encode_ids(found))
+            self._tell(connection, request, {}, encode_ids(found))
+            return
+        request = request.to_answer(None)
+        ids = [tx_id for tx_id in ids if len(tx_id) <= limits.TRANSACTION_ID_CHARS_MAX]
+        wanted, anywhere = frozenset(ids), set[str]()
+        kept = REQUEST_COST + _ID_COST * len(ids)
+
+        def look(one: ProducerGroup) -> int:
+            anywhere.update(undecided_among(one, wanted))
+            return min(len(one.undecided), len(wanted))
+
+        def tell() -> None:
+            self._gateway.intake.give_back(connection, kept)
+            self._tell(connection, request, {}, encode_ids([tx_id for tx_id in ids if tx_id in anywhere]))
+            self._gateway.flush()
+
+        self._gateway.intake.keep(connection, kept)
+        if not self._scan.run(look, tell):
+            self._gateway.intake.give_back(connection, kept)
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_BUSY, _BUSY)
 
     # --- helpers
 
@@ -240,21 +335,42 @@ class Operators:
 
         self._pump.submit(command, decided, None)
 
-    def _group(self, connection: Connection, request: Request[Any], tx_id: str) -> str | None:
-        """The producer group that is meant; None when that was answered already: no id, or several groups have it."""
-        if not tx_id:
-            self._wrong(connection, request, f"{EXT_ID}: which transaction")
-            return None
-        named = str(request.ext.get(EXT_GROUP, ""))
-        found = groups_of(self._pump.state, tx_id)
-        if named or not found:
-            return named
-        if len(found) > 1:
-            self._wrong(
-                connection, request, f"{EXT_GROUP}: {', '.join(found)} each have a transaction {tx_id}; say which group"
-            )
-            return None
-        return found[0]
+    def _with_group(
+        self, connection: Connection, request: Request[None], tx_id: str, named: str, then: Callable[[str], None]
+    ) -> None:
+        """Call ``then``, now or later, with the producer group that is meant, "" if none has the transaction in memory.
+
+        ``named``: by who asks, or empty. Answers by itself where nothing can have these names, or several groups have it.
+        """
+        if not 0 < len(tx_id) <= limits.TRANSACTION_ID_CHARS_MAX:
+            text = f"{EXT_ID}: which transaction, 1 to {limits.TRANSACTION_ID_CHARS_MAX} characters"
+            self._wrong(connection, request, text)
+            return
+        if len(named) > limits.GROUP_CHARS_MAX:
+            self._wrong(connection, request, f"{EXT_GROUP}: at most {limits.GROUP_CHARS_MAX} characters")
+            return
+        if named:
+            then(named)
+            return
+        found: list[str] = []
+
+        def look(one: ProducerGroup) -> int:
+            if has(one, tx_id):
+                found.append(one.name)
+            return 0
+
+        def looked() -> None:
+            if len(found) > 1:
+                some = ", ".join(found[:_NAMED_MAX]) + (" and others" if len(found) > _NAMED_MAX else "")
+                self._wrong(
+                    connection, request, f"{EXT_GROUP}: {some} each have a transaction {tx_id}; say which group"
+                )
+            else:
+                then(found[0] if found else "")
+            self._gateway.flush()
+
+        if not self._scan.run(look, looked):
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_BUSY, _BUSY)
 
     def _wrong(self, connection: Connection, request: Request[Any], text: str) -> None:
         self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, text)

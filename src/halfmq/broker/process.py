@@ -17,6 +17,7 @@ from pathlib import Path
 from halfmq.broker.broker import Broker
 from halfmq.broker.config import BrokerConfig, address_text
 from halfmq.broker.descriptors import room_for_connections
+from halfmq.broker.log_output import LogOutput
 from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreFull, UsageError
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
@@ -35,11 +36,8 @@ _NOT_FOREIGN = frozenset({"lost+found", LOCK_NAME, f"{STORE_JSON}.new"})
 
 def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool = False) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Returns the exit code."""
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    output = LogOutput(sys.__stderr__.fileno() if sys.__stderr__ is not None else os.open(os.devnull, os.O_WRONLY))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[output])
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             if ports_file is not None:
@@ -48,10 +46,12 @@ def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool =
             _check_directory(config.data, ports_file)
             config = replace(config, connections_max=room_for_connections(config.connections_max))
             return runner.run(_serve(config, ports_file))
-    except (HalfmqError, OSError) as error:
+    except (HalfmqError, OSError, MemoryError) as error:
         log.debug("stopped by", exc_info=error)
-        print(f"halfmq: {_explained(error, config)}", file=sys.stderr)  # noqa: T201 - the one line for people
+        output.say_last(f"halfmq: {_explained(error, config)}")
         return 1
+    finally:
+        output.end()
 
 
 def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
@@ -144,14 +144,32 @@ def _no_ports_file(path: Path, why: str) -> EnvironmentFailed:
     return EnvironmentFailed(f"the ports cannot be written to {path}: {why}", hint="choose another --ports-file")
 
 
-def _explained(error: HalfmqError | OSError, config: BrokerConfig) -> HalfmqError:
+def _explained(error: HalfmqError | OSError | MemoryError, config: BrokerConfig) -> HalfmqError:
     """``error`` as one of ours, with what to do."""
     if isinstance(error, HalfmqError):
         return error
+    if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
+        return EnvironmentFailed(
+            f"the machine has no memory left for the broker of {config.data}: {error or 'out of memory'}",
+            hint="give it more, look at limits of memory (ulimit -v, cgroups), or take it from others; the store is not "
+            "damaged by that",
+        )
+    inside = _inside(error.filename, config.data)
     if error.errno == errno.ENOSPC:
         return StoreFull(f"the disk of {config.data} is full", hint="free space, then start again; nothing is lost")
     if error.errno == errno.EADDRINUSE:
         return PortTaken(str(error), hint="stop the other process, or choose --port and --name-port (0: any free one)")
+    if inside is not None and error.errno in (errno.EACCES, errno.EPERM):
+        return EnvironmentFailed(
+            f"{inside} cannot be read or written: {error.strerror}",
+            hint=f"give it and all of {config.data} to the user of the broker, uid {os.geteuid()}",
+        )
+    if inside is not None and error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+        return EnvironmentFailed(
+            f"{inside} is {'a directory where a file' if error.errno == errno.EISDIR else 'a file where a directory'} "
+            f"must be, or lies below one",
+            hint="look who made it, and move it away; what is neither store.json nor in log/ a start makes again",
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return EnvironmentFailed(
             f"{config.data} is not writable: {error}", hint="choose another --data, or fix its owner"
@@ -169,3 +187,11 @@ def _explained(error: HalfmqError | OSError, config: BrokerConfig) -> HalfmqErro
             hint="look at the disk; what is neither store.json nor in log/ may be moved away, a start makes it again",
         )
     return EnvironmentFailed(f"{config.data}: {error}", hint="look at --data and at the limits of this machine")
+
+
+def _inside(filename: object, data: Path) -> Path | None:
+    """The file that an error names, if it lies in the store; None: it names another, or none."""
+    if not isinstance(filename, str | os.PathLike):
+        return None
+    path = Path(filename)
+    return path if data in path.parents and path.name != LOCK_NAME else None

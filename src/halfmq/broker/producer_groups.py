@@ -1,31 +1,40 @@
 """What an administrator asks about producer groups: figures (29008), and limits and policy, to see or to change (29007).
 
-A change is a record like any other, so it is durable when it is answered, and says who made it; the broker's output says so
-too, since a policy settles transactions that their application has not decided.
+A change is a record like any other, so it is durable when it is answered, behind one that says who made it, why, and from
+where; the broker's output says so too, since a policy settles transactions that their application has not decided.
 """
 
 import logging
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import asdict
 
 from halfmq import limits
 from halfmq.broker.connection import Connection
 from halfmq.broker.durable_answer import DurableAnswers
+from halfmq.broker.operators import page_start
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.timers import BrokerTime
-from halfmq.core.commands import SetProducer
+from halfmq.core.commands import Actor, SetProducer
 from halfmq.core.decision import PolicyActed, ProducerIsSet, Reply
-from halfmq.core.transaction.listing import group_stats
+from halfmq.core.transaction.listing import group_stats, groups_from
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.model.records import AsideBecause
 from halfmq.model.settings import PastLimit, ProducerSettings
 from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.header import Request
-from halfmq.wire.remoting.operators import EXT_GROUP, EXT_OPERATOR, OPERATOR_CHARS_MAX
+from halfmq.wire.remoting.operators import (
+    EXT_FROM,
+    EXT_GROUP,
+    EXT_NEXT,
+    EXT_OPERATOR,
+    EXT_REASON,
+    OPERATOR_CHARS_MAX,
+    REASON_CHARS_MAX,
+)
 from halfmq.wire.remoting.producer_groups import (
     HMQ_PRODUCER,
     HMQ_STATS,
@@ -38,6 +47,9 @@ from halfmq.wire.remoting.producer_groups import (
 
 log = logging.getLogger("halfmq.operators")
 
+#: Groups that one page of figures shows.
+GROUPS_PER_PAGE_MAX: Final = 1_000
+
 
 class ProducerGroups:
     def __init__(self, gateway: Gateway, pump: Pump, time: BrokerTime) -> None:
@@ -48,13 +60,20 @@ class ProducerGroups:
         gateway.handlers |= {HMQ_PRODUCER: self.limits, HMQ_STATS: self.stats}
 
     def stats(self, connection: Connection, request: Request[Any]) -> None:
-        found = group_stats(self._pump.state, request.ext.get(EXT_GROUP, ""), self._time.now_ms())
-        self._durably.tell(connection, request, ResponseCode.SUCCESS, body=encode_stats(found))
+        start = page_start(request.ext)
+        if start is None:
+            self._wrong(connection, request, f"{EXT_FROM}: what the answer before said")
+            return
+        state, group = self._pump.state, request.ext.get(EXT_GROUP, "")
+        groups, following = groups_from(state, start, GROUPS_PER_PAGE_MAX)
+        found = group_stats(state, group, self._time.now_ms(), groups=groups)
+        ext = {EXT_NEXT: following} if following and not group else {}
+        self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, encode_stats(found))
 
     def limits(self, connection: Connection, request: Request[Any]) -> None:
         change = decode_change(request.body)
         name = request.ext.get(EXT_GROUP, "")
-        operator = request.ext.get(EXT_OPERATOR, "").strip()
+        operator, reason = request.ext.get(EXT_OPERATOR, "").strip(), request.ext.get(EXT_REASON, "").strip()
         wrong = _wrong_name(name)
         if wrong:
             self._wrong(connection, request, wrong)
@@ -64,8 +83,11 @@ class ProducerGroups:
             )
         elif not operator or len(operator) > OPERATOR_CHARS_MAX or not operator.isprintable():
             self._wrong(connection, request, f"{EXT_OPERATOR}: who sets this, 1 to {OPERATOR_CHARS_MAX} characters")
+        elif len(reason) > REASON_CHARS_MAX or not reason.isprintable():
+            self._wrong(connection, request, f"{EXT_REASON}: one line of at most {REASON_CHARS_MAX} characters")
         else:
-            self._pump.submit(_command(name, change, operator), self._set, (connection, request))
+            by = Actor(operator, reason, connection.peer)
+            self._pump.submit(_command(name, change, by), self._set, (connection, request))
 
     def _set(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
         connection, request = context
@@ -73,7 +95,9 @@ class ProducerGroups:
             self._gateway.answer(connection, request, *refusal(reply))
             return
         settings = reply.settings
-        log.warning(
+        # Each group is said by itself, and those of a flood now and then: each change has its record in the log.
+        self._gateway.say(
+            log, logging.WARNING, ("limits", settings.name), connection,
             "operator %s from %s set producer group %s: check limit %d, then %s; skip age %d ms; at most %d undecided, %d "
             "bytes (-1: as the broker's)",
             settings.set_by, connection.peer, settings.name, settings.check_limit, settings.past_limit.value,
@@ -96,12 +120,12 @@ class ProducerGroups:
         self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, text)
 
 
-def _command(name: str, change: ProducerChange, operator: str) -> SetProducer:
+def _command(name: str, change: ProducerChange, by: Actor) -> SetProducer:
     """Only what changes: what else stands is seen when it is decided, behind the changes before it."""
     given = {field: value for field, value in asdict(change).items() if value is not None}
     if change.past_limit is not None:
         given["past_limit"] = PastLimit(change.past_limit)
-    return SetProducer(ProducerSettings(name, **given, set_by=operator), tuple(given))
+    return SetProducer(ProducerSettings(name, **given, set_by=by.name), tuple(given), by)
 
 
 def _wrong_name(name: str) -> str:

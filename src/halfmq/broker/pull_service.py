@@ -14,11 +14,14 @@ connection.
 import asyncio
 import logging
 import struct
+from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from halfmq import limits
 from halfmq.broker.connection import Connection
 from halfmq.broker.groups import GroupsOnUse
+from halfmq.broker.outgoing_bytes import SMALL_PULL_BYTES
 from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.seldom import Seldom
@@ -27,6 +30,7 @@ from halfmq.core.decision import Reply, WakeQueue
 from halfmq.core.queues.filter import TagFilter, parse_filter
 from halfmq.core.queues.long_poll import NotFound, OffsetMoved, place
 from halfmq.core.state import State, Topic
+from halfmq.errors import StoreDamaged
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET
 from halfmq.store.consume_queue import QueueEntry
 from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
@@ -47,9 +51,19 @@ _STOCK_BYTES: Final = 262_144
 #: Parked pulls of one connection; more are answered at once with "nothing new".
 PARKED_MAX: Final = 4_096
 _INT64: Final = struct.Struct(">q")
+#: More than the head of any record that holds a message: what is read with it.
+_HEADS_BYTES: Final = 96
+#: Copying so many bytes that nobody asked for costs less than another read.
+_FAR_BYTES: Final = 12_288
 _COMMIT: Final = int(PullFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullFlag.SUSPEND)
 _SUBSCRIPTION: Final = int(PullFlag.SUBSCRIPTION)
+
+#: What one parked pull takes, and each of its tags, which it may share with others, bytes.
+_PARKED_COST: Final = 1_024
+#: Parked pulls of one queue that look again in one go: a few ms each hundred.
+WOKEN_MAX: Final = 1_000
+_TAG_COST: Final = 80
 
 #: Hashes of the wanted tags; None: everything.
 Tags = frozenset[int] | None
@@ -62,7 +76,7 @@ class QueueReads(Protocol):
 
     def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]: ...
 
-    def stored_view(self, offset: int) -> memoryview: ...
+    def stored_view(self, offset: int, ahead: int) -> memoryview: ...
 
     def first_offset(self, offset: int) -> int: ...
 
@@ -78,8 +92,19 @@ class Found(NamedTuple):
     body: bytearray
 
 
+class Wanted(NamedTuple):
+    """What is kept of the fields of a parked pull."""
+
+    consumer_group: str
+    queue_id: int
+    queue_offset: int
+    max_msg_nums: int
+    max_msg_bytes: int
+
+
 class Parked(NamedTuple):
     connection: Connection
+    #: With ``Wanted``, and no body: a client may write what it likes into the rest.
     request: Request[Any]
     topic: Topic
     tags: Tags
@@ -107,7 +132,12 @@ class PullService:
         self._of_connection: dict[int, dict[int, tuple[int, int]]] = {}
         #: Connections that were full when there was something for a parked pull of theirs.
         self._missed: set[int] = set()
+        #: Key -> queue of every parked pull, the one that waits longest first.
+        self._oldest: dict[int, tuple[int, int]] = {}
+        self.parked_bytes = 0
         self._next_key = 0
+        #: Told (group, topic, topic id, queue id, one past the last, how many) of messages that a member is given.
+        self.on_given: Callable[[str, str, int, int, int, int], None] = lambda *given: None
         self._damage_said = Seldom(loop.time)
         gateway.handlers |= {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
@@ -200,6 +230,13 @@ class PullService:
     # --- one look
 
     def _look(self, topic: Topic, fields: Any, tags: Tags) -> Found:
+        """What is there for this pull. Never raises for what the disk cannot read: a wake comes from the pump's turn."""
+        try:
+            return self._look_at(topic, fields, tags)
+        except (StoreDamaged, OSError) as error:
+            return self._damaged(topic, fields.queue_id, fields.queue_offset, 0, 0, error)
+
+    def _look_at(self, topic: Topic, fields: Any, tags: Tags) -> Found:
         start = fields.queue_offset
         low, high = self._store.bounds(topic.topic_id, fields.queue_id)
         where = place(start, low, high)
@@ -211,11 +248,17 @@ class PullService:
         bytes_max = _STOCK_BYTES if count <= _STOCK_MESSAGES else limits.PULL_BYTES_MAX
         if fields.max_msg_bytes > 0:
             bytes_max = min(fields.max_msg_bytes, limits.PULL_BYTES_MAX)
+        outgoing = self._gateway.outgoing
+        if outgoing.is_near:
+            if outgoing.is_over:  # not parked: it comes again at once, and by then others were closed
+                return Found(20, "NO_MATCHED_MESSAGE", start, low, high, bytearray())
+            bytes_max = min(bytes_max, SMALL_PULL_BYTES)
         entries = self._store.read_queue(
             topic.topic_id, fields.queue_id, start, count if tags is None else limits.PULL_SCAN_MAX
         )
-        body, next_offset = self._collect(entries, start, tags, count, bytes_max)
+        body, next_offset, given = self._collect(entries, start, tags, count, bytes_max)
         if body:
+            self.on_given(fields.consumer_group, topic.name, topic.topic_id, fields.queue_id, next_offset, given)
             return Found(0, "FOUND", next_offset, low, high, body)
         if not entries or next_offset < start + len(entries):
             return self._damaged(topic, fields.queue_id, next_offset, low, high)
@@ -225,27 +268,35 @@ class PullService:
 
     def _collect(
         self, entries: list[QueueEntry], start: int, tags: Tags, count: int, bytes_max: int
-    ) -> tuple[bytearray, int]:
-        """(messages as they leave, the offset behind the last entry that was looked at). The first always fits.
+    ) -> tuple[bytearray, int, int]:
+        """(messages as they leave, the offset behind the last entry that was looked at, how many). The first always fits.
 
         It ends before an entry that names no message of its size, and is not trimmed: that is damage.
         """
         body = bytearray()
         at = 0
         queue_offset = start
+        left = count
         log_start = self._state.log_start
+        stored_view = self._store.stored_view
+        ahead_until = _dense_until(entries, count, bytes_max)
         for offset, message_bytes, tag_hash, visible_at, store_time_ms, half_index, _ in entries:
             if tags is None or tag_hash in tags:
                 end = at + message_bytes
                 if end > bytes_max and at:
                     break
                 try:
-                    body += self._store.stored_view(offset)
+                    ahead = ahead_until - offset
+                    body += stored_view(offset, ahead if ahead > 0 else message_bytes + _HEADS_BYTES)
                 except LookupError:
                     if visible_at >= log_start:
                         break
                     queue_offset += 1  # trimmed since: gone, as in RocketMQ's MESSAGE_WAS_REMOVING
                     continue
+                except StoreDamaged:
+                    if not at:
+                        raise
+                    break  # what is before it leaves; the next pull is told
                 if len(body) != end:
                     del body[at:]
                     break
@@ -253,17 +304,21 @@ class PullService:
                     first_offset = self._store.first_offset(offset) if half_index >= 0 else offset
                     _patch(body, at, offset, queue_offset, store_time_ms, half_index, first_offset)
                 at = end
-                count -= 1
+                left -= 1
             queue_offset += 1
-            if not count:
+            if not left:
                 break
-        return body, queue_offset
+        return body, queue_offset, count - left
 
-    def _damaged(self, topic: Topic, queue_id: int, queue_offset: int, low: int, high: int) -> Found:
+    def _damaged(
+        self, topic: Topic, queue_id: int, queue_offset: int, low: int, high: int, error: Exception | None = None
+    ) -> Found:
         """The answer where an entry, or what it names, is damaged: the consumer stays there, nothing is skipped."""
-        text = (
-            f"topic {topic.name} queue {queue_id}: the message at offset {queue_offset} cannot be read: its queue entry, or "
-            "the log where it points, is damaged (nothing is skipped; `halfmq store verify` says what to do)"
+        text = f"topic {topic.name} queue {queue_id}: the message at offset {queue_offset} cannot be read: " + (
+            f"{error}; nothing is skipped"
+            if error is not None
+            else "its queue entry, or the log where it points, is damaged (nothing is skipped; `halfmq store verify` says "
+            "what to do)"
         )
         if self._damage_said.is_due((topic.topic_id, queue_id, queue_offset)):
             log.error("%s", text)
@@ -294,13 +349,25 @@ class PullService:
         )
 
     def _park(self, connection: Connection, request: Request[Any], topic: Topic, tags: Tags) -> None:
-        queue = (topic.topic_id, request.ext.queue_id)
+        fields = request.ext
+        queue = (topic.topic_id, fields.queue_id)
         self._next_key += 1
         key = self._next_key
-        wait_ms = min(request.ext.suspend_timeout_millis, limits.PULL_SUSPEND_MAX_MS)
+        wait_ms = min(fields.suspend_timeout_millis, limits.PULL_SUSPEND_MAX_MS)
         timer = self._loop.call_later(wait_ms / 1000, self._time_is_up, queue, key)
+        wanted = Wanted(
+            fields.consumer_group, fields.queue_id, fields.queue_offset, fields.max_msg_nums, fields.max_msg_bytes
+        )
+        request = Request(
+            code=request.code, ext=wanted, flag=request.flag, opaque=request.opaque, binary=request.binary
+        )
+        self.parked_bytes += _cost(tags)
+        self._oldest[key] = queue
         self._parked.setdefault(queue, {})[key] = Parked(connection, request, topic, tags, timer)
         self._of_connection.setdefault(connection.number, {})[key] = queue
+        while self.parked_bytes > limits.PARKED_BYTES_MAX:
+            oldest = next(iter(self._oldest))
+            self._time_is_up(self._oldest[oldest], oldest)
 
     def _unpark(self, queue: tuple[int, int], key: int) -> Parked | None:
         there = self._parked.get(queue)
@@ -309,6 +376,8 @@ class PullService:
             return None
         if not there:
             del self._parked[queue]
+        del self._oldest[key]
+        self.parked_bytes -= _cost(parked.tags)
         parked.timer.cancel()
         mine = self._of_connection.get(parked.connection.number)
         if mine is not None:
@@ -322,8 +391,22 @@ class PullService:
         there = self._parked.get((effect.topic_id, effect.queue_id))
         if not there:
             return
-        for key in list(there):
-            self._look_again((effect.topic_id, effect.queue_id), key)
+        queue = (effect.topic_id, effect.queue_id)
+        if len(there) <= WOKEN_MAX:
+            for key in list(there):
+                self._look_again(queue, key)
+        else:
+            self._wake_some(queue, deque(there))
+
+    def _wake_some(self, queue: tuple[int, int], keys: deque[int]) -> None:
+        """The next of many: others have their turn in between."""
+        for _ in range(min(WOKEN_MAX, len(keys))):
+            key = keys.popleft()
+            if key in self._parked.get(queue, ()):
+                self._look_again(queue, key)
+        self._gateway.flush()
+        if keys:
+            self._loop.call_soon(self._wake_some, queue, keys)
 
     def _look_again(self, queue: tuple[int, int], key: int) -> None:
         """Answer a parked pull if there is something for it, and if its connection takes answers."""
@@ -365,6 +448,17 @@ class PullService:
                 self._time_is_up(queue, key)
 
 
+def _dense_until(entries: list[QueueEntry], count: int, bytes_max: int) -> int:
+    """Log offset up to which one read serves the first ``count`` of these entries; 0 where they lie too far apart."""
+    if len(entries) < 2:
+        return 0
+    offset, message_bytes = entries[0][:2]
+    number = min(count, len(entries), 1 + bytes_max // max(1, message_bytes))
+    last = entries[number - 1]
+    end = last.offset + last.message_bytes + _HEADS_BYTES
+    return end if end - offset <= number * (message_bytes + _FAR_BYTES) else 0
+
+
 def _patch(
     body: bytearray, at: int, offset: int, queue_offset: int, store_time_ms: int, half_index: int, first_offset: int
 ) -> None:
@@ -377,6 +471,10 @@ def _patch(
         patch_committed(body, at, queue_offset, store_time_ms, first_offset)
     else:
         patch_released(body, at, queue_offset, store_time_ms)
+
+
+def _cost(tags: Tags) -> int:
+    return _PARKED_COST + (_TAG_COST * len(tags) if tags else 0)
 
 
 def _nothing(context: None, reply: Reply | Failed) -> None:

@@ -1,6 +1,6 @@
 """The one writer: commands in, records to the log, replies and effects out when a crash can no longer take them back.
 
-One turn of the event loop is one batch. All commands that arrived are decided one after another against the state, each
+One turn of the event loop is one batch, and ends after ``PUMP_TURN_S``; what is not decided by then comes in the next. All commands that arrived are decided one after another against the state, each
 seeing what the ones before it did; their records are applied to memory at once and written together:
 
     submit ... submit -> turn: decide, apply, decide, apply, ... -> one write -> sync -> publish -> replies, effects
@@ -18,6 +18,9 @@ for derived files, these fall behind: answers leave, since the log has what they
 consumers wait. Where not even the published page can be written, which keeps its room, answers wait too. In all three cases
 core refuses new messages from that moment on.
 
+A bound that is wrong is no reason to stop. Records that do not fit where the log stands are found before they are applied:
+the decision is thrown away and made anew behind a roll, and where that is no better its command fails alone.
+
 A body that is damaged on the disk is no failed disk either. What a decision wants copied is looked at before it is
 applied: a commit that cannot copy its half is refused and changes nothing, and everything else goes on.
 
@@ -28,6 +31,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from operator import length_hint
+from time import perf_counter
 from typing import Any, Final, NamedTuple, Protocol
 
 from halfmq import limits
@@ -36,29 +42,37 @@ from halfmq.broker.timers import BrokerTime
 from halfmq.core.apply import apply, apply_all, close_batch, open_batch
 from halfmq.core.base import epoch_started, make_base
 from halfmq.core.base_room import why_no_base
+from halfmq.core.clock_jumps import jump_of_start
 from halfmq.core.commands import CarryForward, Command, EndTransaction, ResolveTransaction, SendBatch, SendMessage, Tick
 from halfmq.core.decide import decide, next_deadline_ms, size_bound
-from halfmq.core.decision import Decision, Effect, Refused, Reply, WakeQueue, Why
+from halfmq.core.decision import Decision, Done, Effect, Refused, Reply, WakeQueue, Why
+from halfmq.core.discard import discard
 from halfmq.core.queues.delay import put_aside
 from halfmq.core.session import DiskSpace, Published, apply_session
 from halfmq.core.state import State, next_offset
 from halfmq.errors import HalfmqError, InvariantViolated, StoreFull
-from halfmq.model.placement import fits, next_segment_start
+from halfmq.model.placement import fits, next_segment_start, segment_start
 from halfmq.model.records import (
     CarriedDelayed,
     CarriedHalf,
     Record,
+    Released,
 )
 
 log = logging.getLogger("halfmq.pump")
 
 #: Commands of one turn: longer turns are cut, so that reading sockets and timers are not starved.
 TURN_COMMANDS_MAX: Final = 4_096
+#: So many sends and verdicts are decided between two looks at the clock, about 0.5 ms.
+_LOOK_COMMANDS: Final = 64
+#: What a command of another type is expected to take before one was decided, s.
+_UNKNOWN_S: Final = 0.001
 #: Replies that wait for the disk; above it the gateways stop reading (a client has few requests in flight each).
 BACKLOG_MAX: Final = 65_536
 
 #: Commands of the hot path, and more bytes of records than one of them can need: a commit that carries 64 MiB of halves
-#: needs the most. Far from the end of a segment nothing is computed for them.
+#: needs the most. Far from the end of a segment nothing is computed for them, and their records need no second look: a
+#: frame bounds what a send brings, ``core.transaction.admission`` what a transaction may have, and no bound is asked.
 _SMALL: Final = frozenset({SendMessage, EndTransaction})
 _SMALL_BYTES_MAX: Final = limits.TRANSACTION_BYTES_MAX + 2 * limits.FRAME_BYTES_MAX
 
@@ -81,12 +95,15 @@ class Failed(NamedTuple):
 
 
 class _Broken(NamedTuple):
-    """Stands for the ``Decision`` that could not be made."""
+    """Stands for the ``Decision`` that could not be made, or not be carried out."""
 
     records: tuple[Record, ...]
-    reply: Failed
+    reply: Failed | Refused
     effects: tuple[Effect, ...] = ()
 
+
+#: (a record that copies, why what it copies cannot be copied).
+_Damaged = list[tuple[CarriedHalf | CarriedDelayed, str]]
 
 #: Records, reply and effects, of a ``Decision`` or of what stands for it.
 _Parts = tuple[tuple[Record, ...], Reply | Failed, tuple[Effect, ...]]
@@ -124,6 +141,8 @@ class _Turn(NamedTuple):
     batches: list[WrittenBatch]
     replies: list[tuple[Deliver, Any, "Reply | Failed"]]
     effects: list[Effect]
+    #: ``Pump.decided`` behind it.
+    decided: int = 0
 
 
 class Pump:
@@ -156,6 +175,17 @@ class Pump:
         self._on_fatal = on_fatal
         self._pending: list[tuple[Command, Deliver | None, Any]] = []
         self._scheduled = False
+        #: How many commands were decided, and how many of these are durable and answered: see ``intake``.
+        self.decided = 0
+        self.released = 0
+        #: How long it will take to decide what is pending, about, s; and by type of command (never ``_SMALL`` ones) how long
+        #: one took: the longest, forgotten slowly, so that cheap ones do not hide costly ones.
+        self.expected_s = 0.0
+        #: Seconds, as ``time.perf_counter``.
+        self.clock: Callable[[], float] = perf_counter
+        self._took_s: dict[type[Command], float] = {}
+        #: Called behind each turn.
+        self.on_turn: Callable[[], None] = lambda: None
         #: In log order; each ends at or behind the one before.
         self._held: deque[_Turn] = deque()
         self._records: list[Record] = []
@@ -167,6 +197,11 @@ class Pump:
         #: What is held up to here was given to the store already; 0: nothing was.
         self._staged = 0
         self._damage_said = Seldom(loop.time)
+        #: Delayed messages that were put aside and are in no line of the log yet.
+        self._aside_untold = 0
+        #: Below this position nothing is rolled for a decision that came out larger than its bound.
+        self._no_roll_before = 0
+        self._wrong_said = Seldom(loop.time)
         #: Queues whose new messages are not published yet.
         self._late_wakes: dict[WakeQueue, None] = {}
 
@@ -178,6 +213,8 @@ class Pump:
         ``deliver`` is None where nobody waits for the reply, as for one-way requests.
         """
         self._pending.append((command, deliver, context))
+        if type(command) not in _SMALL:
+            self.expected_s += self._took_s.get(type(command), _UNKNOWN_S)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
@@ -202,7 +239,12 @@ class Pump:
         if not self._scheduled:
             return False
 
+        number = self.submitted
+
         def behind() -> None:
+            if self.failed is None and self.decided < number:  # a turn may be cut
+                self._loop.call_soon(behind)
+                return
             call(*arguments)
             self._on_released()
 
@@ -214,6 +256,11 @@ class Pump:
         self._on_deadline(next_deadline_ms(self.state))
 
     @property
+    def submitted(self) -> int:
+        """How many commands were submitted, decided or not."""
+        return self.decided + len(self._pending)
+
+    @property
     def idle(self) -> bool:
         """Nothing is waiting to be decided, written or released."""
         return not self._pending and not self._held
@@ -223,8 +270,16 @@ class Pump:
         """Answers are held back since the disk is so full that nothing can say that they are durable."""
         return self._staged > 0
 
-    def begin_epoch(self, epoch: int, wall_ms: int) -> None:
+    def waits_ms(self, now_ms: int) -> int:
+        """How long the oldest answer that is held back has waited for the disk, about, ms."""
+        return max(0, now_ms - self._held[0].batches[0].broker_time_ms) if self._held and self._held[0].batches else 0
+
+    def begin_epoch(
+        self, epoch: int, wall_ms: int, *, plausible_ms: int = limits.CHECK_TIMES_MAX_MS, trust_clock: bool = False
+    ) -> None:
         """Write the first batch of this run: that it began, behind a base record where a segment begins.
+
+        ``plausible_ms``: how far ahead of the log its time may be and be believed; see ``core.clock_jumps``.
 
         Nothing is answered before it is durable, since everything else stands behind it.
 
@@ -234,7 +289,8 @@ class Pump:
         """
         state = self.state
         now_ms = self._time.now_ms()
-        record = epoch_started(0, epoch, wall_ms, state.settings.check_immunity_ms)
+        jump_ms = jump_of_start(state, now_ms, plausible_ms, trusted=trust_clock)
+        record = epoch_started(0, epoch, wall_ms, state.settings.check_immunity_ms, jump_ms)
         if not state.loaded or not fits(state.log_end, False, record.size, self._segment_bytes):
             text = why_no_base(state, record.size)
             if text:
@@ -259,15 +315,11 @@ class Pump:
         if self.failed is not None:
             return
         pending = self._pending
-        if len(pending) > TURN_COMMANDS_MAX:
-            self._pending = pending[TURN_COMMANDS_MAX:]
-            pending = pending[:TURN_COMMANDS_MAX]
-            self._scheduled = True
-            self._loop.call_soon(self._turn)
-        else:
-            self._pending = []
+        self._pending = []
         try:
             turn = self._decide_all(pending)
+            self._go_on_later(pending[turn.decided - self.decided :])
+            self.decided = turn.decided
             self.backlog += len(turn.replies)
             self._held.append(turn)
             if turn.batches:
@@ -275,45 +327,88 @@ class Pump:
             self._release()
         except Exception as error:  # noqa: BLE001 - whatever it is, memory and log may differ now: stop
             self._fail(error)
+        self.on_turn()
+
+    def _go_on_later(self, rest: list[tuple[Command, Deliver | None, Any]]) -> None:
+        """``rest`` comes in the next turn, before whatever was submitted meanwhile."""
+        if not (rest or self._pending or self.expected_s):
+            return
+        self._pending[:0] = rest
+        if self._pending and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+        took_s = self._took_s
+        self.expected_s = sum(
+            took_s.get(type(command), _UNKNOWN_S) for command, _, _ in self._pending if type(command) not in _SMALL
+        )
 
     def _decide_all(self, pending: list[tuple[Command, Deliver | None, Any]]) -> _Turn:
+        """Decide as many as one turn may, at least one."""
         state = self.state
         now_ms = self._time.now_ms()
         replies: list[tuple[Deliver, Any, Reply | Failed]] = []
         effects: list[Effect] = []
         records = self._records
         plenty_until = self._plenty_until()
-        for command, deliver, context in pending:
-            reply: Reply | Failed | None = None
-            if state.log_end >= plenty_until or type(command) not in _SMALL:
-                reply = self._make_room(command, now_ms)
-                plenty_until = self._plenty_until()
-            if reply is None:
-                try:
-                    decided, reply, more = decide(state, command, now_ms)
-                except Exception as error:  # noqa: BLE001 - judged in ``_broken``
-                    decided, reply, more = self._broken(command, error)
-                if decided and type(decided[0]) in _CARRIED:
-                    decided, reply, more = self._copied(command, (decided, reply, more), now_ms)
-                if decided:
-                    if not state.batch_open:
-                        self._open(state.log_end, now_ms)
-                    apply_all(state, decided)
-                    records += decided
-                if more:
-                    effects += more
-            if deliver is not None:
-                replies.append((deliver, context, reply))
+        clock = self.clock
+        until_s = clock() + limits.PUMP_TURN_S
+        began_s = 0.0
+        late = False
+        due = pending if len(pending) <= TURN_COMMANDS_MAX else pending[:TURN_COMMANDS_MAX]
+        commands = iter(due)
+        while not late and length_hint(commands):
+            for command, deliver, context in islice(commands, _LOOK_COMMANDS):
+                reply: Reply | Failed | None = None
+                near = state.log_end >= plenty_until or type(command) not in _SMALL
+                if near:
+                    began_s = clock()
+                    reply = self._make_room(command, now_ms)
+                    plenty_until = self._plenty_until()
+                if reply is None:
+                    try:
+                        decided, reply, more = decide(state, command, now_ms)
+                    except Exception as error:  # noqa: BLE001 - judged in ``_broken``
+                        decided, reply, more = self._broken(command, error)
+                    if decided and type(decided[0]) in _CARRIED:
+                        decided, reply, more = self._copied(command, (decided, reply, more), now_ms)
+                    if near and decided and not self._fit(decided):
+                        decided, reply, more = self._behind_a_roll(command, (decided, reply, more), now_ms)
+                        plenty_until = self._plenty_until()
+                    if decided:
+                        if not state.batch_open:
+                            self._open(state.log_end, now_ms)
+                        apply_all(state, decided)
+                        records += decided
+                    if more:
+                        effects += more
+                if deliver is not None:
+                    replies.append((deliver, context, reply))
+                if near:
+                    late = self._note_time(type(command), began_s, clock()) >= until_s
+                    if late:
+                        break
+            else:
+                late = clock() >= until_s
         self._close()
         written, self._written = self._written, []
         self._on_deadline(next_deadline_ms(state))
-        return _Turn(state.log_end, written, replies, effects)
+        return _Turn(state.log_end, written, replies, effects, self.decided + len(due) - length_hint(commands))
+
+    def _note_time(self, kind: type[Command], began_s: float, now_s: float) -> float:
+        """A command of that type was decided. Returns ``now_s``."""
+        if kind not in _SMALL:
+            took_s = self._took_s
+            before_s = took_s.get(kind, 0.0)
+            took_s[kind] = max(now_s - began_s, before_s - before_s / 256)
+        return now_s
 
     def _broken(self, command: Command, error: Exception) -> "_Broken":
         """What stands for a decision that could not be made. Nothing was changed, so the next command may come."""
         if isinstance(error, InvariantViolated):
             raise error
-        log.error("decision failed on %s; nothing was changed", type(command).__name__, exc_info=error)
+        discard(self.state, command, (), (), self._time.now_ms())  # what a trim was to carry was taken off its list
+        if self._damage_said.is_due((type(command), type(error))):
+            log.error("decision failed on %s; nothing was changed", type(command).__name__, exc_info=error)
         return _Broken((), Failed(f"{type(error).__name__}: {error}"))
 
     # --- what a decision wants copied ------------------------------------------------------------------------
@@ -324,17 +419,13 @@ class Pump:
         A tick goes on without the delayed messages that cannot be copied: they wait for a start that finds them whole.
         """
         damaged = self._damaged(decision[0])
-        while damaged and type(command) is Tick:
-            for record, problem in damaged:
-                log.error("a delayed message is not shown before the next start: %s", problem)
-                put_aside(self.state, record.first_offset)
-            decision = decide(self.state, command, now_ms)
-            damaged = self._damaged(decision[0])
         if not damaged:
             return decision
+        if type(command) is Tick:
+            return self._without(damaged, decision[0][-1], now_ms)
         record, problem = damaged[0]
+        discard(self.state, command, decision[0], decision[2], now_ms)
         if type(command) is CarryForward:
-            self.state.carrying = None  # some of it was taken for carried: the next step collects anew
             text = f"what is alive in the segments to go must be copied, and cannot be: {problem}"
         else:
             what = f"transaction {record.tx_id!r} of group {record.group!r}" if type(record) is CarriedHalf else "it"
@@ -343,7 +434,37 @@ class Pump:
             log.error("%s", text)
         return _Broken((), Failed(text))
 
-    def _damaged(self, records: Sequence[Record]) -> list[tuple[CarriedHalf | CarriedDelayed, str]]:
+    def _without(self, damaged: _Damaged, released: Record, now_ms: int) -> _Parts:
+        """What a tick decides that leaves out the ``damaged`` of those that were to be ``released``; the others are whole.
+
+        Only those are shown: the ones behind them may be damaged as well, and the next tick looks at them, at once.
+        """
+        assert isinstance(released, Released)
+        put_aside(self.state, *[record.first_offset for record, _ in damaged])
+        decision = decide(self.state, Tick(len(released.refs) - len(damaged)), now_ms)
+        by_segment: dict[int, list[str]] = {}
+        for record, problem in damaged:
+            by_segment.setdefault(segment_start(record.source, self._segment_bytes), []).append(problem)
+        for start, problems in by_segment.items():
+            if self._damage_said.is_due(("aside", start)):
+                log.error(
+                    "delayed messages are not shown before the next start, %d of one segment so far: %s",
+                    len(problems),
+                    problems[0],
+                )
+            else:
+                self._aside_untold += len(problems)
+        more_now = isinstance(decision.reply, Done) and decision.reply.again
+        if self._aside_untold and not more_now and self._damage_said.is_due("aside"):
+            log.error(
+                "%d more delayed messages of such segments are not shown before the next start: %d in all",
+                self._aside_untold,
+                len(self.state.delayed_aside),
+            )
+            self._aside_untold = 0
+        return decision
+
+    def _damaged(self, records: Sequence[Record]) -> _Damaged:
         """(record, what is wrong and what to do) of each record whose source cannot be copied."""
         found = []
         for record in records:
@@ -354,6 +475,58 @@ class Pump:
         return found
 
     # --- batches and segments --------------------------------------------------------------------------------
+
+    def _fit(self, records: Sequence[Record]) -> bool:
+        """Whether the records of a decision have room where the log stands."""
+        state = self.state
+        size = records[-1][0] + records[-1][1] - records[0][0]
+        return fits(state.log_end, state.batch_open, size, self._segment_bytes)
+
+    def _behind_a_roll(self, command: Command, decision: _Parts, now_ms: int) -> _Parts:
+        """``command`` decided anew in the next segment, since the bound was wrong by which room was made for ``decision``.
+
+        What does not fit there either fails. It rolls at most once for each half of a segment that is written, so that
+        nobody fills the disk with what fails; what needs more than any decision may never fits, and does not roll.
+        """
+        state = self.state
+        for rolled in (False, True):
+            records, _, effects = decision
+            size = records[-1][0] + records[-1][1] - records[0][0]
+            discard(state, command, records, effects, now_ms)
+            what = type(command).__name__
+            text = f"{what} came to {size} bytes of records, which do not fit the log at {state.log_end}"
+            if rolled or size > state.record_bytes_max or state.log_end < self._no_roll_before:
+                break
+            if self._wrong_said.is_due(what):
+                log.error(
+                    "the bound of %s was wrong: decided anew in the next segment",
+                    what,
+                    exc_info=InvariantViolated(text),
+                )
+            refused = self._roll_for(command, size, now_ms)
+            if refused is not None:
+                return _Broken((), refused)
+            try:
+                decision = decide(state, command, now_ms)
+            except Exception as error:  # noqa: BLE001 - judged in ``_broken``
+                decision = self._broken(command, error)
+            if decision[0] and type(decision[0][0]) in _CARRIED:
+                decision = self._copied(command, decision, now_ms)
+            if not decision[0] or self._fit(decision[0]):
+                return decision
+            self._no_roll_before = segment_start(state.log_end, self._segment_bytes) + self._segment_bytes // 2
+        if self._wrong_said.is_due((what, "failed")):
+            log.error("%s failed; nothing was changed, everything else goes on", what, exc_info=InvariantViolated(text))
+        return _Broken((), Failed(text))
+
+    def _bound(self, command: Command) -> int:
+        """What core says that ``command`` may need. Where it cannot say, nothing: what is decided is looked at again."""
+        try:
+            return size_bound(self.state, command)
+        except Exception as error:  # a bound changes nothing, and its command may fare well without it
+            if self._wrong_said.is_due((type(command), "bound")):
+                log.error("no bound for %s; it is decided all the same", type(command).__name__, exc_info=error)
+            return 0
 
     def _plenty_until(self) -> int:
         """While the log ends before this, a command of ``_SMALL`` fits the segment and the batch, whatever it is."""
@@ -372,7 +545,7 @@ class Pump:
         state = self.state
         if state.batch_open and state.log_end - self._batch_start > limits.BATCH_BYTES_MAX:
             self._close()
-        bound = size_bound(state, command)
+        bound = self._bound(command)
         if fits(state.log_end, state.batch_open, bound, self._segment_bytes):
             return None
         if bound > state.record_bytes_max and isinstance(command, SendMessage | SendBatch):
@@ -383,6 +556,11 @@ class Pump:
                 decision = self._broken(command, error)
             if not decision.records:
                 return decision.reply
+        return self._roll_for(command, bound, now_ms)
+
+    def _roll_for(self, command: Command, bound: int, now_ms: int) -> Refused | None:
+        """Roll, so that ``command`` can be decided in the next segment. A refusal: there is none for it."""
+        state = self.state
         # A verdict may have to copy its halves behind the roll.
         verdict = isinstance(command, EndTransaction | ResolveTransaction)
         text = why_no_base(state, state.record_bytes_max if verdict else bound)
@@ -469,6 +647,7 @@ class Pump:
             apply_session(self.state, Published(published, due[-1].end))
             if published < due[-1].end or self.behind:
                 self._follow_late(published, due)
+        self.released = max(self.released, due[-1].decided)
         for turn in due:
             self.backlog -= len(turn.replies)
             for deliver, context, reply in turn.replies:

@@ -15,17 +15,29 @@ Answers collect on their connections and leave with one write for each read or r
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 from halfmq import limits
 from halfmq.broker.connection import Connection
+from halfmq.broker.intake import Intake
+from halfmq.broker.outgoing_bytes import OutgoingBytes
+from halfmq.broker.places import Places, Refusal
 from halfmq.broker.pump import BACKLOG_MAX
+from halfmq.broker.seldom import Seldom
 from halfmq.broker.unfinished_frames import UnfinishedFrames
-from halfmq.errors import ProtocolError
+from halfmq.broker.unserved import Unserved
+from halfmq.errors import ProtocolError, StoreDamaged
 from halfmq.wire.remoting.codes import V5_3_1, RequestCode, ResponseCode
 from halfmq.wire.remoting.frame import BrokenFrame
-from halfmq.wire.remoting.header import InvalidHeader, Request, decode, encode_oneway_request, encode_response
+from halfmq.wire.remoting.header import (
+    InvalidHeader,
+    Request,
+    decode,
+    encode_oneway_request,
+    encode_request,
+    encode_response,
+)
 
 log = logging.getLogger("halfmq.gateway")
 
@@ -34,7 +46,11 @@ Handler = Callable[[Connection, Request[Any]], None]
 #: How often silent connections are looked for, ms; one is closed after four looks without a byte from it.
 IDLE_LOOK_MS: Final = limits.CONNECTION_IDLE_MS // 4
 _IDLE_LOOKS: Final = 4
+#: What peers do wrong is said for each address and kind this often at most, s, and so many lines for all of them.
+_SAY_EACH_S: Final = 10.0
+_SAID_TOGETHER_MAX: Final = 50
 #: A verdict is still taken while draining: it is one-way, so its sender could not learn that it was not.
+_OPERATORS_ONLY: Final = "all connections for clients are taken (--connections-max, --connections-per-address-max); this one is for operators"
 _NEVER_SENT_AWAY: Final = frozenset({RequestCode.END_TRANSACTION, RequestCode.UNREGISTER_CLIENT})
 
 
@@ -48,8 +64,16 @@ class Gateway:
         *,
         connections_max: int = limits.CONNECTIONS_MAX,
         unfinished_bytes_max: int = limits.UNFINISHED_BYTES_MAX,
+        outgoing_bytes_max: int = limits.OUTGOING_BYTES_MAX,
+        connections_per_address_max: int | None = None,
     ) -> None:
+        self.places = Places(connections_max, connections_per_address_max)
+        self.outgoing = OutgoingBytes(loop, outgoing_bytes_max)
         self.unfinished_frames = UnfinishedFrames(loop, unfinished_bytes_max)
+        self.intake = Intake(loop, flush=self.flush)
+        self.intake.on_stop = self._stop_reading
+        self.intake.on_start = self._read_again
+        self.unserved = Unserved(loop.time)
         self.connections_max = connections_max
         self.generation = 0
         self.draining = False
@@ -58,13 +82,17 @@ class Gateway:
         self.on_closed: Callable[[int], None] = lambda number: None
         #: Told each connection that takes answers again.
         self.on_drained: Callable[[Connection], None] = lambda connection: None
+        #: Told each answer of a client, to a ``call`` or to nothing.
+        self.on_response: Callable[[Connection, Request[Any]], None] = lambda connection, answer: None
         self.connections: dict[int, Connection] = {}
         #: Numbers of connections that were accepted and have not begun. They count.
         self.expected: set[int] = set()
         self._loop = loop
         self._backlog = backlog
+        self._seldom = Seldom(loop.time, rest_s=_SAY_EACH_S, together_max=_SAID_TOGETHER_MAX)
         self._numbers = itertools.count(1)
         self._opaques = itertools.count(1)
+        self._unreadable_said = Seldom(loop.time)
         self._dirty: list[Connection] = []
         self._paused: list[Connection] = []
         self._idle_handle: asyncio.TimerHandle | None = None
@@ -77,11 +105,39 @@ class Gateway:
         """Whether nobody else may be let in."""
         return len(self.connections) + len(self.expected) >= self.connections_max
 
+    def admit(self, host: str) -> Connection | Refusal:
+        """The protocol for a socket that was accepted from there, or why it is to be closed. Tell ``begun`` what became of
+        it."""
+        refusal = self.places.refusal(host)
+        if refusal is None:
+            connection = self.expect()
+            self.places.take(connection.number, host)
+            return connection
+        number = self.places.operators_place()
+        in_its_place = self.connections.get(number or 0)
+        if number is None or (number and in_its_place is None):
+            return refusal
+        if self._seldom.is_due(refusal):
+            whose = "all places" if refusal is Refusal.ALL else f"all places of {host}"
+            log.warning("%s for clients are taken: who comes now may only ask what operators ask", whose)
+        if in_its_place is not None:
+            self.places.free(in_its_place.number)
+            in_its_place.transport.abort()
+        connection = self.expect()
+        self.places.take_operators(connection.number, host)
+        return connection
+
     def expect(self) -> Connection:
-        """The protocol for a socket that was accepted. Take its number out of ``expected`` if it comes to nothing."""
+        """As ``admit``, of whoever asked ``is_full`` itself."""
         connection = Connection(self, next(self._numbers))
         self.expected.add(connection.number)
         return connection
+
+    def begun(self, connection: Connection) -> None:
+        """The connection that ``admit`` gave has begun, or came to nothing."""
+        self.expected.discard(connection.number)
+        if connection.number not in self.connections:
+            self.places.free(connection.number)
 
     # --- frames ----------------------------------------------------------------------------------------------
 
@@ -90,16 +146,18 @@ class Gateway:
         try:
             request = decode(frame)
         except InvalidHeader as error:
-            log.info("%s: %s", connection.peer, error)
+            self.say(log, logging.INFO, "header", connection, "%s", error)
             self.answer(connection, error.request, ResponseCode.SYSTEM_ERROR, str(error))
             return None
         except ProtocolError as error:
             self._drop(connection, error)
             return False
         if request.flag & 1:
-            return None  # an answer: we only push one-way commands, so nobody waits for it
+            self.on_response(connection, request)
+            return None
         handler = self.handlers.get(request.code)
         if handler is None:
+            self.unserved.command(connection.peer, request)
             self.answer(
                 connection,
                 request,
@@ -110,15 +168,30 @@ class Gateway:
         if self.draining and request.version > V5_3_1 and request.code not in _NEVER_SENT_AWAY:
             self.answer(connection, request, ResponseCode.GO_AWAY, "this broker is stopping")
             return None
+        if self.places.on_operators and not self.places.may_ask(connection.number, request.code):
+            self.answer(connection, request, ResponseCode.SYSTEM_BUSY, _OPERATORS_ONLY)
+            connection.flush()
+            connection.transport.close()
+            return False
+        self.serve(handler, connection, request)
+        return None
+
+    def serve(self, handler: Handler, connection: Connection, request: Request[Any]) -> None:
+        """Have ``handler`` answer, or say what went wrong."""
         try:
             handler(connection, request)
         except ProtocolError as error:
             # The frame was sound, its body was not: the peer's mistake, said so; the connection may live.
             self.answer(connection, request, ResponseCode.SYSTEM_ERROR, str(error))
-        except Exception as error:
-            log.exception("%s: command %d failed", connection.peer, request.code)
+        except (StoreDamaged, OSError) as error:
+            # The disk's fault, and nobody's bug: whoever asks for what cannot be read is told where, the rest is served.
+            if self._unreadable_said.is_due(str(error)):
+                log.error("command %d of %s was refused: %s", request.code, connection.peer, error)
+            self.answer(connection, request, ResponseCode.SYSTEM_ERROR, str(error))
+        except Exception as error:  # noqa: BLE001 - the peer is answered, and the log has the traceback
+            kind = ("failed", request.code)
+            self.say(log, logging.ERROR, kind, connection, "command %d failed", request.code, error=error)
             self.answer(connection, request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-        return None
 
     def answer(
         self,
@@ -143,6 +216,15 @@ class Gateway:
         connection.send(encode_oneway_request(code, next(self._opaques), ext, body))
         return True
 
+    def call(self, number: int, code: int, ext: Mapping[str, object], body: bytes = b"") -> int | None:
+        """Send a command that the client answers (``on_response``): its number; None as where ``push`` says False."""
+        connection = self.connections.get(number)
+        if connection is None or connection.is_full:
+            return None
+        opaque = next(self._opaques)
+        connection.send(encode_request(code, opaque, ext, body))
+        return opaque
+
     def push_frame(self, number: int, make: Callable[[int], bytes]) -> bool:
         """Like ``push``, for a frame that ``make(opaque)`` encodes."""
         connection = self.connections.get(number)
@@ -157,21 +239,50 @@ class Gateway:
         self.unfinished_frames.note(connection, held, missing, another=another)
 
     def broken(self, connection: Connection, error: BrokenFrame) -> None:
-        self._drop(connection, error)
+        if error.is_tls:
+            self.unserved.tls(connection.peer)
+            connection.transport.close()
+        else:
+            self._drop(connection, error)
 
     def _drop(self, connection: Connection, error: ProtocolError) -> None:
-        log.warning("closing %s: %s", connection.peer, error)
+        self.say(log, logging.WARNING, "closing", connection, "it is closed: %s", error)
         connection.flush()
         connection.transport.close()
+
+    def say(
+        self,
+        logger: logging.Logger,
+        level: int,
+        kind: Hashable,
+        connection: Connection,
+        text: str,
+        *arguments: object,
+        error: Exception | None = None,
+    ) -> None:
+        """Log what a peer did, once for its address and ``kind``, and then now and then with how often it did."""
+        times = self._seldom.times((kind, connection.born_host[:-4]))
+        if times:
+            text = f"%s: {text}" + (" (%d times since this was last said)" if times > 1 else "")
+            told = (connection.peer, *arguments, *((times,) if times > 1 else ()))
+            logger.log(level, text, *told, exc_info=error)
+
+    def is_due(self, what: Hashable) -> bool:
+        """Whether something else that peers can cause at will should be said now."""
+        return self._seldom.is_due(what)
 
     # --- connections -----------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
         self.expected.discard(connection.number)
         self.connections[connection.number] = connection
+        if self.intake.stops(connection):
+            connection.stop_reading()
 
     def closed(self, connection: Connection, error: BaseException | None) -> None:
         self.unfinished_frames.gone(connection.number)
+        self.places.free(connection.number)
+        self.outgoing.gone(connection.number)
         if self.connections.pop(connection.number, None) is not None:
             self.on_closed(connection.number)
 
@@ -199,20 +310,37 @@ class Gateway:
         self._paused.append(connection)
         return True
 
+    def released(self) -> None:
+        """Answers left: write them, and go on with requests that waited."""
+        self.flush()
+        self.intake.settle()
+
+    def _stop_reading(self) -> None:
+        for connection in self.connections.values():
+            if self.intake.stops(connection):
+                connection.stop_reading()
+
+    def _read_again(self) -> None:
+        for connection in list(self.connections.values()):
+            connection.read_again()
+
     def _look_for_idle(self) -> None:
         """Close who said nothing for 120 s: a live client sends a heartbeat each 30 s. Source: NettyRemotingServer."""
         self.generation += 1
         for connection in list(self.connections.values()):
             if connection.generation + _IDLE_LOOKS < self.generation:
-                log.info("closing %s: silent for more than %d s", connection.peer, limits.CONNECTION_IDLE_MS // 1000)
+                silent_s = limits.CONNECTION_IDLE_MS // 1000
+                self.say(log, logging.INFO, "silent", connection, "it is closed: silent for more than %d s", silent_s)
                 connection.transport.abort()
         self._idle_handle = self._loop.call_later(IDLE_LOOK_MS / 1000, self._look_for_idle)
 
     def close(self, *, abort: bool) -> None:
         """End every connection: at once, or after what is queued has left."""
+        self.draining = True
         if self._idle_handle is not None:
             self._idle_handle.cancel()
         self.unfinished_frames.stop()
+        self.outgoing.stop()
         for connection in list(self.connections.values()):
             if abort:
                 connection.transport.abort()

@@ -225,7 +225,10 @@ class Sends:
             text = (
                 f"the body of the message at log offset {fields.offset} is damaged: its CRC differs from the stored one"
             )
-            log.error("not handed back to group %s: %s (halfmq store verify)", fields.group, text)
+            self._gateway.say(
+                log, logging.ERROR, ("damaged", fields.offset), connection,
+                "not handed back to group %s: %s (halfmq store verify)", fields.group, text,
+            )  # fmt: skip
             self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
             return
         command = SendBack(

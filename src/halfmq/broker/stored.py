@@ -1,4 +1,4 @@
-"""Messages as consumers may see them: read from the mapped log, patched in the copy that leaves.
+"""Messages as consumers may see them: read from the log, patched in the copy that leaves.
 
 Only what is visible below the published position is found here: derived files follow the log no further, and a half
 message counts once its row in the transaction table says committed and shown. So 33 and 36 on an undecided half, on a
@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from halfmq.core.commands import SettledRow
 from halfmq.core.state import State
+from halfmq.errors import StoreDamaged
 from halfmq.model.records import Kind
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, StoredMessage, decode
 from halfmq.store.consume_queue import QueueEntry
@@ -25,7 +26,7 @@ _DELAYED: Final = frozenset({Kind.DELAYED, Kind.CARRIED_DELAYED})
 
 
 class Reads(Protocol):
-    """What is asked of the store. Offsets that it does not have raise LookupError."""
+    """What is asked of the store. Offsets that it does not have raise LookupError, what cannot be read StoreDamaged."""
 
     def stored_view(self, offset: int) -> memoryview: ...
 
@@ -94,7 +95,7 @@ class StoredMessages:
             decode(half)
         except LookupError:
             return None
-        except ValueError as error:
+        except (ValueError, StoreDamaged) as error:
             log.error(
                 "the half at log offset %d is damaged, and nobody can be asked about it; its transaction stays undecided: "
                 "restore its segment from a backup, or roll the transaction back, which needs no copy (%s)",
@@ -104,7 +105,11 @@ class StoredMessages:
         return half
 
     def visible_bytes(self, offset: int) -> bytearray | None:
-        """The message whose record is at ``offset``, as consumers see it; None: there is none that they may see."""
+        """The message whose record is at ``offset``, as consumers see it; None: there is none that they may see.
+
+        Raises:
+            StoreDamaged, OSError: the disk cannot read it.
+        """
         if not 0 <= offset < self._state.published:
             return None
         try:

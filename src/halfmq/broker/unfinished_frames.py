@@ -12,7 +12,8 @@ counted when a read ends in the middle of a frame, which few reads do. The bound
 
 Small frames pass large ones: who was admitted left three times its size free, so frames that are larger by a third or
 more never hold up a smaller one. No deadlock: while somebody waits there is an elder, and who is admitted has its room.
-An admitted frame that is not whole after ``ADMITTED_S`` while others wait is closed. Nothing of an unfinished request
+An admitted frame that is not whole after ``ADMITTED_S`` while others wait is closed; time in which the broker itself did
+not read it (``held_up``) does not count, in steps of a look. Nothing of an unfinished request
 was acted on, so sending it again is right: clients do, on a new connection.
 
 Whole frames are never counted or held up: who sends its requests in one piece notices nothing. Decision 0025.
@@ -41,6 +42,11 @@ class Reader(Protocol):
     """A connection."""
 
     number: int
+
+    @property
+    def held_up(self) -> bool:
+        """It is not read from, for a reason of the broker's that is not here."""
+        ...
 
     def wait(self) -> None:
         """Read no more until ``go_on``."""
@@ -86,8 +92,9 @@ class UnfinishedFrames:
         #: Runs while somebody waits, which began then.
         self._timer: asyncio.TimerHandle | None = None
         self._pressed_since = 0.0
+        self._looked_at = 0.0
+        self._say_timer: asyncio.TimerHandle | None = None
         self._closed = 0
-        self._said_at = -_SAY_EACH_S
 
     @property
     def waiting(self) -> int:
@@ -128,6 +135,9 @@ class UnfinishedFrames:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._say_timer is not None:
+            self._say_timer.cancel()
+            self._say()
 
     # --- who is read from
 
@@ -148,7 +158,7 @@ class UnfinishedFrames:
         insort(self._by_size, (size, reader.number))
         reader.wait()
         if self._timer is None:
-            self._pressed_since = self._loop.time()
+            self._pressed_since = self._looked_at = self._loop.time()
             self._timer = self._loop.call_later(_LOOK_S, self._look)
         while self._waiting_held > self._waiting_max:
             self._turn_away(next(iter(self._waiting.values()))[0])
@@ -180,7 +190,14 @@ class UnfinishedFrames:
         if not self._waiting:
             return
         now = self._loop.time()
-        late = [one for one in self._admitted.values() if max(one.until_s, self._pressed_since + ADMITTED_S) <= now]
+        unread_s, self._looked_at = now - self._looked_at, now
+        late = []
+        for number, one in self._admitted.items():
+            until_s = max(one.until_s, self._pressed_since + ADMITTED_S)
+            if one.reader.held_up:
+                self._admitted[number] = one._replace(until_s=until_s + unread_s)
+            elif until_s <= now:
+                late.append(one)
         for admitted in late:
             if self._waiting:
                 self._turn_away(admitted.reader)
@@ -192,14 +209,19 @@ class UnfinishedFrames:
         self._forget(reader.number)
         reader.turn_away()
         self._closed += 1
-        now = self._loop.time()
-        if now - self._said_at >= _SAY_EACH_S:
+        if self._say_timer is None:
+            self._say()
+
+    def _say(self) -> None:
+        """How many were closed since this was last said, at once and then each ``_SAY_EACH_S``."""
+        self._say_timer = None
+        if self._closed:
             log.warning(
                 "unfinished requests hold %d bytes, and %d connections wait to send the rest of theirs: %d closed "
                 "(--unfinished-bytes-max is %d)", self.bytes, len(self._waiting), self._closed, self._bytes_max,
             )  # fmt: skip
-            self._said_at = now
             self._closed = 0
+            self._say_timer = self._loop.call_later(_SAY_EACH_S, self._say)
 
     def _forget(self, number: int) -> None:
         admitted = self._admitted.pop(number, None)

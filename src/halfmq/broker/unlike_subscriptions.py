@@ -5,10 +5,10 @@ reach nobody, and nobody is told. RocketMQ's broker says "subscription changed" 
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, NamedTuple
 
-from halfmq.core.state import Subscription
+from halfmq.core.state import RETRY_PREFIX, Subscription
 
 log = logging.getLogger("halfmq.clients")
 
@@ -28,19 +28,25 @@ class _Member(NamedTuple):
 class UnlikeSubscriptions:
     """Warns once for each client that comes with, or changes to, what another member of its group does not want."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_due: Callable[[Hashable], bool] = lambda what: True) -> None:
+        """``is_due``: whether to say this now, as ``Seldom.is_due``: clients may change their minds as often as they like."""
+        self._is_due = is_due
         #: Group -> connection -> what it wants.
         self._groups: dict[str, dict[int, _Member]] = {}
 
     def heard(self, group: str, connection: int, client_id: str, subscriptions: Iterable[Subscription]) -> None:
         """A heartbeat. One that says nothing new costs a comparison."""
-        member = _Member(client_id, frozenset([subscription[:3] for subscription in subscriptions]))
+        member = _Member(
+            client_id, frozenset([one[:3] for one in subscriptions if not one.topic.startswith(RETRY_PREFIX)])
+        )
         members = self._groups.setdefault(group, {})
         if members.get(connection) == member:
             return
         members[connection] = member
         for other in members.values():
             if other.wanted != member.wanted and other.client_id != client_id:
+                if not self._is_due((group, client_id)):
+                    return
                 log.warning(
                     "consumer group %s: client %s wants %s, client %s wants %s; clients of one group must all want the "
                     "same, or messages reach nobody",

@@ -26,6 +26,10 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; IPv6 without brackets.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the broker; 0: any free one.")] = defaults.BROKER_PORT,
     name_port: Annotated[int, typer.Option(help="Port of the name service; 0: any free one.")] = defaults.NAME_PORT,
+    vip_channel: Annotated[
+        bool,
+        typer.Option(help="Listen on --port minus 2 as well, where old Java clients send; left out when it is taken."),
+    ] = True,
     advertise_host: Annotated[
         str | None,
         typer.Option(help="Host that clients are told to connect to; needed with a --host for all addresses."),
@@ -46,6 +50,13 @@ def serve(
     retention_check_ms: Annotated[
         int, typer.Option(help="Time between looks at retention.")
     ] = defaults.RETENTION_CHECK_MS,
+    trust_clock: Annotated[
+        bool,
+        typer.Option(
+            "--trust-clock",
+            help="The clock is right, although it is far ahead of the log: the broker was down. For one start.",
+        ),
+    ] = False,
     sent_again_ms: Annotated[
         int, typer.Option(help="How long a message that comes again is known; what is younger is not trimmed.")
     ] = limits.SENT_AGAIN_MS,
@@ -56,10 +67,18 @@ def serve(
         int,
         typer.Option(help="Close connections beyond this many; fewer where the limit of open files leaves less room."),
     ] = limits.CONNECTIONS_MAX,
+    connections_per_address_max: Annotated[
+        int | None,
+        typer.Option(help="Close connections of one address beyond this many; default: three quarters of all."),
+    ] = None,
     unfinished_bytes_max: Annotated[
         int,
         typer.Option(help="Bytes of requests that have come in part, over all connections; more have to wait."),
     ] = limits.UNFINISHED_BYTES_MAX,
+    outgoing_bytes_max: Annotated[
+        int,
+        typer.Option(help="Bytes of answers that clients do not take, over all; near it, who takes nothing is closed."),
+    ] = limits.OUTGOING_BYTES_MAX,
     check_immunity_ms: Annotated[
         int, typer.Option(help="How long a half message rests before its producer is asked.")
     ] = limits.CHECK_IMMUNITY_MS,
@@ -85,7 +104,30 @@ def serve(
     undecided_bytes_max: Annotated[
         int, typer.Option(help="Bytes of the undecided messages of one producer group.")
     ] = limits.UNDECIDED_BYTES_MAX,
+    undecided_total_max: Annotated[
+        int, typer.Option(help="Undecided transactions of all producer groups.")
+    ] = limits.UNDECIDED_TOTAL_MAX,
+    undecided_total_bytes_max: Annotated[
+        int, typer.Option(help="Bytes of the undecided messages of all producer groups.")
+    ] = limits.UNDECIDED_TOTAL_BYTES_MAX,
+    undecided_groups_max: Annotated[
+        int, typer.Option(help="Producer groups that may have undecided transactions at once.")
+    ] = limits.UNDECIDED_GROUPS_MAX,
+    delayed_total_max: Annotated[
+        int, typer.Option(help="Messages of all topics that wait for their delay; 0: none.")
+    ] = limits.DELAYED_TOTAL_MAX,
+    topics_max: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Topics, those of retries among them; without it {limits.TOPICS_MAX}, fewer with small log files."
+        ),
+    ] = None,
+    groups_max: Annotated[
+        int | None,
+        typer.Option(help=f"Consumer groups; without it {limits.GROUPS_MAX}, fewer with small log files."),
+    ] = None,
     auto_create_topics: Annotated[bool, typer.Option(help="Make a topic when it is first used.")] = True,
+    auto_create_groups: Annotated[bool, typer.Option(help="Make a consumer group when it is first named.")] = True,
     ports_file: Annotated[
         Path | None,
         typer.Option(parser=path, help="Write the ports here as JSON when listening (for tests and scripts)."),
@@ -106,6 +148,7 @@ def serve(
         host=host,
         port=port,
         name_port=name_port,
+        vip_channel=vip_channel,
         advertise_host=advertise_host,
         durability=durability,
         segment_bytes=segment_bytes,
@@ -113,11 +156,17 @@ def serve(
         retention_ms=round(retention_hours * 3_600_000),
         retention_bytes=retention_bytes,
         retention_check_ms=retention_check_ms,
+        trust_clock=trust_clock,
         disk_reserve_bytes=disk_reserve_bytes,
         connections_max=connections_max,
+        connections_per_address_max=connections_per_address_max,
         unfinished_bytes_max=unfinished_bytes_max,
+        outgoing_bytes_max=outgoing_bytes_max,
         settings=BrokerSettings(
             auto_create_topics=auto_create_topics,
+            auto_create_groups=auto_create_groups,
+            topics_max=-1 if topics_max is None else topics_max,
+            groups_max=-1 if groups_max is None else groups_max,
             check_immunity_ms=check_immunity_ms,
             check_interval_ms=check_interval_ms,
             check_interval_max_ms=check_interval_max_ms,
@@ -126,6 +175,10 @@ def serve(
             undecided_max=undecided_max,
             sent_again_ms=sent_again_ms,
             undecided_bytes_max=undecided_bytes_max,
+            undecided_total_max=undecided_total_max,
+            undecided_total_bytes_max=undecided_total_bytes_max,
+            undecided_groups_max=undecided_groups_max,
+            delayed_total_max=delayed_total_max,
         ),
     )
     raise typer.Exit(run(config, ports_file=ports_file, verbose=verbose))

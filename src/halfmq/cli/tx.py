@@ -7,13 +7,13 @@ output, everything else to standard error.
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Final, NoReturn
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Final, NamedTuple, NoReturn
 
 import msgspec
 import typer
 
-from halfmq.cli.ask import ask
+from halfmq.cli.ask import ask, ask_each
 from halfmq.client.connector import parse_url
 from halfmq.core.transaction.listing import UNDECIDED, UNKNOWN
 from halfmq.core.transaction.story import span
@@ -63,13 +63,22 @@ _Timeout = Annotated[
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
 _Id = Annotated[str, typer.Argument(metavar="TX_ID", help="Transaction id; of stock clients the UNIQ_KEY.")]
 _Group = Annotated[str, typer.Option(help="Producer group; needed only when several have this id.")]
-_Operator = Annotated[str, typer.Option(envvar="HALFMQ_OPERATOR", help="Who decides: goes into the broker's output.")]
-_Reason = Annotated[str, typer.Option(help="Why, for whoever reads the broker's output.")]
+_IdOrAll = Annotated[str, typer.Argument(metavar="[TX_ID]", help="Transaction id; of stock clients the UNIQ_KEY.")]
+_GroupOrAll = Annotated[str, typer.Option(help="Producer group; for one transaction only when several have its id.")]
+_All = Annotated[bool, typer.Option("--all", help="Every undecided transaction of --group, the oldest first.")]
+_Older = Annotated[str, typer.Option(metavar="SPAN", help="With --all: only what is older, such as 90s, 5m, 2h, 1d.")]
+_Most = Annotated[int, typer.Option("--max", help="With --all: at most so many; 0: all of them.", min=0)]
+_Operator = Annotated[str, typer.Option(envvar="HALFMQ_OPERATOR", help="Who decides: goes into the log.")]
+_Reason = Annotated[str, typer.Option(help="Why: goes into the log.")]
 _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where there is no terminal.")]
 _URL = "rocketmq://127.0.0.1:9876"
 _TIMEOUT_S = 10.0
 #: How often `check` looks whether its answer came, seconds.
 _LOOK_S = 0.2
+#: Transactions that `--all` lists and settles in one go.
+_PAGE: Final = 500
+#: Refusals that `--all` shows.
+_SHOWN_MAX: Final = 5
 
 
 @app.command("list")
@@ -79,23 +88,71 @@ def list_(
     count: Annotated[
         int, typer.Option("--max", help="At most so many, the oldest; 1 to 1000.", min=1, max=1_000)
     ] = 100,
+    start: Annotated[
+        int, typer.Option("--from", help="With --group: begin behind so many, to see the next ones.", min=0)
+    ] = 0,
     url: _Url = _URL,
     timeout: _Timeout = _TIMEOUT_S,
     as_json: _Json = False,
 ) -> None:
     """Undecided transactions, the oldest first."""
     older_ms = _span_ms(older)
-    answer = _ask(url, wire.HMQ_TRANSACTIONS, {wire.EXT_GROUP: group, wire.EXT_MAX: str(count)}, timeout)
-    total, rows = wire.decode_pending(answer.ext, answer.body)
+    if start and not group:
+        _fail("--from goes with --group GROUP: the order of all groups changes as they go on", USAGE)
+    page = _page(url, group, count, start, timeout)
+    total, following = page.total, page.following
+    if following and not group:
+        rows, following = _oldest_of_all(url, page, count, timeout), 0
+    else:
+        rows = page.rows
     rows = [row for row in rows if row.age_ms >= older_ms]
     if as_json:
-        typer.echo(msgspec.json.encode({"total": total, "transactions": rows}))
+        document = {"total": total, "transactions": rows, **({"next": following} if following else {})}
+        typer.echo(msgspec.json.encode(document))
         return
     if rows:
         _table(
             ("AGE", "GROUP", "TRANSACTION", "MESSAGES", "TOPICS", "CHECKS", "NEXT CHECK", "PRODUCERS"), map(_row, rows)
         )
     typer.echo(f"{total} undecided, {len(rows)} shown", err=True)
+    if following and rows:
+        typer.echo(f"the next ones: --from {following}", err=True)
+    elif total > count and not group:
+        typer.echo("the others: by group, see `halfmq tx stats` and --group", err=True)
+
+
+class _Page(NamedTuple):
+    total: int
+    rows: list[PendingTransaction]
+    #: Where the next one begins; 0: there is none.
+    following: int
+    #: Broker time of the rows' spans, ms.
+    at_ms: int
+
+
+def _page(url: str, group: str, count: int, start: int, timeout: float) -> _Page:
+    fields = {wire.EXT_GROUP: group, wire.EXT_MAX: str(count), **({wire.EXT_FROM: str(start)} if start else {})}
+    answer = _ask(url, wire.HMQ_TRANSACTIONS, fields, timeout)
+    return _Page(
+        *wire.decode_pending(answer.ext, answer.body), _number(answer, wire.EXT_NEXT), _number(answer, wire.EXT_AT)
+    )
+
+
+def _oldest_of_all(url: str, page: _Page, count: int, timeout: float) -> list[PendingTransaction]:
+    """Each page has the oldest of some groups: those of all groups are among them."""
+    found: list[tuple[int, str, str, PendingTransaction]] = []
+    while True:
+        found += [(page.at_ms - row.age_ms, row.group, row.tx_id, row) for row in page.rows]
+        found = sorted(found, key=lambda one: one[:3])[:count]
+        if not page.following:
+            return [row for _, _, _, row in found]
+        page = _page(url, "", count, page.following, timeout)
+
+
+def _number(answer: Request[dict[str, str]], name: str) -> int:
+    """0 where it says none, as an earlier broker does."""
+    text = answer.ext.get(name, "0")
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _row(row: PendingTransaction) -> tuple[str, ...]:
@@ -221,12 +278,26 @@ def _undecided_among(url: str, group: str, ids: list[str], timeout: float) -> in
 @app.command()
 def stats(
     group: Annotated[str, typer.Option(help="Only this producer group.")] = "",
+    count: Annotated[
+        int, typer.Option("--max", help="At most so many, those with most undecided; 0: all of them.", min=0)
+    ] = 0,
     url: _Url = _URL,
     timeout: _Timeout = _TIMEOUT_S,
     as_json: _Json = False,
 ) -> None:
     """Figures of the producer groups: what is undecided, who could be asked, recent verdicts, limits and policy."""
-    rows = groups.decode_stats(_ask(url, groups.HMQ_STATS, {wire.EXT_GROUP: group}, timeout).body)
+    rows: list[GroupStats] = []
+    undecided = of_groups = start = 0
+    while True:
+        fields = {wire.EXT_GROUP: group, **({wire.EXT_FROM: str(start)} if start else {})}
+        answer = _ask(url, groups.HMQ_STATS, fields, timeout)
+        page = groups.decode_stats(answer.body)
+        undecided += sum(row.undecided for row in page)
+        of_groups += len(page)
+        rows = sorted([*rows, *page], key=lambda row: (-row.undecided, row.group))[: count or None]
+        start = _number(answer, wire.EXT_NEXT)
+        if not start:
+            break
     if as_json:
         typer.echo(msgspec.json.encode(rows))
         return
@@ -246,8 +317,8 @@ def stats(
         _table(head, map(_figures, rows))
         if rows[0].counted_ms:
             typer.echo(f"verdicts are those of the last {span(rows[0].counted_ms)}", err=True)
-    undecided = sum(row.undecided for row in rows)
-    typer.echo(f"{undecided} undecided in {len(rows)} groups", err=True)
+    shown = f", {len(rows)} shown" if len(rows) < of_groups else ""
+    typer.echo(f"{undecided} undecided in {of_groups} groups{shown}", err=True)
 
 
 def _figures(row: GroupStats) -> tuple[str, ...]:
@@ -294,6 +365,7 @@ def limits_(
         int | None, typer.Option(help="Bytes of undecided messages; -1: as the broker's.")
     ] = None,
     operator: Annotated[str, typer.Option(envvar="HALFMQ_OPERATOR", help="Who sets this: goes into the log.")] = "",
+    reason: _Reason = "",
     yes: _Yes = False,
     url: _Url = _URL,
     timeout: _Timeout = _TIMEOUT_S,
@@ -321,7 +393,7 @@ def limits_(
             err=True,
         )
         _confirm(group, f"Type the group's name to give {group} this policy")
-    fields = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: operator}
+    fields = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: operator, wire.EXT_REASON: reason}
     try:
         body = b"" if change.is_empty else groups.encode_change(change)
     except OverflowError:
@@ -341,30 +413,54 @@ def limits_(
 
 @app.command()
 def commit(
-    tx_id: _Id,
     operator: _Operator,
+    tx_id: _IdOrAll = "",
     reason: _Reason = "",
-    group: _Group = "",
+    group: _GroupOrAll = "",
+    every: _All = False,
+    older: _Older = "",
+    most: _Most = 0,
     yes: _Yes = False,
     url: _Url = _URL,
     timeout: _Timeout = _TIMEOUT_S,
 ) -> None:
-    """Make the messages of a transaction visible, in place of its producer. It cannot be taken back."""
-    _resolve("COMMIT", tx_id, operator, reason, group, yes, url, timeout)
+    """Make the messages of a transaction visible, in place of its producer. It cannot be taken back.
+
+    Or those of every transaction of a group: --group GROUP --all [--older SPAN] [--max NUMBER].
+    """
+    if not every:
+        _one(tx_id, older, most)
+        _resolve("COMMIT", tx_id, operator, reason, group, yes, url, timeout)
+    elif tx_id or not group:
+        _fail("--all takes --group GROUP, and no TX_ID", USAGE)
+    else:
+        _resolve_all("COMMIT", operator, reason, group, _span_ms(older or "0s"), most, yes, url, timeout)
 
 
 @app.command()
 def rollback(
-    tx_id: _Id,
     operator: _Operator,
+    tx_id: _IdOrAll = "",
     reason: _Reason = "",
-    group: _Group = "",
+    group: _GroupOrAll = "",
+    every: _All = False,
+    older: _Older = "",
+    most: _Most = 0,
     yes: _Yes = False,
     url: _Url = _URL,
     timeout: _Timeout = _TIMEOUT_S,
 ) -> None:
-    """Throw the messages of a transaction away, in place of its producer. It cannot be taken back."""
-    _resolve("ROLLBACK", tx_id, operator, reason, group, yes, url, timeout)
+    """Throw the messages of a transaction away, in place of its producer. It cannot be taken back.
+
+    Or those of every transaction of a group: --group GROUP --all [--older SPAN] [--max NUMBER].
+    """
+    if not every:
+        _one(tx_id, older, most)
+        _resolve("ROLLBACK", tx_id, operator, reason, group, yes, url, timeout)
+    elif tx_id or not group:
+        _fail("--all takes --group GROUP, and no TX_ID", USAGE)
+    else:
+        _resolve_all("ROLLBACK", operator, reason, group, _span_ms(older or "0s"), most, yes, url, timeout)
 
 
 def _resolve(
@@ -390,6 +486,106 @@ def _resolve(
     ext = _ask(url, wire.HMQ_RESOLVE, fields, timeout).ext
     already = "already " if ext.get(EXT_REPEATED) == "true" else ""
     typer.echo(f"{tx_id} of group {found} is {already}{ext.get(EXT_VERDICT)}, at log position {ext.get(EXT_POSITION)}")
+
+
+def _one(tx_id: str, older: str, most: int) -> None:
+    if not tx_id or older or most:
+        _fail("say which: TX_ID, or --group GROUP --all [--older SPAN] [--max NUMBER]", USAGE)
+
+
+def _resolve_all(
+    verdict: str,
+    operator: str,
+    reason: str,
+    group: str,
+    older_ms: int,
+    most: int,
+    yes: bool,
+    url: str,
+    timeout: float,
+) -> None:
+    """Settle what is undecided in the group, a page at a time, each by a verdict of its own. What is refused stays."""
+    began = time.monotonic()
+    total = _page(url, group, 1, 0, timeout).total
+    older = f" older than {span(older_ms)}" if older_ms else ""
+    if not total:
+        typer.echo(f"nothing is undecided in group {group}", err=True)
+        return
+    typer.echo(
+        f"{total} transactions are undecided in group {group}; {verdict} of those{older or ', all of them'}", err=True
+    )
+    if not yes:
+        typer.echo(
+            f"{verdict} overrides what the application's database says. If its producer can be started, it will answer.",
+            err=True,
+        )
+        _confirm(group, f"Type the group's name to {verdict} them")
+    settled, refused = 0, dict[str, str]()
+    start = refused_before = 0
+    while not most or settled + len(refused) < most:
+        _, rows, following, _ = _page(url, group, _PAGE, start, timeout)
+        aged_ms = int((time.monotonic() - began) * 1_000)  # what becomes so old meanwhile was not meant
+        wanted = [row.tx_id for row in rows if row.age_ms - aged_ms >= older_ms and row.tx_id not in refused]
+        wanted = wanted[: most - settled - len(refused)] if most else wanted
+        before = settled
+        for tx_id, why in _settle(verdict, operator, reason, group, wanted, before, url, timeout):
+            if why:
+                refused[tx_id] = why
+            else:
+                settled += 1
+        start += len(rows) - (settled - before)
+        if wanted:
+            typer.echo(f"{settled} settled, {len(refused)} refused", err=True)
+        start = following and start
+        if not following:
+            if len(refused) == refused_before:
+                break
+            refused_before = len(refused)  # some may have been settled by others, and their places taken: look again
+    for tx_id, why in list(refused.items())[:_SHOWN_MAX]:
+        typer.echo(f"{tx_id}: {why}", err=True)
+    left = _page(url, group, 1, 0, timeout).total
+    done = "COMMITTED" if verdict == "COMMIT" else "ROLLED_BACK"
+    typer.echo(f"{settled} transactions of group {group} are {done}, {len(refused)} were refused, {left} are undecided")
+    if refused:
+        raise typer.Exit(REFUSED)
+
+
+def _settle(
+    verdict: str,
+    operator: str,
+    reason: str,
+    group: str,
+    ids: Sequence[str],
+    settled: int,
+    url: str,
+    timeout: float,
+) -> Iterator[tuple[str, str]]:
+    """(id, why it was refused or nothing) of each of ``ids``."""
+    fields = [
+        {
+            wire.EXT_GROUP: group,
+            wire.EXT_ID: tx_id,
+            wire.EXT_VERDICT_WANTED: verdict,
+            wire.EXT_OPERATOR: operator,
+            wire.EXT_REASON: reason,
+        }
+        for tx_id in ids
+    ]
+    answered = 0
+    try:
+        for tx_id, answer in zip(ids, ask_each(parse_url(url)[0], wire.HMQ_RESOLVE, fields, timeout), strict=True):
+            answered += 1
+            if answer.code == ResponseCode.INVALID_PARAMETER:
+                _fail(f"{answer.remark} (code {answer.code})", USAGE)
+            yield tx_id, "" if answer.code == ResponseCode.SUCCESS else f"{answer.remark} (code {answer.code})"
+    except OutcomeUnknown as error:
+        _fail(
+            f"{error}; of this page {answered} of {len(ids)} were answered, {settled} settled before; some of the others may be "
+            "settled: look with `halfmq tx list`, and go on",
+            UNKNOWN_OUTCOME,
+        )
+    except HalfmqError as error:
+        _fail(str(error), FAILED)
 
 
 def _confirm(name: str, prompt: str) -> None:

@@ -27,12 +27,13 @@ from halfmq import limits
 from halfmq.client.async_client import CHECKS, AsyncClient, environment
 from halfmq.client.consumer import Consumer
 from halfmq.client.handler import Handler, InboxPort
+from halfmq.client.lanes import pause_s
 from halfmq.client.listener import TransactionListener
 from halfmq.client.log import log
 from halfmq.client.message import Message
 from halfmq.client.transaction_block import AsyncTransaction
 from halfmq.client.transaction_log import CheckFunction, TransactionLog
-from halfmq.client.user_code import RunBlocking, Threads, call
+from halfmq.client.user_code import RunBlocking, Threads, call, is_our_cancellation
 from halfmq.errors import UsageError
 
 #: Messages that one consumer handles at once.
@@ -49,12 +50,21 @@ class TransactionFunction:
 
     A normal return commits. The messages that it collects are prepared when it returns, or at ``await tx.prepare()``:
     do that before a local commit inside the function. An exception before that sends nothing; after it, the check
-    decides, since the local commit may have happened. It is raised in any case. Without a check it rolls back.
+    decides, since the local commit may have happened. It is raised in any case. Without a check it is not run at all.
     """
 
-    def __init__(self, app: "App", name: str, topic: str | None, function: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        app: "App",
+        name: str,
+        topic: str | None,
+        function: Callable[..., Any],
+        *,
+        checked_elsewhere: bool = False,
+    ) -> None:
         self._app = app
         self._function = function
+        self.checked_elsewhere = checked_elsewhere
         self.name = name
         self.topic = topic
         self.__doc__ = function.__doc__
@@ -66,7 +76,9 @@ class TransactionFunction:
         Raises:
             Exception: of the function, unchanged. HalfmqError: as ``AsyncClient.begin``.
         """
-        transaction = self._app.client().begin(self.name, topic=self.topic, query_id=query_id)
+        transaction = self._app.client().begin(
+            self.name, topic=self.topic, query_id=query_id, checked_elsewhere=self.checked_elsewhere
+        )
         async with transaction:
             return await call(self._app.run_blocking, _bind(self._function, transaction, args, kwargs))
 
@@ -132,9 +144,10 @@ class App:
     # --- transactions ---------------------------------------------------------------------------------------------
 
     def transaction(
-        self, name: str, *, topic: str | None = None
+        self, name: str, *, topic: str | None = None, checked_elsewhere: bool = False
     ) -> Callable[[Callable[..., Any]], TransactionFunction]:
-        """Decorate ``def f(tx, ...)``. ``name`` travels with the messages and brings checks back to ``f.check``.
+        """Decorate ``def f(tx, ...)``. ``name`` travels with the messages and brings checks back to ``f.check``, without which a
+        call is refused. ``checked_elsewhere``: another process of the group has the check.
 
         Raises:
             UsageError: the name is taken.
@@ -143,7 +156,9 @@ class App:
         def decorate(function: Callable[..., Any]) -> TransactionFunction:
             if name in self._transactions:
                 raise UsageError(f"transaction name {name!r} is taken", hint="names route checks; each needs its own")
-            self._transactions[name] = TransactionFunction(self, name, topic, function)
+            self._transactions[name] = TransactionFunction(
+                self, name, topic, function, checked_elsewhere=checked_elsewhere
+            )
             return self._transactions[name]
 
         return decorate
@@ -198,6 +213,12 @@ class App:
 
         Acknowledged when it returns, delivered again later when it raises, then to the dead-letter queue. With
         ``inbox`` it is called once per message with an open session: ``def f(event, session)``.
+
+        ``concurrency`` messages are handled at once, but those of one sharding key one after the other, in the order in which
+        they were sent. One of these that raises is handled again here, after 1 s, 2 s, up to 60 s, and its key waits for it; after
+        ``retries`` it goes to the dead-letter queue and the key goes on without it. Other keys go on meanwhile, as long as
+        what waits leaves room for theirs. A handler that calls ``message.retry()`` gives the order up for that message. When a
+        queue goes to another process, what is handled here may be handled there at the same time, in the same order.
         """
         names = (topics,) if isinstance(topics, str) else tuple(topics)
 
@@ -257,22 +278,53 @@ class App:
         )
 
     def _consumer(self, spec: _ConsumerSpec) -> Consumer:
-        return self._client.consumer(
+        consumer = self._client.consumer(
             spec.topics, group=spec.group, tags=spec.tags, start=spec.start, retries=spec.retries
         )
+        consumer.keep_order()
+        return consumer
 
     def _warn_of_unchecked(self) -> None:
         checked = self._client.check_functions()
-        for name in self._transactions:
-            if name not in checked:
-                log.warning("transaction %r has no check: a crash leaves it undecided; add @%s.check", name, name)
+        for name, transaction in self._transactions.items():
+            if name not in checked and not transaction.checked_elsewhere:
+                log.warning("transaction %r has no check, so calls of it are refused: add @....check to it", name)
 
 
 async def _work(consumer: Consumer, handler: Callable[[Message], Any]) -> None:
     """One of ``concurrency`` workers. Ends when the consumer is stopped."""
     async for message in consumer:
-        async with message.processing():
-            await handler(message)
+        if message.sharding_key is None:
+            async with message.processing():
+                await handler(message)
+        else:
+            await _in_its_turn(consumer, handler, message)
+
+
+async def _in_its_turn(consumer: Consumer, handler: Callable[[Message], Any], message: Message) -> None:
+    """Not ``processing``: handed back to the broker it would come after those behind it. It waits here, and no worker with it."""
+    try:
+        await handler(message)
+    except (Exception, asyncio.CancelledError) as error:
+        if is_our_cancellation(error):
+            raise
+        failures, retries = consumer.failed(message), consumer.spec.retries
+        if failures <= retries:
+            after_s = pause_s(failures)
+            log.exception(
+                "handling %r failed, %d of %d times; its key %r waits, and it is handled again in %g s",
+                message, failures, 1 + retries, message.sharding_key, after_s,
+            )  # fmt: skip
+            consumer.again(message, after_s)
+            return
+        log.exception(
+            "handling %r failed %d times; it goes to the dead-letter queue, and its key %r goes on without it",
+            message, failures, message.sharding_key,
+        )  # fmt: skip
+        await message.reject()
+    else:
+        message.ack()
+    consumer.handled(message)
 
 
 async def _shut_down(consumers: Sequence[Consumer], workers: "Sequence[asyncio.Task[None]]") -> None:

@@ -2,13 +2,15 @@
 
 import asyncio
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from halfmq import limits
+from halfmq.client import forks
 from halfmq.client.arguments import check_log, checked_count, checked_seconds, checked_text, checked_transaction_id
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.connector import Address, Connector, TcpConnector, parse_url
@@ -24,7 +26,7 @@ from halfmq.client.receipts import UNDECIDED, Prepared, Receipt, TransactionRece
 from halfmq.client.routing import NameServers, Router
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.client.user_code import RunBlocking, Threads, call
-from halfmq.errors import ConnectError, UsageError
+from halfmq.errors import ConnectError, HalfmqError, UsageError
 from halfmq.model import properties as names
 from halfmq.model.ids import checked_name
 from halfmq.model.stored_message import SYS_PREPARED, StoredMessage, body_crc_of
@@ -67,8 +69,9 @@ class AsyncClient:
 
     Entering raises ``ConnectError`` when no server answers. All methods may be used from many tasks of one loop.
     ``group`` names the service: it is the producer group, in which any process may be asked about a transaction.
-    ``timeout`` is for a whole call with its retries, ``attempt_timeout`` for one attempt, both in seconds. ``checks``: how
-    many checks it answers at once. ``fetches_checks``: it fetches them with a long poll instead of registering as a
+    ``timeout`` is for a whole call, ``connect`` too: asking for routes, connecting, retries and pauses included;
+    ``attempt_timeout`` is for one attempt; both in seconds. The end of a transaction's block makes two calls, the one that
+    sends its messages and the one that settles them. ``checks``: how many checks it answers at once. ``fetches_checks``: it fetches them with a long poll instead of registering as a
     producer that is sent them; for halfmq brokers only.
     """
 
@@ -103,6 +106,10 @@ class AsyncClient:
         #: Registered before the client was entered, and again with each entry.
         self._check_functions: dict[str, CheckFunction] = {}
         self._opened = False
+        #: The process that opened it, as ``forks`` counts them.
+        self._opened_in = forks.generation
+        #: Threads of a blocking client ask for what is made when it is first needed.
+        self._making = threading.Lock()
         self._closing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -137,16 +144,56 @@ class AsyncClient:
         self._build()
         self._opened = True
         try:
-            await self._plumbing.router.learn_brokers()
-            await self._connect_a_broker()
+            await self._look_for_brokers()
         except BaseException:
             await self.close()
             raise
+        self._start_background()
+
+    async def _look_for_brokers(self) -> None:
+        """Within the time of one call, so that what answers slowly is not waited for once for each server.
+
+        Raises:
+            ConnectError: no name server answers, or no broker that it names does. RequestFailed, ProtocolError: as they answer.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._plumbing.router.learn_brokers()
+                await self._connect_a_broker()
+        except TimeoutError:
+            if not self._plumbing.brokers.established():
+                raise ConnectError(
+                    f"no server answered within {self._timeout_s:g} s", hint="is the server running?"
+                ) from None
+
+    async def _reopen(self) -> None:
+        """``connect`` for a child whose parent was connected: it may be used from now on, whether a server answers or not. A call
+        finds one or fails by itself; what needs none, such as ``begin``, must not fail for it. Nobody waits here."""
+        self._build()
+        self._opened = True
+        self._spawn(self._find_a_broker())
+        self._start_background()
+
+    async def _find_a_broker(self) -> None:
+        """So that the child can be asked about the transactions of its group, also if it begins none itself."""
+        pause_s = 0.05
+        while True:
+            try:
+                await self._look_for_brokers()
+            except HalfmqError as error:
+                log.debug("after a fork: %s", error)
+                await asyncio.sleep(pause_s * self._plumbing.dice.uniform(0.5, 1.0))
+                pause_s = min(2 * pause_s, _RECONNECT_MAX_S)
+            else:
+                return
+
+    def _start_background(self) -> None:
         self._spawn(self._heartbeat_loop())
         if self._fetches_checks:
             self._fetch_from_now_on()
 
     def _build(self) -> None:
+        self._opened_in = forks.generation
         host, process = self._whoami()
         ids = UniqueIds(self._clock, self._entropy, pid=process)
         dice = self._entropy.stream("client")
@@ -199,9 +246,9 @@ class AsyncClient:
         Transactions and checks that run have ``grace`` seconds. Plain sends that have no answer yet end with ``SendTimeout``:
         await them before.
         Cancelled, it goes on in the background, and the next call waits for it: a client that is half closed would stay a
-        member of its groups.
+        member of its groups. In a forked child it does nothing: the client is the parent's.
         """
-        if not self._opened:
+        if not self._opened or self._opened_in != forks.generation:
             return
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._finish(grace))
@@ -235,7 +282,9 @@ class AsyncClient:
         if self._made_transactions is None:
             from halfmq.client.transaction import Transactions
 
-            self._made_transactions = Transactions(self._plumbing, self.group)
+            with self._making:  # two of them would know different verdicts
+                if self._made_transactions is None:
+                    self._made_transactions = Transactions(self._plumbing, self.group)
         return self._made_transactions
 
     @property
@@ -281,20 +330,28 @@ class AsyncClient:
         return self._opened and self._closing is None
 
     async def healthy(self) -> bool:
-        """Whether a broker answers a heartbeat now; for a readiness page."""
+        """Whether a broker answers a heartbeat within the time of a call; for a readiness page."""
         if not self.is_open:
             return False
-        for connection in self._plumbing.brokers.established():
-            try:
-                await self._plumbing.membership.heartbeat(connection)
-            except (NotSent, NoAnswer):
-                continue
-            return True
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if not self._plumbing.brokers.established():
+                    await self._look_for_brokers()
+                for connection in self._plumbing.brokers.established():
+                    try:
+                        await self._plumbing.membership.heartbeat(connection)
+                    except (NotSent, NoAnswer):
+                        continue
+                    return True
+        except (TimeoutError, HalfmqError) as error:
+            log.debug("no broker answered a heartbeat within %g s: %s", self._timeout_s, error)
         return False
 
     def _open(self) -> Plumbing:
         if not self._opened or self._closing is not None:
             raise UsageError("the client is not open", hint="async with AsyncClient(...) as mq:")
+        if self._opened_in != forks.generation:
+            forks.refuse_in_child(self._opened_in, "this client", "open an AsyncClient in the child, or use Client")
         return self._plumbing
 
     # --- plain sends ----------------------------------------------------------------------------------------------
@@ -375,8 +432,13 @@ class AsyncClient:
         ``tx_id``: yours, or from ``new_transaction_id``; never used again. ``name`` routes the check.
         Raises: see ``Transactions.prepare``.
         """
-        await self._can_answer_checks()
-        return await self._transactions.prepare(messages, tx_id=tx_id, name=name, query_id=query_id)
+        whole = self._open().attempts(f"prepare of {tx_id}")
+        registering = self._register_to_answer()
+        if registering is not None:  # it goes on, whatever becomes of this call
+            await asyncio.wait({registering}, timeout=whole.left_s())
+        return await self._transactions.prepare(
+            messages, tx_id=tx_id, name=name, query_id=query_id, timeout_s=whole.left_s()
+        )
 
     async def commit(self, prepared: Prepared) -> TransactionReceipt:
         """Make the messages visible. Raises: see ``Transactions.commit``."""
@@ -389,15 +451,25 @@ class AsyncClient:
         return await self._transactions.rollback(prepared)
 
     def begin(
-        self, name: str = "", *, topic: str | None = None, query_id: str = "", tx_id: str = ""
+        self,
+        name: str = "",
+        *,
+        topic: str | None = None,
+        query_id: str = "",
+        tx_id: str = "",
+        checked_elsewhere: bool = False,
     ) -> "AsyncTransaction":
         """Several messages, one outcome: ``async with mq.begin() as tx: tx.send(...)``. See ``transaction_block``.
 
         ``name`` routes the check to the function given to ``add_check`` (or ``@app.transaction``). ``topic``: the
         topic of ``tx.send(body)``. ``tx_id``: an id of your own, never used again; by default the client makes one.
 
-        An exception in the block after ``tx.prepare()`` is left to that check, if this client has one; without one it
-        is ROLLBACK.
+        A name needs its check here: without one a transaction whose verdict is lost would stay undecided for ever.
+        ``checked_elsewhere``: another process of the group answers it. An exception in the block after ``tx.prepare()`` is
+        left to the check; in a block without a name, which nobody could answer, it is ROLLBACK.
+
+        Raises:
+            UsageError: no check has this name, and none elsewhere is spoken of; nothing was done.
         """
         self._open()
         if not self.group:
@@ -408,18 +480,43 @@ class AsyncClient:
 
         if tx_id != "":
             checked_transaction_id(tx_id)
+        if name and not checked_elsewhere:
+            self._refuse_unanswered(name, f"mq.add_check({name!r}, check)")
         verdicts = self._transactions.verdicts
-        return AsyncTransaction(self, verdicts, name, topic=topic, query_id=query_id, tx_id=tx_id)
+        return AsyncTransaction(
+            self, verdicts, name, topic=topic, query_id=query_id, tx_id=tx_id, checked_elsewhere=checked_elsewhere
+        )
+
+    def _refuse_unanswered(self, name: str, remedy: str) -> None:
+        """Before anything is done: a local commit that nobody could tell the broker of is no transaction.
+
+        Who fetches checks and has no function for any answers them by itself (``answer_check``).
+        """
+        if name in self._check_functions or (self._fetches_checks and not self._check_functions):
+            return
+        raise UsageError(
+            f"no check of this client answers for transactions named {name!r}: one whose verdict is lost would stay"
+            " undecided for ever",
+            hint=f"{remedy} at start; or checked_elsewhere=True, if another process of group {self.group} answers them",
+        )
 
     def transaction(
-        self, session: Any, *, log: "TransactionLog", **options: Any
+        self, session: Any, *, log: "TransactionLog", checked_elsewhere: bool = False, **options: Any
     ) -> "AbstractAsyncContextManager[TransactionBlock]":
-        """One outcome for a database session and its messages; see ``halfmq.sql.TransactionLog``."""
+        """One outcome for a database session and its messages; see ``halfmq.sql.TransactionLog``.
+
+        Call ``answer_checks(log, sessions)`` before, once. ``checked_elsewhere``: another process of the group did.
+
+        Raises:
+            UsageError: neither; nothing was done. Or what is wrong with the arguments.
+        """
         self._open()
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
         checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
         check_log(log)
+        if not checked_elsewhere:
+            self._refuse_unanswered(log.name, "mq.answer_checks(log, sessions)")
         return log.bind_async(self, session, **options)
 
     async def send_in_transaction(
@@ -519,13 +616,20 @@ class AsyncClient:
 
     async def _can_answer_checks(self) -> None:
         """Register as a producer of the group, so that the broker can ask. At once, not with the next heartbeat."""
+        registering = self._register_to_answer()
+        if registering is not None:
+            await registering
+
+    def _register_to_answer(self) -> "asyncio.Task[None] | None":
+        """The task that tells the brokers; None if they know."""
         plumbing = self._open()
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
         if self._fetches_checks:
             self._fetch_from_now_on()
         elif plumbing.membership.add_producer(self.group):
-            await self._heartbeat_all()
+            return self._spawn(self._heartbeat_all())
+        return None
 
     def _fetch_from_now_on(self) -> None:
         if self._check_functions and not self._is_fetching:
@@ -563,7 +667,11 @@ class AsyncClient:
                 f"wait={wait}: a broker lets wait {limits.FEEDBACK_WAIT_MAX_MS // 1_000} s at most",
                 hint="fetch again when the list is empty",
             )
-        return await fetch_any(plumbing, self.group, checks_max=count, wait_s=wait)
+        try:
+            async with asyncio.timeout(wait + self._timeout_s):
+                return await fetch_any(plumbing, self.group, checks_max=count, wait_s=wait)
+        except TimeoutError:
+            raise ConnectError(f"fetching the checks of {self.group}: no broker answered in time") from None
 
     async def answer_check(self, check: "FetchedCheck", outcome: Outcome) -> TransactionReceipt:
         """Say what is true of a fetched transaction. UNKNOWN gives it back, to be asked about again later.
@@ -579,7 +687,9 @@ class AsyncClient:
         self._open()
         if not isinstance(check, FetchedCheck):
             raise UsageError(f"{check!r} is no fetched check", hint="one of those that fetch_checks gave")
-        return await check.answer(self.group, checked_outcome(outcome, "answer_check"), self._attempt_timeout_s)
+        return await check.answer(
+            self.group, checked_outcome(outcome, "answer_check"), min(self._attempt_timeout_s, self._timeout_s)
+        )
 
     # --- consuming ------------------------------------------------------------------------------------------------
 
@@ -673,11 +783,12 @@ class AsyncClient:
             except (ConnectError, NotSent, NoAnswer) as error:
                 log.debug("heartbeat to %s: %s", address, error)
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: "Coroutine[Any, Any, None]") -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_report)
+        return task
 
 
 def _report(task: "asyncio.Task[None]") -> None:

@@ -16,18 +16,21 @@ from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.transaction_block import Transaction, checked_outcome
 from halfmq.client.transaction_log import CheckFunction
-from halfmq.client.user_code import RunBlocking, call
+from halfmq.client.user_code import RunBlocking, call, is_our_cancellation
 from halfmq.client.verdicts import Verdicts
 from halfmq.errors import HalfmqError, ProtocolError
 from halfmq.model import properties as names
+from halfmq.model.stored_message import SYS_COMPRESSED
 from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.fields import CheckFields
 from halfmq.wire.remoting.header import Request
-from halfmq.wire.remoting.message_codec import PulledMessage, decode_pulled, encode_end
+from halfmq.wire.remoting.message_codec import PulledMessage, encode_end, split_pull, unpack
 
 #: Checks that wait for their turn; more are dropped, and asked again. Precedent: RocketMQ ``checkRequestHoldMax``.
 _WAITING_MAX: Final = 2_000
 _END_TIMEOUT_S: Final = 3.0
+#: Characters of the reason that goes with UNKNOWN; the broker keeps 200.
+_REMARK_CHARS_MAX: Final = 500
 
 
 class CheckListener:
@@ -59,16 +62,16 @@ class CheckListener:
     def on_check(self, connection: Connection, request: Request[Any]) -> None:
         """A check came in. Returns at once; the answer follows on the same connection."""
         try:
-            transaction, fields = _read(request)
-        except (HalfmqError, IndexError, AttributeError) as error:
+            transaction, half, fields = _read(request)
+        except (HalfmqError, IndexError, AttributeError, ValueError) as error:
             log.warning("a check from %s cannot be read: %s", connection.address, error)
             return
-        self._take(connection, transaction, fields)
+        self._take(connection, transaction, half, fields)
 
     def on_fetched(self, connection: Connection, transaction: Transaction, half: PulledMessage) -> None:
         """A check was fetched on ``connection``. As ``on_check``."""
         unique_id = transaction.message.message_id if transaction.message is not None else ""
-        self._take(connection, transaction, CheckFields(half.message.queue_offset, half.log_offset, unique_id))
+        self._take(connection, transaction, half, CheckFields(half.message.queue_offset, half.log_offset, unique_id))
 
     async def room(self, checks: int) -> int:
         """How many of ``checks`` at once are free; waits until one is."""
@@ -77,7 +80,7 @@ class CheckListener:
             await self._answered.wait()
         return checks - len(self._busy)
 
-    def _take(self, connection: Connection, transaction: Transaction, fields: CheckFields) -> None:
+    def _take(self, connection: Connection, transaction: Transaction, half: PulledMessage, fields: CheckFields) -> None:
         message = transaction.message
         assert message is not None
         group = message.properties.get(names.PGROUP)
@@ -91,7 +94,7 @@ class CheckListener:
             self.counts["dropped"] += 1
             return
         self._busy.add(key)
-        task = asyncio.get_running_loop().create_task(self._answer(connection, transaction, fields))
+        task = asyncio.get_running_loop().create_task(self._answer(connection, transaction, half, fields))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: self._done(key))
@@ -100,7 +103,9 @@ class CheckListener:
         self._busy.discard(key)
         self._answered.set()
 
-    async def _answer(self, connection: Connection, transaction: Transaction, fields: CheckFields) -> None:
+    async def _answer(
+        self, connection: Connection, transaction: Transaction, half: PulledMessage, fields: CheckFields
+    ) -> None:
         message = transaction.message
         assert message is not None
         outcome = self._verdicts.get(transaction.id)
@@ -108,7 +113,7 @@ class CheckListener:
             outcome = Outcome.ROLLBACK
         if outcome is None:
             async with self._turns:
-                outcome = await self._ask(transaction)
+                outcome = await self._ask(transaction, half)
         if connection.closed:
             return  # the broker asks again, on a connection that lives
         self.counts["answered"] += 1
@@ -125,6 +130,7 @@ class CheckListener:
             from_check=True,
             decided_by=transaction.decided_by if connection.is_halfmq else "",
             tx_id=transaction.id if connection.is_halfmq else "",
+            remark=transaction.remark[:_REMARK_CHARS_MAX] if outcome is Outcome.UNKNOWN else None,
             oneway=oneway,
         )
         if oneway:
@@ -138,15 +144,21 @@ class CheckListener:
             if answer.code == ResponseCode.SUCCESS:
                 self._verdicts.committed(message.message_id, connection)
 
-    async def _ask(self, transaction: Transaction) -> Outcome:
+    async def _ask(self, transaction: Transaction, half: PulledMessage) -> Outcome:
+        """``half`` is unpacked here and not before: as many of them are in memory as checks run at once."""
         check = self._listeners.get(transaction.name)
         if check is None:
             self._report_unknown(transaction)
             return Outcome.UNKNOWN
         try:
+            if half.message.sys_flag & SYS_COMPRESSED:
+                plain = await self._run_blocking(unpack, half)
+                transaction.message = Message(plain.message, plain.log_offset, plain.message.body)
             answer = await call(self._run_blocking, check, transaction)
             return checked_outcome(answer, f"the check of transactions named {transaction.name!r}")
-        except Exception:  # noqa: BLE001 - the application's code or a bug; logged, and the service goes on
+        except (Exception, asyncio.CancelledError) as error:
+            if is_our_cancellation(error):
+                raise
             self.counts["failed"] += 1
             log.exception("the check of transaction %s (%s) failed; UNKNOWN", transaction.id, transaction.name)
             return Outcome.UNKNOWN
@@ -171,9 +183,10 @@ class CheckListener:
         await asyncio.gather(*late, return_exceptions=True)
 
 
-def _read(request: Request[Any]) -> tuple[Transaction, CheckFields]:
+def _read(request: Request[Any]) -> tuple[Transaction, PulledMessage, CheckFields]:
     fields: CheckFields = request.ext
-    return transaction_of(decode_pulled(request.body)[0], fields.tx_id, fields.msg_id), fields
+    half = split_pull(request.body)[0]
+    return transaction_of(half, fields.tx_id, fields.msg_id), half, fields
 
 
 def transaction_of(half: PulledMessage, tx_id: str = "", message_id: str = "") -> Transaction:
@@ -189,7 +202,9 @@ def transaction_of(half: PulledMessage, tx_id: str = "", message_id: str = "") -
     known = text.get(names.HMQ_TX_ID) or tx_id or text.get(names.UNIQ_KEY) or message_id
     transaction = Transaction(known, text.get(names.HMQ_TX_NAME, ""), query_id=text.get(names.HMQ_QUERY_ID, ""))
     transaction.message = message
-    transaction.checks = int(text.get(names.TRANSACTION_CHECK_TIMES, "1"))
+    transaction.marker = text.get(names.HMQ_TX_MARKER, "")
+    checks = text.get(names.TRANSACTION_CHECK_TIMES, "")  # where there was no room for the broker's, it is the sender's
+    transaction.checks = int(checks) if checks.isascii() and checks.isdigit() and len(checks) < 10 else 1
     transaction.prepared_at_ms = half.message.store_time_ms or None
     return transaction
 

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from halfmq.client.connector import Address
+from halfmq.client.forks import keep_from_children
 from halfmq.client.log import log
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting import header
@@ -95,12 +96,15 @@ class Connection(asyncio.Protocol):
     async def request(
         self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", timeout_s: float = 3.0
     ) -> Answer:
-        """One request and its answer, whatever its code.
+        """One request and its answer, whatever its code, in ``timeout_s`` seconds in all.
 
         Raises:
             NotSent, NoAnswer: see there.
         """
-        await self.ready(timeout_s)
+        if not self._writable.is_set():
+            deadline = self._loop.time() + timeout_s
+            await self.ready(timeout_s)
+            timeout_s = deadline - self._loop.time()
         opaque = self.next_opaque()
         return await self.call(opaque, header.encode_request(code, opaque, ext, body), timeout_s)
 
@@ -183,6 +187,12 @@ class Connection(asyncio.Protocol):
         name = transport.get_extra_info("sockname")
         if name:
             self.local_ip = _packed_ip(name[0])
+        keep_from_children(self)
+
+    def descriptor(self) -> int:
+        """Of the socket while the connection is open, else -1; also where there is none, as in a simulation."""
+        stream = None if self._transport is None or self.closed else self._transport.get_extra_info("socket")
+        return -1 if stream is None else int(stream.fileno())
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()

@@ -5,9 +5,11 @@ A simulation gives another ``Connector`` and so another network; nothing else in
 
 import asyncio
 from collections.abc import Callable
+from ipaddress import IPv6Address
 from typing import Final, NamedTuple, Protocol
 
 from halfmq.errors import UsageError
+from halfmq.model.urls import has_credentials, shown_url
 
 DEFAULT_PORT: Final = 9876
 
@@ -37,6 +39,9 @@ class TcpConnector:
         await asyncio.get_running_loop().create_connection(protocol, address.host, address.port)
 
 
+_NO_HOST: Final = frozenset("?#%/\\&= \t")
+
+
 def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     """``host``, ``host:port`` or ``[v6]:port``.
 
@@ -48,8 +53,21 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
         host, port = text.strip(), str(default_port)
     host = host.strip("[]")
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise UsageError(f"{text!r} is not an address", hint="host:port")
+        # Not the port: where a host was forgotten, it is a password.
+        raise UsageError(f"what follows {shown_url(host)!r} is not the port of an address", hint="host:port")
+    if ":" not in host and not _NO_HOST.isdisjoint(host):  # not shown: a password may be behind it
+        raise UsageError("an address has a character that no host name has", hint="rocketmq://host:port[;host:port]")
+    if ":" in host and not _is_v6(host):
+        raise UsageError("an address with several colons is no IPv6 one", hint="host:port, or [v6]:port")
     return Address(host, int(port))
+
+
+def _is_v6(host: str) -> bool:
+    try:
+        IPv6Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_url(url: str) -> tuple[Address, ...]:
@@ -58,10 +76,15 @@ def parse_url(url: str) -> tuple[Address, ...]:
     A bare ``host:port`` is read too, since NAMESRV_ADDR holds these.
 
     Raises:
-        UsageError: another scheme, or no address.
+        UsageError: another scheme, no address, or a user: there are no passwords. No error shows one.
     """
     if not isinstance(url, str):
-        raise UsageError(f"{url!r} is no address", hint='"rocketmq://host:port", or Client.from_env()')
+        raise UsageError(f"{type(url).__name__} is no address", hint='"rocketmq://host:port", or Client.from_env()')
+    if has_credentials(url):
+        raise UsageError(
+            f"the URL {shown_url(url)} names a user or a password, and there is nobody to tell them",
+            hint="rocketmq://host:port",
+        )
     scheme, separator, rest = url.strip().partition("://")
     if not separator:
         scheme, rest = "rocketmq", scheme
@@ -69,5 +92,5 @@ def parse_url(url: str) -> tuple[Address, ...]:
         raise UsageError(f"scheme {scheme!r} is not supported", hint="rocketmq://host:port[;host:port]")
     addresses = tuple(parse_address(part) for part in rest.rstrip("/").replace(",", ";").split(";") if part.strip())
     if not addresses:
-        raise UsageError(f"{url!r} names no server", hint="rocketmq://host:port[;host:port]")
+        raise UsageError(f"{shown_url(url)!r} names no server", hint="rocketmq://host:port[;host:port]")
     return addresses

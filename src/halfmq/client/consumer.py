@@ -9,6 +9,7 @@ from typing import Final, Self
 from halfmq import limits
 from halfmq.client.arguments import checked_count, checked_seconds, checked_text
 from halfmq.client.group_member import GroupMember
+from halfmq.client.lanes import Lanes
 from halfmq.client.message import Message
 from halfmq.client.outgoing import checked_topic
 from halfmq.client.queue_puller import Feed, Start
@@ -45,8 +46,8 @@ class ConsumerSpec:
     Where the group begins is committed before the first message comes, so that whoever takes a queue over goes on there; a
     broker that refuses the commit (a warning says so) is read all the same, and then only this member knows where it began.
     ``retries``: redeliveries before the dead-letter queue. ``prefetch``: messages that may wait here, 1,000 by default, and
-    at most 64 MiB of bodies whatever it says, but for what each queue's last pull brings. Beside them 1,000 messages may
-    wait that were handed back, and 64 MiB of these; a consumer that stalls until it has so many holds up those of the other
+    at most 64 MiB of bodies as they were before they were packed, whatever it says, and one more. Beside them 1,000 messages
+    may wait that were handed back, and 64 MiB of these; a consumer that stalls until it has so many holds up those of the other
     consumers of its group in this client.
 
     All members of a group consume the same topics: what one of them hands back comes to any of them. One that does not
@@ -102,6 +103,7 @@ class Consumer:
         #: For hints; a ``BlockingConsumer`` is entered otherwise.
         self.entered_by = "async with"
         self._join = join
+        self._keeps_order = False
         #: Of the block that is open, or was left last.
         self._feed: Feed | None = None
         #: While the block is entered: it may be stopped already.
@@ -115,6 +117,8 @@ class Consumer:
                 hint="leave its block first; another reader needs a consumer of its own",
             )
         self._feed, self._entering = None, Feed(self.spec.prefetch)
+        if self._keeps_order:
+            self._entering.lanes = Lanes()
         try:
             self._member = await self._join(self.spec, self._entering)
             self._feed = self._entering
@@ -141,6 +145,28 @@ class Consumer:
         for feed in (self._feed, self._entering):
             if feed is not None:
                 feed.close()
+
+    # --- several at once, in order: for ``App`` ---------------------------------------------------------------------
+
+    def keep_order(self) -> None:
+        """Before it is entered: messages of one sharding key are handed out one at a time, in their order. Say ``handled`` of
+        each, or ``failed`` and then ``again``: until then nothing more of its key comes.
+        """
+        self._keeps_order = True
+
+    def handled(self, message: Message) -> None:
+        """It was acknowledged, or given up: the next one of its key may come."""
+        self._open_feed().handled(message)
+
+    def failed(self, message: Message) -> int:
+        """How often this message with a sharding key failed here in a row."""
+        lanes = self._open_feed().lanes
+        assert lanes is not None
+        return lanes.failed(message)
+
+    def again(self, message: Message, after_s: float) -> None:
+        """Hand it out once more, before anything else of its key."""
+        self._open_feed().again(message, after_s)
 
     @property
     def is_closed(self) -> bool:

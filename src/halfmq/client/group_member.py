@@ -16,7 +16,7 @@ from halfmq.client.log import log
 from halfmq.client.plumbing import Plumbing
 from halfmq.client.queue_puller import CommitOutcome, Feed, QueuePuller, Start
 from halfmq.client.routing import Route
-from halfmq.errors import ConnectError, HalfmqError, ProtocolError, RequestFailed, TopicNotFound, UsageError
+from halfmq.errors import ConnectError, ProtocolError, RequestFailed, TopicNotFound, UsageError
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.group_bodies import decode_member_list
 from halfmq.wire.remoting.heartbeat import ConsumerGroup, Subscription, tags_of
@@ -258,7 +258,7 @@ class GroupMember:
             except (ConnectError, NotSent, NoAnswer, RequestFailed, ProtocolError) as error:
                 settled = False
                 log.debug("rebalance of %s/%s: %s", self.group, topic, error)
-            except HalfmqError:
+            except Exception:  # noqa: BLE001 - whatever it is: logged and tried again, or the consumer goes silent
                 settled = False
                 log.exception("rebalance of %s/%s failed", self.group, topic)
         return settled

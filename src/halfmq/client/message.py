@@ -1,5 +1,6 @@
 """A received message: what it carries, and what its reader may do with it."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Generator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -8,6 +9,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from halfmq.client.log import log
+from halfmq.client.user_code import is_our_cancellation
 from halfmq.errors import UsageError
 from halfmq.model import properties as names
 from halfmq.model.ids import offset_message_id
@@ -187,11 +189,14 @@ class Message:
     async def processing(self) -> AsyncIterator["Message"]:
         """``ack`` when the block ends, ``retry`` when it raises. The exception goes on to nobody: it is logged.
 
-        Cancellation leaves the message unacknowledged.
+        Cancellation of the task that runs the block leaves the message unacknowledged; that of something it awaits is an
+        exception like others.
         """
         try:
             yield self
-        except Exception:  # noqa: BLE001 - the application's code or a bug; logged, and the service goes on
+        except (Exception, asyncio.CancelledError) as error:
+            if is_our_cancellation(error):
+                raise
             log.exception("processing of %r failed; it is delivered again later", self)
             await self.retry()
         else:

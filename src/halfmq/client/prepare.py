@@ -47,8 +47,9 @@ class _Half(NamedTuple):
 class Preparation:
     """One transaction being prepared. After ``send`` failed, ``so_far`` says what must be rolled back."""
 
-    def __init__(self, plumbing: Plumbing, group: str, tx_id: str, name: str) -> None:
+    def __init__(self, plumbing: Plumbing, group: str, tx_id: str, name: str, timeout_s: float | None = None) -> None:
         self._plumbing = plumbing
+        self._attempts = plumbing.attempts(f"prepare of {tx_id}", timeout_s)
         self._group = group
         self._tx_id = tx_id
         self._name = name
@@ -56,6 +57,10 @@ class Preparation:
         #: By index. Acknowledged, though perhaps not as safely as the broker is configured for.
         self._acknowledged: dict[int, PreparedHalf] = {}
         self._atomic = True
+
+    def left_s(self) -> float:
+        """What is left of the time for all of it, seconds."""
+        return self._attempts.left_s()
 
     def so_far(self) -> Prepared:
         """What the broker holds; everything, after ``send`` returned."""
@@ -91,11 +96,13 @@ class Preparation:
     async def _target(self, message: OutgoingMessage, broker: str) -> Target:
         """A queue, on ``broker`` if the topic lives there: one broker can settle all halves at once."""
         router = self._plumbing.router
-        attempts = self._plumbing.attempts(f"transactional send to {message.topic}")
+        attempts = self._plumbing.attempts(f"transactional send to {message.topic}", self.left_s())
         while True:
             try:
-                route = await router.publish_route(message.topic)
-            except ConnectError as error:
+                route = router.at_hand(message.topic)
+                if route is None:
+                    route = await attempts.within(router.publish_route(message.topic))
+            except (ConnectError, NotSent) as error:
                 await attempts.lost(error)
                 continue
             elsewhere = [target for target in route.writable if broker and target.broker != broker]
@@ -110,9 +117,9 @@ class Preparation:
             TransactionRefused: it has its verdict already. SendTimeout: a half may be stored that nobody acknowledged.
             ConnectError, RequestFailed, UnsupportedCombination: see there.
         """
-        attempts = self._plumbing.attempts(f"prepare of {self._tx_id}")
+        attempts = self._attempts
         while True:
-            failure = await self._send_missing(attempts.timeout_s())
+            failure = await self._send_missing()
             if failure is None:
                 return
             self._plumbing.router.suspect(self._halves[0].message.topic)
@@ -126,12 +133,13 @@ class Preparation:
             else:
                 await attempts.lost(failure)
 
-    async def _send_missing(self, timeout_s: float) -> RequestFailed | Lost | None:
+    async def _send_missing(self) -> RequestFailed | Lost | None:
         """One round: all missing halves in order, in one write. The failure that matters most, None for success."""
         failures: list[RequestFailed | Lost] = []
         waiting: list[tuple[int, Connection, asyncio.Future[Answer]]] = []
         try:
-            connections = await self._connections(timeout_s)
+            connections = await self._connections()
+            timeout_s = self._attempts.timeout_s()
             for index, half in enumerate(self._halves):
                 if index not in self._acknowledged:
                     connection = connections[half.target.broker]
@@ -149,7 +157,7 @@ class Preparation:
                     failures.append(refused)
         return min(failures, key=_weight) if failures else None
 
-    async def _connections(self, timeout_s: float) -> dict[str, Connection]:
+    async def _connections(self) -> dict[str, Connection]:
         """By broker name, all introduced, so that what they can do is known before anything is written."""
         plumbing = self._plumbing
         found: dict[str, Connection] = {}
@@ -157,8 +165,11 @@ class Preparation:
             name = half.target.broker
             if name not in found:
                 address = plumbing.router.address_of(name) or half.target.address
-                found[name] = plumbing.brokers.existing(address) or await plumbing.brokers.get(address)
-                await found[name].ready(timeout_s)
+                connection = plumbing.brokers.existing(address)
+                if connection is None:
+                    connection = await self._attempts.within(plumbing.brokers.get(address))
+                found[name] = connection
+                await connection.ready(self._attempts.timeout_s())
         self._atomic = all(connection.is_halfmq for connection in found.values())
         if len(found) > 1 and any(connection.is_halfmq for connection in found.values()):
             raise UnsupportedCombination(

@@ -74,8 +74,9 @@ class Producer:
             if message.delay_ms or message.sharding_key:
                 raise UsageError("a batch takes no delay and no sharding key", hint="use send for such a message")
         receipts: list[Receipt] = []
+        whole = self._plumbing.attempts(f"send to {topic}", timeout_s)
         for batch in batches(messages):
-            receipts += await self._send_batch(topic, batch, timeout_s)
+            receipts += await self._send_batch(topic, batch, whole.left_s())
         return receipts
 
     async def _send_batch(self, topic: str, batch: Sequence[OutgoingMessage], timeout_s: float | None) -> list[Receipt]:
@@ -108,12 +109,17 @@ class Producer:
     ) -> tuple[Answer, Target]:
         plumbing = self._plumbing
         attempts = plumbing.attempts(f"send to {topic}", timeout_s)
+        router = plumbing.router
         failed: list[Target] = []
         while True:
             try:
-                route = await plumbing.router.publish_route(topic)
-                target = plumbing.router.choose(route, sharding_key, failed)
-                connection = plumbing.brokers.existing(target.address) or await plumbing.brokers.get(target.address)
+                route = router.at_hand(topic)
+                if route is None:
+                    route = await attempts.within(router.publish_route(topic))
+                target = router.choose(route, sharding_key, failed)
+                connection = plumbing.brokers.existing(target.address)
+                if connection is None:
+                    connection = await attempts.within(plumbing.brokers.get(target.address))
                 await connection.ready(attempts.timeout_s())
                 text = properties
                 if delay_ms:
@@ -135,7 +141,7 @@ class Producer:
             except (ConnectError, NotSent, NoAnswer) as error:
                 if isinstance(error, NoAnswer):
                     failed.append(target)
-                plumbing.router.suspect(topic)
+                router.suspect(topic)
                 await attempts.lost(error)
                 continue
             if answer.code in STORED:

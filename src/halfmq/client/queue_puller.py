@@ -21,16 +21,17 @@ from halfmq import limits
 from halfmq.client.allocation import QueueRef
 from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
 from halfmq.client.dead_letter_origins import DeadLetterOrigins
+from halfmq.client.lanes import Entry, Lanes
 from halfmq.client.log import log
 from halfmq.client.message import Message
 from halfmq.client.offset_tracker import OffsetTracker
 from halfmq.client.plumbing import Plumbing
 from halfmq.client.refusals import refusal
-from halfmq.errors import ConnectError, HalfmqError, ProtocolError, RequestFailed
+from halfmq.errors import ConnectError, HalfmqError, MissingDependency, ProtocolError, RequestFailed
 from halfmq.model.properties import DLQ_ORIGIN_TOPIC
 from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.heartbeat import Subscription
-from halfmq.wire.remoting.message_codec import PulledMessage, decode_pull
+from halfmq.wire.remoting.message_codec import PulledMessage, split_pull, unpack
 from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
 
 #: How long a broker may hold a pull that finds nothing. Precedent: RocketMQ ``brokerSuspendMaxTimeMillis``.
@@ -40,9 +41,10 @@ _PULL_TIMEOUT_S: Final = SUSPEND_MS / 1000 + 10.0
 _PULL_MESSAGES: Final = 256
 #: Open messages of one queue, after which nothing more is pulled from it.
 _OPEN_MAX: Final = 10_000
-#: Bytes of bodies that wait for the application, after which nothing more is pulled. The pull that passes it may add its
-#: own answer for each queue (``limits.PULL_BYTES_MAX``, or one message). Precedent: RocketMQ ``pullThresholdSizeForQueue``
-#: = 100 MiB for each queue; this is for all of them.
+#: Bytes of bodies that wait for the application, unpacked, of all queues together, after which nothing more is pulled and
+#: nothing of what was pulled is unpacked: one body may pass it, and what waits for room waits as it came, at most
+#: ``limits.PULL_BYTES_MAX`` (or one message) for each queue. Packed bodies may be a thousand times smaller than unpacked ones,
+#: so a bound for each queue is none. Precedent: RocketMQ ``pullThresholdSizeForQueue`` = 100 MiB for each queue, packed.
 PREFETCH_BYTES: Final = 64 * 1024 * 1024
 #: Messages that were handed back and wait for one consumer, after which nothing more is pulled from its group's retry queue,
 #: for none of its consumers. Not ``prefetch``: that may be small, and is the business of one.
@@ -53,6 +55,8 @@ _REFUSED_PAUSE_S: Final = 3.0
 #: since it may have happened on the way.
 _DAMAGED_PAUSE_S: Final = 1.0
 _DAMAGED_PAUSE_MAX_S: Final = 60.0
+_DAMAGED: Final = "is damaged: its CRC differs from the stored one."
+_LOOK_AT_THE_DISK: Final = "If it stays so, look at the broker's disk (halfmq store verify), and"
 #: A message that could not be handed back is delivered again here after this.
 _LOCAL_RETRY_S: Final = 5.0
 #: An offset that did not move is committed again after this: the last commit of the member that had the queue before may
@@ -108,7 +112,9 @@ class Feed:
     def __init__(self, prefetch: int, prefetch_bytes: int = PREFETCH_BYTES) -> None:
         self._room = _Room(prefetch, prefetch_bytes)
         self._retry_room = _Room(_RETRIES_MAX, prefetch_bytes)
-        self._waiting: deque[tuple[QueuePuller, Message]] = deque()
+        self._waiting: deque[Entry[QueuePuller]] = deque()
+        #: Where several messages are handled at once, and those of one key in their order. What waits in it is counted here.
+        self.lanes: Lanes[QueuePuller] | None = None
         self._arrived = asyncio.Event()
         self.closed = False
 
@@ -116,7 +122,7 @@ class Feed:
         """Closed, it takes none: the message stays open, and so uncommitted, and comes again to the group."""
         if self.closed:
             return
-        self._waiting.append((puller, message))
+        self._waiting.append(Entry(puller, message))
         self._room_of(puller).changed(1, len(message.body))
         self._arrived.set()
 
@@ -134,12 +140,41 @@ class Feed:
         """The next message that is still ours; None when there is none now, or the feed is closed."""
         message = None
         while self._waiting and message is None:
-            puller, candidate = self._waiting.popleft()
+            entry = self._waiting.popleft()
+            if self.lanes is not None and not self.lanes.enter(entry):
+                continue
+            puller, candidate = entry
             self._room_of(puller).changed(-1, -len(candidate.body))
-            message = None if puller.released else candidate
+            if puller.released:
+                self.handled(candidate)
+            else:
+                message = candidate
         if not self._waiting and not self.closed:
             self._arrived.clear()
         return message
+
+    def handled(self, message: Message) -> None:
+        """In its lane the next one has its turn."""
+        following = None if self.lanes is None else self.lanes.leave(message)
+        if following is not None and not self.closed:
+            self._waiting.appendleft(following)
+            self._arrived.set()
+
+    def again(self, message: Message, after_s: float) -> None:
+        """It failed, and keeps its turn: it is the next one of its lane, after a while. Until then it is counted as waiting."""
+        puller = message._required_delivery()
+        assert isinstance(puller, QueuePuller)
+        self._room_of(puller).changed(1, len(message.body))
+        asyncio.get_running_loop().call_later(after_s, self._have_again, Entry(puller, message))
+
+    def _have_again(self, entry: "Entry[QueuePuller]") -> None:
+        if not self.closed:
+            self._waiting.append(entry)  # behind other keys: those that fail shall not keep all others waiting
+            self._arrived.set()
+
+    def is_full(self, *, of_retries: bool) -> bool:
+        """Nothing more of this kind may come."""
+        return not (self._retry_room if of_retries else self._room).is_there.is_set()
 
     async def arrival(self) -> None:
         """Returns when there may be something, or when the feed is closed."""
@@ -209,6 +244,8 @@ class QueuePuller:
         self._acked = asyncio.Event()
         #: Offsets of messages that came back from the application when the queue was given up.
         self._moved: set[int] = set()
+        #: Of those that could not be handed back and are delivered again here: what is said of them meanwhile counts for nothing.
+        self._again: set[int] = set()
         #: A feed was added.
         self._joined = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -266,6 +303,10 @@ class QueuePuller:
             log.warning("%s: %d messages are not acknowledged; nothing more is pulled", self.queue, len(tracker))
             self._acked.clear()
             await self._acked.wait()
+
+    def _has_room(self, tracker: OffsetTracker) -> bool:
+        feeds = self._feeds.values() if self.is_retry else filter(None, (self._feeds.get(self.queue.topic),))
+        return len(tracker) < _OPEN_MAX and not any(feed.is_full(of_retries=self.is_retry) for feed in feeds)
 
     async def _wait_for_retry_room(self) -> None:
         for feed in list(self._feeds.values()):
@@ -329,15 +370,14 @@ class QueuePuller:
         answer = await self._ask(RequestCode.PULL_MESSAGE, ext, _PULL_TIMEOUT_S)
         match answer.code:
             case ResponseCode.SUCCESS:
-                pulled, complete = decode_pull(answer.body)
-                damaged = self._take(tracker, pulled)
-                if damaged is not None:
-                    await self._stay_at(tracker, damaged)
-                elif not complete:
-                    tracker.pulled_up_to(pulled[-1].message.queue_offset + 1)
+                pulled, following = split_pull(answer.body), read_reply(answer, PulledReply).next_begin_offset
+                answer.body = b""  # what follows may wait long
+                unusable = await self._take(tracker, pulled)
+                if unusable is not None:
+                    await self._stay_at(tracker, *unusable)
                 else:
                     self._damaged_pause_s = _DAMAGED_PAUSE_S
-                    tracker.pulled_up_to(read_reply(answer, PulledReply).next_begin_offset)
+                    tracker.pulled_up_to(following)
             case ResponseCode.PULL_NOT_FOUND | ResponseCode.PULL_RETRY_IMMEDIATELY:
                 tracker.pulled_up_to(read_reply(answer, PulledReply).next_begin_offset)
             case ResponseCode.PULL_OFFSET_MOVED:
@@ -352,16 +392,29 @@ class QueuePuller:
             case _:
                 raise refusal(answer.code, answer.remark or "", f"pull of {self.queue}")
 
-    def _take(self, tracker: OffsetTracker, pulled: list[PulledMessage]) -> Message | None:
-        """Hand them to the feeds, up to the first one whose body is damaged: that one is returned."""
+    async def _take(self, tracker: OffsetTracker, pulled: list[PulledMessage]) -> tuple[Message, str] | None:
+        """Hand them to the feeds, up to the first one whose body cannot be used: that one is returned, and why.
+
+        Each is unpacked when there is room for it, and not before: the pulls of other queues were answered meanwhile too.
+        """
         wanted = self._subscription.tags
-        for stored, log_offset, _, whole in pulled:
-            message = Message(stored, log_offset, stored.body, self)
+        for packed in pulled:
+            message = Message(packed.message, packed.log_offset, packed.message.body, self)
             # The broker filters by hash; two tags may share one.
             if wanted and message.tag not in wanted:
                 continue
-            if not whole:
-                return message
+            if not packed.whole:
+                return message, _DAMAGED
+            # What came before it may be committed, also while this one waits.
+            tracker.pulled_up_to(message.offset)
+            while not self._has_room(tracker):  # when some is made, all queues wake, and one of them takes it
+                await self._wait_for_room(tracker)
+            try:
+                stored = unpack(packed).message
+            except (ProtocolError, MissingDependency) as error:
+                return message, f"cannot be unpacked: {error}."
+            if stored is not packed.message:
+                message = Message(stored, packed.log_offset, stored.body, self)
             tracker.delivered(message.offset)
             self._deliver(message)
         return None
@@ -370,6 +423,7 @@ class QueuePuller:
         """To the consumer of its topic. A message that was handed back by a consumer that is gone, or by another member, whose
         topic nobody here consumes, goes back: acknowledged by another one it would be lost to its own.
         """
+        self._again.discard(message.offset)
         if self.released:
             return  # whoever has the queue is given it
         feed = self._feed_of(message)
@@ -396,23 +450,26 @@ class QueuePuller:
             able = {feed for topic, feed in self._feeds.items() if topic.startswith("%DLQ%")}
         return able.pop() if len(able) == 1 else None
 
-    async def _stay_at(self, tracker: OffsetTracker, damaged: Message) -> None:
-        """Say that a body is damaged, and pull it again after a while. It is neither handed out nor passed: what to do with
+    async def _stay_at(self, tracker: OffsetTracker, message: Message, why: str) -> None:
+        """Say that a body cannot be used, and pull it again after a while. It is neither handed out nor passed: what to do with
         it is for people to decide, and a copy that is damaged only on its way is whole the next time."""
         log.error(
-            "the body of message %s, topic %s, queue %d of %s, offset %d, is damaged: its CRC differs from the stored one."
-            " It is not handed out, and group %s does not pass it; pulled again in %g s. If it stays so, look at the"
-            " broker's disk (halfmq store verify), and set the group's offset to %d to go on without it",
-            damaged.message_id, self.queue.topic, self.queue.queue, self.queue.broker, damaged.offset,
-            self._group, self._damaged_pause_s, damaged.offset + 1,
+            "the body of message %s, topic %s, queue %d of %s, offset %d, %s"
+            " It is not handed out, and group %s does not pass it; pulled again in %g s. %s"
+            " set the group's offset to %d to go on without it",
+            message.message_id, self.queue.topic, self.queue.queue, self.queue.broker, message.offset, why,
+            self._group, self._damaged_pause_s, _LOOK_AT_THE_DISK if why == _DAMAGED else "If it stays so,",
+            message.offset + 1,
         )  # fmt: skip
-        tracker.pulled_up_to(damaged.offset)
+        tracker.pulled_up_to(message.offset)
         await asyncio.sleep(self._damaged_pause_s)
         self._damaged_pause_s = min(2 * self._damaged_pause_s, _DAMAGED_PAUSE_MAX_S)
 
     # --- what the application says --------------------------------------------------------------------------------
 
     def ack(self, message: Message) -> None:
+        if message.offset in self._again:
+            return
         if self._tracker is None or self.released or not self._tracker.done(message.offset):
             log.debug("%r is not open here any more", message)
         self._origins.pop(message.offset, None)
@@ -448,6 +505,7 @@ class QueuePuller:
                 return
             # Perhaps it was done; delivering it again here as well is the safe side of "at least once".
             log.warning("%r could not be handed back (%s); it is delivered again here", message, error)
+            self._again.add(message.offset)
             asyncio.get_running_loop().call_later(_LOCAL_RETRY_S, self._deliver, message)
         else:
             self.ack(message)
@@ -468,7 +526,10 @@ class QueuePuller:
         attempts = self._plumbing.attempts(f"handing back {ext['originMsgId']}")
         while True:
             try:
-                answer = await self._ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext, attempts.timeout_s())
+                connection = await attempts.within(self._plumbing.broker(self.queue.broker))
+                answer = await connection.request(
+                    RequestCode.CONSUMER_SEND_MSG_BACK, ext, timeout_s=attempts.timeout_s()
+                )
             except (ConnectError, NotSent, NoAnswer) as error:
                 await attempts.lost(error)
                 continue

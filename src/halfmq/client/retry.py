@@ -4,12 +4,14 @@ What was never written may be tried for as long as the call may take: a broker t
 written is tried at most ``ATTEMPTS`` times, always with the same unique id, so that the broker can tell a repetition
 from a new message. If one attempt stayed without an answer, the end is ``SendTimeout``, whatever the others said:
 it may have happened.
+
+The time of a call is for all of it: asking for routes, connecting and the pauses in between count like the attempts.
 """
 
 import asyncio
 import random
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from halfmq.client.connection import NoAnswer, NotSent
 from halfmq.errors import ConnectError, HalfmqError, RequestFailed, SendTimeout
@@ -34,11 +36,19 @@ RETRIABLE: Final = frozenset(
 )
 
 
+_T = TypeVar("_T")
+
+
+class OutOfTime(NotSent):
+    """The time of the call was over before the attempt was written."""
+
+
 class Attempts:
-    """The budget of one call. Ask ``timeout_s`` before each attempt; report each failure."""
+    """The budget of one call. Ask ``timeout_s`` before each attempt, do ``within`` it what comes before; report each failure."""
 
     __slots__ = (
-        "_attempt_timeout_s", "_backoff_s", "_deadline", "_dice", "_is_closed", "_left", "_now", "_unknown", "_what",
+        "_attempt_timeout_s", "_backoff_s", "_deadline", "_dice", "_is_closed", "_last", "_left", "_now", "_unknown",
+        "_what",
     )  # fmt: skip
 
     def __init__(
@@ -59,10 +69,38 @@ class Attempts:
         self._left = ATTEMPTS
         self._backoff_s = BACKOFF_S
         self._unknown: Exception | None = None
+        #: The last failure that was not merely the end of the time: it is what the caller is told.
+        self._last: Exception | None = None
+
+    def left_s(self) -> float:
+        """What is left of the call, seconds; not below 0."""
+        return max(0.0, self._deadline - self._now())
 
     def timeout_s(self) -> float:
-        """How long the next attempt may take, seconds; never less than a moment."""
-        return max(0.05, min(self._attempt_timeout_s, self._deadline - self._now()))
+        """How long the next attempt may take, seconds.
+
+        Raises:
+            OutOfTime: not at all. Report it as any ``NotSent``.
+        """
+        left_s = self._deadline - self._now()
+        if left_s <= 0:
+            raise OutOfTime("its time was over")
+        return min(self._attempt_timeout_s, left_s)
+
+    async def within(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """What must be done before anything can be written (a route, a connection), for as long as the call may take.
+
+        Raises:
+            OutOfTime: it took longer, and was cancelled. Whatever ``work`` raises.
+        """
+        limit = asyncio.timeout_at(self._deadline)
+        try:
+            async with limit:
+                return await work
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise OutOfTime("its time was over before there was a connection") from None
 
     @property
     def outcome_unknown(self) -> bool:
@@ -79,6 +117,9 @@ class Attempts:
         if isinstance(error, NoAnswer):
             self._unknown = error
             self._left -= 1
+        if isinstance(error, OutOfTime) and self._last is not None:
+            raise self._final(self._last)
+        self._last = error
         if self._is_closed():
             raise self._final(ConnectError(f"{self._what}: the client is closed"))
         if self._left <= 0 or not await self._wait():

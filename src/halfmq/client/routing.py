@@ -134,15 +134,10 @@ class Router:
         Raises:
             TopicNotFound: it does not exist and no broker would make it. ConnectError: as above.
         """
-        known = self._routes.get(topic)
-        now = self._now()
+        known = self.at_hand(topic)
         if known is not None:
-            age = now - known.fetched_at
-            if age < (_GUESS_S if known.guessed else REFRESH_S):
-                return known
-            if not known.guessed and age < FORGOTTEN_S:
-                self._refresh_later(topic)
-                return known
+            return known
+        known = self._routes.get(topic)
         try:
             return await self._fetch(topic)
         except ConnectError:
@@ -154,6 +149,19 @@ class Router:
             if guess is None:
                 raise
             return guess
+
+    def at_hand(self, topic: str) -> Route | None:
+        """The route to send to if nobody has to be asked for it; the hot path looks here first."""
+        known = self._routes.get(topic)
+        if known is None:
+            return None
+        age = self._now() - known.fetched_at
+        if age < (_GUESS_S if known.guessed else REFRESH_S):
+            return known
+        if known.guessed or age >= FORGOTTEN_S:
+            return None
+        self._refresh_later(topic)
+        return known
 
     async def _guess(self, topic: str) -> Route | None:
         try:

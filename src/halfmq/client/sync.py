@@ -1,7 +1,9 @@
 """``Client``: the blocking facade. Same names as ``AsyncClient``; one loop thread per process does the work.
 
-Usable from many threads, and after ``fork`` (gunicorn with preload): a child opens connections of its own with its first
-call. Consumers and transaction blocks do not cross a fork.
+Usable from many threads, and after ``fork`` (gunicorn with preload): a child has ids of its own from its first call on,
+opens connections of its own, also when no server answers that first call, and keeps none of the parent's. Consumers and
+transaction blocks do not cross a fork: in a child they refuse. Fork outside of ``transaction(session)`` all the same: the
+connection of its session would be used by two processes, which no client of a database survives.
 """
 
 import os
@@ -13,12 +15,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from halfmq import limits
+from halfmq.client import forks
 from halfmq.client.arguments import check_log, checked_text, checked_transaction_id
 from halfmq.client.async_client import AsyncClient, environment, message_of
 from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
 from halfmq.client.loop_thread import loop_thread
-from halfmq.client.message import Message
+from halfmq.client.message import Delivery, Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, checked_bodies, compose
 from halfmq.client.receipts import Prepared, Receipt, TransactionReceipt
@@ -35,6 +38,17 @@ _T = TypeVar("_T")
 
 #: Clients of parent processes; see ``loop_thread``.
 _of_parents: Final[list[AsyncClient]] = []
+#: Held while a child's client is made anew, once; a child begins with a free one, whoever held it when it was forked.
+_reopening = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    global _reopening
+    _reopening = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Client:
@@ -52,8 +66,8 @@ class Client:
         self.group = self._client.group
         self._checks: dict[str, CheckFunction] = {}
         self._entered = False
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
+        #: The process that ``_client`` is of, as ``forks`` counts them. Set after ``_client``: other threads look at it first.
+        self._made_in = forks.generation
 
     @classmethod
     def from_env(cls, **options: Any) -> Self:
@@ -73,13 +87,14 @@ class Client:
 
     def connect(self) -> None:
         """What entering does. Raises ConnectError."""
-        self._after_fork()
-        loop_thread().run(self._client.connect())
+        client = self._client if self._is_of_this_process else self._anew()
+        loop_thread().run(client.connect())
+        self._client, self._made_in = client, forks.generation
         self._entered = True
 
     def close(self) -> None:
         """Finish commits and verdicts that are on their way, then close. Safe to call twice; in a forked child it closes only the child's own."""
-        if self._entered and self._pid == os.getpid():
+        if self._entered and self._is_of_this_process:
             loop_thread().run(self._client.close())
         self._entered = False
 
@@ -87,25 +102,28 @@ class Client:
         """Whether a broker answers now."""
         return self._entered and self._run(self._live().healthy())
 
-    def _after_fork(self) -> bool:
-        """In a forked child, start over with a client of the child's own. True when that happened."""
-        if self._pid == os.getpid():
-            return False
-        self._lock = threading.Lock()
+    @property
+    def _is_of_this_process(self) -> bool:
+        return self._made_in == forks.generation
+
+    def _anew(self) -> AsyncClient:
+        """A client of this process's own, with the same settings and checks. That of the parent is kept and not touched."""
         _of_parents.append(self._client)
-        self._client = self._make()
+        client = self._make()
         for name, check in self._checks.items():
-            self._client.add_check(name, check)
-        self._pid = os.getpid()
-        return True
+            client.add_check(name, check)
+        return client
 
     def _live(self) -> AsyncClient:
         if not self._entered:
             raise UsageError("the client is not open", hint="with Client(...) as mq:")
-        if self._pid != os.getpid():
-            with self._lock:
-                if self._after_fork():
-                    loop_thread().run(self._client.connect())
+        if not self._is_of_this_process:
+            with _reopening:
+                if not self._is_of_this_process:  # else another thread of the child was here first
+                    client = self._anew()
+                    loop_thread().run(client._reopen())
+                    self._client = client
+                    self._made_in = forks.generation
         return self._client
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -183,7 +201,13 @@ class Client:
         return self._run(client.rollback(prepared))
 
     def begin(
-        self, name: str = "", *, topic: str | None = None, query_id: str = "", tx_id: str = ""
+        self,
+        name: str = "",
+        *,
+        topic: str | None = None,
+        query_id: str = "",
+        tx_id: str = "",
+        checked_elsewhere: bool = False,
     ) -> "BlockingTransaction":
         """``with mq.begin() as tx: tx.send(...)``. See ``AsyncClient.begin``."""
         client = self._live()
@@ -195,17 +219,29 @@ class Client:
 
         if tx_id != "":
             checked_transaction_id(tx_id)
-        return BlockingTransaction(self, client.verdicts, name, topic=topic, query_id=query_id, tx_id=tx_id)
+        if name and not checked_elsewhere:
+            client._refuse_unanswered(name, f"mq.add_check({name!r}, check)")
+        return BlockingTransaction(
+            self,
+            client.verdicts,
+            name,
+            topic=topic,
+            query_id=query_id,
+            tx_id=tx_id,
+            checked_elsewhere=checked_elsewhere,
+        )
 
     def transaction(
-        self, session: Any, *, log: "TransactionLog", **options: Any
+        self, session: Any, *, log: "TransactionLog", checked_elsewhere: bool = False, **options: Any
     ) -> "AbstractContextManager[TransactionBlock]":
-        """One outcome for a database session and its messages; see ``halfmq.sql.TransactionLog``."""
-        self._live()
+        """One outcome for a database session and its messages; see ``AsyncClient.transaction``."""
+        client = self._live()
         if not self.group:
             raise UsageError("transactions need a group", hint='Client(url, group="orders")')
         checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
         check_log(log)
+        if not checked_elsewhere:
+            client._refuse_unanswered(log.name, "mq.answer_checks(log, sessions)")
         return log.bind(self, session, **options)
 
     def send_in_transaction(
@@ -320,14 +356,26 @@ class Client:
         )
 
 
+_CONSUMERS_STAY: Final = "the parent goes on with it; make a consumer of the child's own"
+
+
 class BlockingMessage(Message):
     """A message whose ``ack``, ``retry`` and ``reject`` need no ``await``."""
 
-    __slots__ = ()
+    __slots__ = ("_came_in",)
+
+    #: The process that took it, as ``forks`` counts them.
+    _came_in: int
 
     @classmethod
     def of(cls, message: Message) -> "BlockingMessage":
-        return cls(message._stored, message._log_offset, message.body, message._delivery)
+        made = cls(message._stored, message._log_offset, message.body, message._delivery)
+        made._came_in = forks.generation
+        return made
+
+    def _required_delivery(self) -> Delivery:
+        forks.refuse_in_child(self._came_in, "this message", _CONSUMERS_STAY)
+        return super()._required_delivery()
 
     def ack(self) -> None:  # type: ignore[override]
         """Done with it."""
@@ -377,9 +425,14 @@ class BlockingConsumer:
 
     def __init__(self, consumer: "Consumer") -> None:
         self._consumer = consumer
+        self._made_in = forks.generation
         consumer.entered_by = "with"
 
+    def _refuse_in_child(self) -> None:
+        forks.refuse_in_child(self._made_in, "this consumer", _CONSUMERS_STAY)
+
     def __enter__(self) -> Self:
+        self._refuse_in_child()
         loop_thread().run(self._consumer.__aenter__())
         return self
 
@@ -389,11 +442,14 @@ class BlockingConsumer:
         self.close()
 
     def close(self) -> None:
-        """As leaving the block. Iteration ends."""
-        loop_thread().run(self._consumer.close())
+        """As leaving the block. Iteration ends. In a forked child it does nothing."""
+        if self._made_in == forks.generation:
+            loop_thread().run(self._consumer.close())
 
     def stop(self) -> None:
-        """End the iteration, from any thread or a signal handler."""
+        """End the iteration, from any thread or a signal handler. In a forked child it does nothing."""
+        if self._made_in != forks.generation:
+            return
         loop_thread().loop.call_soon_threadsafe(self._consumer.stop)
 
     def __iter__(self) -> Self:
@@ -431,6 +487,7 @@ class BlockingConsumer:
         """What ``take`` returns; what it took it notes in its argument. An interrupt of the waiting thread may come when that
         is done, and nobody has it yet: then it is put back, to be the next. The later one of the two does it, on the loop.
         """
+        self._refuse_in_child()
         taken: list[Message] = []
         interrupted = False
 

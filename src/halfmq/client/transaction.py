@@ -105,9 +105,15 @@ class Transactions:
     # --- prepare --------------------------------------------------------------------------------------------------
 
     async def prepare(
-        self, messages: Sequence[OutgoingMessage], *, tx_id: str, name: str = "", query_id: str = ""
+        self,
+        messages: Sequence[OutgoingMessage],
+        *,
+        tx_id: str,
+        name: str = "",
+        query_id: str = "",
+        timeout_s: float | None = None,
     ) -> Prepared:
-        """Send the halves and wait for every acknowledgement.
+        """Send the halves and wait for every acknowledgement, in ``timeout_s`` seconds if given, else the client's.
 
         If it raises, the halves that were acknowledged have been rolled back, and the rest will be when asked for.
 
@@ -117,28 +123,30 @@ class Transactions:
             ConnectError, RequestFailed, UsageError: nothing is left behind.
         """
         _check_arguments(messages, tx_id, name, query_id)
-        preparation = Preparation(self._plumbing, self._group, tx_id, name)
+        preparation = Preparation(self._plumbing, self._group, tx_id, name, timeout_s)
         try:
             await preparation.compose(messages, query_id)
             await preparation.send()
         except TransactionRefused:
             raise
         except BaseException as error:
-            await self._clean_up(preparation.so_far(), error)
+            await self._clean_up(preparation.so_far(), error, preparation.left_s())
             raise
         return preparation.so_far()
 
-    async def _clean_up(self, prepared: Prepared, error: BaseException) -> None:
+    async def _clean_up(self, prepared: Prepared, error: BaseException, left_s: float) -> None:
         """Nothing local happened yet, so ROLLBACK is the truth and not a guess."""
         self.verdicts.decided(prepared.tx_id, Outcome.ROLLBACK)
         if not prepared.halves:
             return
         settlement = Settlement(prepared, Outcome.ROLLBACK)
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or not left_s:
             self._settle_in_background(settlement)
             return
         try:
-            await self._settle(settlement)
+            await self._settle(settlement, left_s)
+        except (SendTimeout, ConnectError):
+            self._settle_in_background(settlement)
         except HalfmqError as lost:
             log.info("%s was not acknowledged (%s); the check settles it", settlement.what, lost)
 
@@ -162,7 +170,7 @@ class Transactions:
         tx_id = settlement.prepared.tx_id
         self.verdicts.opened(tx_id)
         try:
-            await self._settle(settlement)
+            await self._settle(settlement, self._plumbing.timeout_s)
         except TransactionRefused:
             self.verdicts.settled(tx_id)
             raise
@@ -182,14 +190,15 @@ class Transactions:
                 self.verdicts.decided(tx_id, settlement.outcome)
         return settlement.receipt()
 
-    async def _settle(self, settlement: Settlement) -> None:
-        """One END for the transaction on a halfmq broker, one for each half on an Apache RocketMQ one."""
+    async def _settle(self, settlement: Settlement, timeout_s: float) -> None:
+        """One END for the transaction on a halfmq broker, one for each half on an Apache RocketMQ one, in ``timeout_s`` in all."""
+        whole = self._plumbing.attempts(settlement.what, timeout_s)
         refused: RequestFailed | None = None
         for half in settlement.prepared.halves:
             if half.message_id in settlement.told:
                 continue
             try:
-                await self._end(settlement, half)
+                await self._end(settlement, half, whole.left_s())
             except RequestFailed as error:
                 if settlement.prepared.atomic:
                     raise
@@ -200,20 +209,22 @@ class Transactions:
         if refused is not None:
             raise refused
 
-    async def _end(self, settlement: Settlement, half: PreparedHalf) -> None:
+    async def _end(self, settlement: Settlement, half: PreparedHalf, timeout_s: float) -> None:
         """END_TRANSACTION for one half, or for all through it.
 
         Raises:
             SendTimeout, ConnectError: no answer in time. RequestFailed: refused.
         """
         plumbing = self._plumbing
-        attempts = plumbing.attempts(settlement.what)
+        attempts = plumbing.attempts(settlement.what, timeout_s)
         while True:
             try:
-                connection = await plumbing.broker(half.broker)
+                connection = plumbing.established(half.broker)
+                if connection is None:
+                    connection = await attempts.within(plumbing.broker(half.broker))
                 await connection.ready(attempts.timeout_s())
                 if not connection.is_halfmq:
-                    return await self._end_stock(settlement, half, connection)
+                    return await self._end_stock(settlement, half, connection, attempts.timeout_s())
                 opaque = connection.next_opaque()
                 frame = settlement.frame(opaque, half, tx_id=settlement.prepared.tx_id)
                 answer = await connection.call(opaque, frame, attempts.timeout_s())
@@ -231,14 +242,16 @@ class Transactions:
                 stays=answer.code == ResponseCode.SYSTEM_ERROR,
             )
 
-    async def _end_stock(self, settlement: Settlement, half: PreparedHalf, connection: Connection) -> None:
+    async def _end_stock(
+        self, settlement: Settlement, half: PreparedHalf, connection: Connection, timeout_s: float
+    ) -> None:
         """END once; without an answer it is left to the check.
 
         Raises:
             NotSent: nothing was written. RequestFailed: refused.
         """
         opaque = connection.next_opaque()
-        call = connection.call(opaque, settlement.frame(opaque, half), self._plumbing.attempt_timeout_s)
+        call = connection.call(opaque, settlement.frame(opaque, half), timeout_s)
         settlement.told.add(half.message_id)
         try:
             answer = await call
@@ -282,7 +295,7 @@ class Transactions:
         deadline = now() + _BACKGROUND_S
         while now() < deadline:
             try:
-                await self._settle(settlement)
+                await self._settle(settlement, self._plumbing.timeout_s)
             except (SendTimeout, ConnectError):
                 await asyncio.sleep(BACKOFF_MAX_S)
                 continue

@@ -5,11 +5,11 @@ block before that costs the broker nothing. **What the block commits locally bef
 in between**; call ``await tx.prepare()`` before the local commit (then the check is asked), or use
 ``mq.transaction(session, log=...)``, where the marker table takes care of it.
 
-An exception after ``prepare`` says nothing about the local commit, whose answer may be what was lost. So where this client
-has a check for the transaction (``add_check``, ``add_listener``, ``@app.transaction``'s ``check``), it is UNKNOWN and the
-check decides. Where there is none, nobody could ever answer, and an ``Exception`` is ROLLBACK: raise then only before the
-local commit. A cancelled or interrupted block without a check stays undecided, for an operator. ``tx.rollback()`` always
-rolls back.
+An exception after ``prepare`` says nothing about the local commit, whose answer may be what was lost. So where there is a
+check for the transaction (``add_check``, ``add_listener``, ``@app.transaction``'s ``check``, or ``checked_elsewhere``), it is
+UNKNOWN and the check decides. A block with a name and no check is refused before it begins. For one without a name and
+without a check nobody could ever answer, and an ``Exception`` is ROLLBACK: it is for messages only, with no local commit. Such
+a block that is cancelled or interrupted stays undecided, for an operator. ``tx.rollback()`` always rolls back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
+from halfmq.client import forks
 from halfmq.client.log import log
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, compose
@@ -64,6 +65,10 @@ class Transaction:
         self.prepared_at_ms: int | None = None
         #: In a check: who answers, for the broker's records, where it is not the application's own code.
         self.decided_by = ""
+        #: In a check: what the half says of its marker row, for ``TransactionLog``; empty if nothing.
+        self.marker = ""
+        #: In a check: what the broker's operator is told with UNKNOWN, if the check sets it.
+        self.remark = ""
         #: After the block: the broker's receipt. None when nothing was sent, or nothing was said.
         self.receipt: TransactionReceipt | None = None
         self._topic = topic
@@ -125,11 +130,20 @@ class AsyncTransaction(Transaction):
     """The block of ``AsyncClient.begin``."""
 
     def __init__(
-        self, calls: BlockCalls, verdicts: "Verdicts", name: str, *, topic: str | None, query_id: str, tx_id: str = ""
+        self,
+        calls: BlockCalls,
+        verdicts: "Verdicts",
+        name: str,
+        *,
+        topic: str | None,
+        query_id: str,
+        tx_id: str = "",
+        checked_elsewhere: bool = False,
     ) -> None:
         super().__init__(tx_id or calls.new_transaction_id(), name, topic=topic, query_id=query_id)
         self._calls = calls
         self._verdicts = verdicts
+        self._checked_elsewhere = checked_elsewhere
 
     async def prepare(self) -> None:
         """Send the half messages now, before the local commit. From here on the check settles what a crash leaves.
@@ -164,7 +178,7 @@ class AsyncTransaction(Transaction):
 
     async def _after(self, error: BaseException, prepared: Prepared) -> None:
         try:
-            if self.name in self._calls.check_functions():
+            if self._checked_elsewhere or self.name in self._calls.check_functions():
                 self.receipt = await self._calls.finish(prepared, Outcome.UNKNOWN, raised("the block", error))
             elif isinstance(error, Exception):
                 self.receipt = await self._calls.rollback(prepared)
@@ -197,13 +211,23 @@ class BlockingTransaction(Transaction):
         topic: str | None,
         query_id: str,
         tx_id: str = "",
+        checked_elsewhere: bool = False,
     ) -> None:
         super().__init__(tx_id or calls.new_transaction_id(), name, topic=topic, query_id=query_id)
         self._calls = calls
         self._verdicts = verdicts
+        self._checked_elsewhere = checked_elsewhere
+        self._begun_in = forks.generation
+
+    def _refuse_in_child(self) -> None:
+        """Parent and child would both speak for one transaction."""
+        forks.refuse_in_child(
+            self._begun_in, f"transaction {self.id}", "leave its block to the parent, begin a new one here"
+        )
 
     def prepare(self) -> None:
         """See ``AsyncTransaction.prepare``."""
+        self._refuse_in_child()
         if self._prepared is None and self._messages:
             self._verdicts.opened(self.id)
             self._prepared = self._calls.prepare(self._messages, tx_id=self.id, name=self.name, query_id=self.query_id)
@@ -214,6 +238,8 @@ class BlockingTransaction(Transaction):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if error is not None and self._begun_in != forks.generation:
+            return  # the parent says what becomes of it
         self._closed = True
         try:
             if error is None:
@@ -230,7 +256,7 @@ class BlockingTransaction(Transaction):
 
     def _after(self, error: BaseException, prepared: Prepared) -> None:
         try:
-            if self.name in self._calls.check_functions():
+            if self._checked_elsewhere or self.name in self._calls.check_functions():
                 self.receipt = self._calls.finish(prepared, Outcome.UNKNOWN, raised("the block", error))
             elif isinstance(error, Exception):
                 self.receipt = self._calls.rollback(prepared)
@@ -239,6 +265,7 @@ class BlockingTransaction(Transaction):
 
     def rollback(self) -> None:
         """See ``AsyncTransaction.rollback``."""
+        self._refuse_in_child()
         prepared = self._close()
         if prepared is None:
             return

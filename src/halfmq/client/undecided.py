@@ -26,23 +26,27 @@ async def undecided_of(plumbing: "Plumbing", ids: Iterable[str]) -> set[str]:
     """
     asked = list(ids)
     router = plumbing.router
-    await router.learn_brokers()
+    whole = plumbing.attempts(_WHAT)
+    try:
+        await whole.within(router.learn_brokers())
+    except NotSent as error:
+        raise ConnectError(f"{_WHAT}: no name server answers: {error}") from error
     brokers = router.brokers()
     if not brokers:
         raise ConnectError(f"{_WHAT}: no broker is known", hint="send or consume something first")
     found: set[str] = set()
     for name, address in brokers.items():
         for start in range(0, len(asked), UNDECIDED_IDS_MAX):
-            found |= await _ask(plumbing, name, address, asked[start : start + UNDECIDED_IDS_MAX])
+            found |= await _ask(plumbing, name, address, asked[start : start + UNDECIDED_IDS_MAX], whole.left_s())
     return found
 
 
-async def _ask(plumbing: "Plumbing", name: str, address: "Address", ids: list[str]) -> set[str]:
+async def _ask(plumbing: "Plumbing", name: str, address: "Address", ids: list[str], timeout_s: float) -> set[str]:
     """A question repeated does no harm, so what got no answer is asked again."""
-    attempts = plumbing.attempts(f"{_WHAT} at {name}")
+    attempts = plumbing.attempts(f"{_WHAT} at {name}", timeout_s)
     while True:
         try:
-            connection = await plumbing.brokers.get(address)
+            connection = await attempts.within(plumbing.brokers.get(address))
             if not connection.is_halfmq:
                 raise UnsupportedCombination(
                     f"broker {name} is Apache RocketMQ, which does not tell what it still asks about",

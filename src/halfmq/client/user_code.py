@@ -36,6 +36,14 @@ class Threads:
             self._pool = None
 
 
+def is_our_cancellation(error: BaseException) -> bool:
+    """Somebody cancels the task that runs now, which has to end. A CancelledError without that is a failure like others: the
+    application awaited something that was cancelled.
+    """
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
 async def call(run_blocking: RunBlocking, function: Callable[..., Any], *args: Any) -> Any:
     """The function's result; awaited if it is awaitable."""
     if inspect.iscoroutinefunction(function):

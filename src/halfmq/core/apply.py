@@ -12,8 +12,21 @@ from heapq import heappush
 from typing import Any, Final
 
 from halfmq.core.base import apply_base, read_epoch, read_group, read_producer, read_topic
+from halfmq.core.base_bytes import count_group, drop_offset, group_bytes, set_offset, topic_bytes
+from halfmq.core.clock_jumps import forget_jumps
+from halfmq.core.copies import forget_copy, note_copy
 from halfmq.core.queues.sent_again import forget_old, forget_sent, forget_verdict, remember, remember_verdict
-from halfmq.core.state import CHECK_BUCKET_MS, Delayed, Half, ProducerGroup, State, Undecided
+from halfmq.core.state import (
+    CHECK_BUCKET_MS,
+    Delayed,
+    Half,
+    ProducerGroup,
+    State,
+    Topic,
+    Undecided,
+    set_holders,
+    take_turn,
+)
 from halfmq.core.transaction.immunity import immunity_ms
 from halfmq.errors import InvariantViolated
 from halfmq.model.message_facts import half_facts, pairs_of
@@ -30,10 +43,12 @@ from halfmq.model.records import (
     Committed,
     DelayedRecord,
     EpochStarted,
+    GroupDeleted,
     GroupSet,
     HalfRecord,
     MessageRecord,
     OffsetsCommitted,
+    OperatorActed,
     ProducerSet,
     Record,
     Ref,
@@ -123,10 +138,14 @@ def _delayed(state: State, record: DelayedRecord) -> None:
 
 
 def add_delayed(state: State, delayed: Delayed) -> None:
-    if delayed.first_offset not in state.delayed:
+    before = state.delayed.get(delayed.first_offset)
+    if before is None:
         state.topics_by_id[delayed.topic_id].pending += 1
         heappush(state.delayed_heap, (delayed.due_ms, delayed.first_offset))
+    else:
+        forget_copy(state, before)
     state.delayed[delayed.first_offset] = delayed
+    note_copy(state, delayed)
 
 
 def _carried_delayed(state: State, record: CarriedDelayed) -> None:
@@ -143,8 +162,10 @@ def _released(state: State, record: Released) -> None:
     for ref in record.refs:
         topic = state.topics_by_id[ref.topic_id]
         topic.ends[ref.queue_id] = ref.queue_offset + 1
-        if state.delayed.pop(ref.first_offset, None) is not None:
+        delayed = state.delayed.pop(ref.first_offset, None)
+        if delayed is not None:
             topic.pending -= 1
+            forget_copy(state, delayed)
 
 
 # --- transactions ----------------------------------------------------------------------------------------------
@@ -159,6 +180,12 @@ def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: int) -> None
         heappush(state.check_heap, (bucket, group.name))
     else:
         ids[tx_id] = None
+
+
+def count_undecided(state: State, group: ProducerGroup) -> None:
+    """The group is about to have one more undecided transaction."""
+    state.undecided_count += 1
+    state.undecided_groups += not group.undecided
 
 
 def unschedule(group: ProducerGroup, tx_id: str, at_ms: int) -> None:
@@ -187,8 +214,12 @@ def _half(state: State, record: HalfRecord) -> None:
     state.topics_by_id[topic_id].pending += 1
     state.next_half_index = half_index + 1
     group.bytes += message_bytes
+    state.undecided_bytes += message_bytes
     known = group.undecided.get(tx_id)
     if known is None:
+        state.undecided_count += 1
+        if not group.undecided:
+            state.undecided_groups += 1
         group.undecided[tx_id] = _new(
             Undecided, (group_name, tx_id, (half,), count, now_ms, immune_until_ms, 0, immune_until_ms)
         )
@@ -229,11 +260,17 @@ def _carried_half(state: State, record: CarriedHalf) -> None:
         record.message_bytes, record.tag_hash, record.key_hash, record.delay,
     )  # fmt: skip
     known = group.undecided.get(record.tx_id)
-    if known is None or all(other.half_index != half.half_index for other in known.halves):
+    before = [other for other in known.halves if other.half_index == half.half_index] if known is not None else []
+    for other in before:
+        forget_copy(state, other)
+    note_copy(state, half)
+    if not before:
         state.topics_by_id[record.topic_id].pending += 1
         group.bytes += record.message_bytes
+        state.undecided_bytes += record.message_bytes
     state.next_half_index = max(state.next_half_index, record.half_index + 1)
     if known is None:
+        count_undecided(state, group)
         group.undecided[record.tx_id] = Undecided(
             record.group, record.tx_id, (half,), record.count, record.prepared_at_ms, record.immune_until_ms,
             record.checks, record.next_check_at_ms,
@@ -274,12 +311,18 @@ def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
     if known is None:
         return None
     topics = state.topics_by_id
+    state.undecided_count -= 1
+    if not group.undecided:
+        state.undecided_groups -= 1
     for half in known[2]:
         group.bytes -= half[6]
+        state.undecided_bytes -= half[6]
         topics[half[4]].pending -= 1
+        if half[2] != half[3]:
+            forget_copy(state, half)
     unschedule(group, tx_id, known[7])
-    if group.in_flight:
-        group.in_flight.pop(tx_id, None)
+    if group.in_flight and group.in_flight.pop(tx_id, None) is not None:
+        take_turn(state, group)
     if group.heard:
         group.heard.pop(tx_id, None)
     return known
@@ -341,13 +384,50 @@ def _topic_set(state: State, record: TopicSet) -> None:
 def _topic_deleted(state: State, record: TopicDeleted) -> None:
     topic = state.topics_by_id.pop(record.topic_id)
     del state.topics_by_name[topic.name]
-    for offsets in (*state.offsets.values(), *state.fresh_offsets.values(), *state.offsets_refused.values()):
-        for key in [key for key in offsets if key[0] == record.topic_id]:
-            del offsets[key]
+    state.base_bytes -= topic_bytes(topic)
+    for group in topic.groups:
+        for key in _keys_in(state.offsets.get(group, {}), topic):
+            drop_offset(state, group, key)
+        for offsets in (state.fresh_offsets.get(group, {}), state.offsets_refused.get(group, {})):
+            for key in _keys_in(offsets, topic):
+                del offsets[key]
+    for name in list(state.held_by.get(record.topic_id, ())):
+        kept = {key: client_id for key, client_id in state.holders[name].items() if key[0] != record.topic_id}
+        set_holders(state, name, kept)
+
+
+def _keys_in(offsets: dict[tuple[int, int], int], topic: Topic) -> list[tuple[int, int]]:
+    """Keys of the topic's queues, by whichever is shorter: a group may have one offset in a topic of many queues."""
+    if len(offsets) < len(topic.ends):
+        return [key for key in offsets if key[0] == topic.topic_id]
+    return [key for queue_id in range(len(topic.ends)) if (key := (topic.topic_id, queue_id)) in offsets]
 
 
 def _group_set(state: State, record: GroupSet) -> None:
     read_group(state, record.payload)
+
+
+def _group_deleted(state: State, record: GroupDeleted) -> None:
+    name = record.name
+    if state.groups.pop(name, None) is not None:
+        count_group(state, -group_bytes(name))
+    set_holders(state, name, {})
+    session = state.consumers.get(name)
+    if session is not None:
+        state.locks_held -= len(session.locks)
+        session.locks.clear()
+        if not session.members:
+            del state.consumers[name]
+    if not record.with_offsets:
+        return
+    for offsets in (state.offsets.get(name, {}), state.offsets_refused.get(name, {})):
+        for topic_id, _ in offsets:
+            if topic_id in state.topics_by_id:
+                state.topics_by_id[topic_id].groups.pop(name, None)
+    for key in list(state.offsets.get(name, ())):
+        drop_offset(state, name, key)
+    for of_group in (state.fresh_offsets, state.offsets_refused, state.offsets_due, state.offsets_logged):
+        of_group.pop(name, None)
 
 
 def _producer_set(state: State, record: ProducerSet) -> None:
@@ -357,7 +437,11 @@ def _producer_set(state: State, record: ProducerSet) -> None:
 def _offsets(state: State, record: OffsetsCommitted) -> None:
     for group, topic_id, queue_id, offset in record.entries:
         if topic_id in state.topics_by_id:
-            state.offsets.setdefault(group, {})[topic_id, queue_id] = offset
+            set_offset(state, group, (topic_id, queue_id), offset)
+
+
+def _operator_acted(state: State, record: OperatorActed) -> None:
+    """What was done is the record behind it."""
 
 
 def _epoch_started(state: State, record: EpochStarted) -> None:
@@ -367,6 +451,7 @@ def _epoch_started(state: State, record: EpochStarted) -> None:
 def _trim(state: State, record: Trim) -> None:
     log_start = record.log_start
     state.log_start = log_start
+    forget_jumps(state)
     state.bases = {start: ends for start, ends in state.bases.items() if start >= log_start}
     for topic_id, ends in state.bases.get(log_start, ()):
         topic = state.topics_by_id.get(topic_id)
@@ -397,4 +482,6 @@ _APPLY: Final[dict[type, Callable[[State, Any], None]]] = {
     Trim: _trim,
     ProducerSet: _producer_set,
     SetAside: _set_aside,
+    GroupDeleted: _group_deleted,
+    OperatorActed: _operator_acted,
 }

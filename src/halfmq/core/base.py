@@ -6,16 +6,27 @@ two are carried forward, and of the last two live state forgets what only older 
 The payload is the same bytes for the same state, so a redo that meets a base compares it with what it came to.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-from halfmq.core.state import Policy, State, Topic, next_offset
+from halfmq.core.base_bytes import (
+    count_group,
+    group_bytes,
+    keep_queues,
+    producer_bytes,
+    set_offset,
+    topic_bytes,
+)
+from halfmq.core.clock_jumps import note_start
+from halfmq.core.state import Policy, State, Topic, next_offset, set_holders, take_turn
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
 from halfmq.model.records import (
     Base,
     EpochStarted,
+    GroupDeleted,
     GroupSet,
     ProducerSet,
     TopicSet,
@@ -57,13 +68,25 @@ def topic_set(offset: int, topic_id: int, name: str, read_queues: int, write_que
     )
 
 
-def group_payload(group: GroupSettings) -> bytes:
-    return payload_of(group.name, group.retry_max_times, group.retry_queues, group.consume_enabled)
+def group_payload(group: GroupSettings, holders: Mapping[tuple[int, int], str] | None = None) -> bytes:
+    """``holders`` of its queues are written only if there are any, as for a group that never consumed in order."""
+    fields = (group.name, group.retry_max_times, group.retry_queues, group.consume_enabled)
+    if not holders:
+        return payload_of(*fields)
+    queues: dict[str, list[int]] = {}
+    for (topic_id, queue_id), client_id in sorted(holders.items()):
+        queues.setdefault(client_id, []).extend((topic_id, queue_id))
+    return payload_of(*fields, sorted(queues.items()))
 
 
-def group_set(offset: int, group: GroupSettings) -> GroupSet:
-    payload = group_payload(group)
+def group_set(offset: int, group: GroupSettings, holders: Mapping[tuple[int, int], str] | None) -> GroupSet:
+    payload = group_payload(group, holders)
     return GroupSet(offset, payload_record_size(payload), group.name, payload)
+
+
+def group_deleted(offset: int, name: str, with_offsets: bool) -> GroupDeleted:
+    payload = payload_of(name, with_offsets)
+    return GroupDeleted(offset, payload_record_size(payload), name, with_offsets, payload)
 
 
 def read_topic(state: State, payload: bytes) -> Topic:
@@ -74,15 +97,26 @@ def read_topic(state: State, payload: bytes) -> Topic:
         topic = Topic(state.settings, topic_id, name, read_queues, write_queues, permission)
         state.topics_by_id[topic_id] = state.topics_by_name[name] = topic
         state.next_topic_id = max(state.next_topic_id, topic_id + 1)
+        state.base_bytes += topic_bytes(topic)
     else:
+        keep_queues(state, topic, max(read_queues, write_queues))
         topic.resize(state.settings, read_queues, write_queues)
         topic.permission = permission
     return topic
 
 
 def read_group(state: State, payload: bytes) -> None:
-    name, retry_max_times, retry_queues, consume_enabled = msgspec.msgpack.decode(payload)[:4]
+    fields = msgspec.msgpack.decode(payload)
+    name, retry_max_times, retry_queues, consume_enabled = fields[:4]
+    if name not in state.groups:
+        count_group(state, group_bytes(name))
     state.groups[name] = GroupSettings(name, retry_max_times, retry_queues, consume_enabled)
+    holders = {
+        (topic_id, queue_id): client_id
+        for client_id, queues in (fields[4] if len(fields) > 4 else ())
+        for topic_id, queue_id in zip(queues[::2], queues[1::2], strict=True)
+    }
+    set_holders(state, name, holders)
 
 
 def producer_set(offset: int, settings: ProducerSettings) -> ProducerSet:
@@ -108,23 +142,26 @@ def read_producer(state: State, payload: bytes) -> None:
     group.policy = Policy(settings) if check_limit or age_ms else None
     if group.policy is None:
         state.policies.pop(name, None)
+        state.looking.pop(name, None)
     else:
-        state.policies[name] = None
+        state.policies[name] = state.looking[name] = None
     if before is not None:
         group.ready += before.past
-        if group.ready:
-            state.asking[name] = None
+        take_turn(state, group)
         if group.policy is not None:
             group.policy.left = before.left
-    if settings.is_default:
-        state.producer_settings.pop(name, None)
-    else:
+    state.base_bytes -= producer_bytes(state.producer_settings.pop(name, None))
+    if not settings.is_default:
         state.producer_settings[name] = settings
+        state.base_bytes += producer_bytes(settings)
 
 
-def epoch_started(offset: int, epoch: int, wall_ms: int, check_immunity_ms: int) -> EpochStarted:
-    """A run of the broker begins. What decides the meaning of its records stands in it, since redo may have other settings."""
-    payload = payload_of(epoch, wall_ms, check_immunity_ms)
+def epoch_started(offset: int, epoch: int, wall_ms: int, check_immunity_ms: int, jump_ms: int = 0) -> EpochStarted:
+    """A run of the broker begins. What decides the meaning of its records stands in it, since redo may have other settings.
+
+    ``jump_ms``: as ``clock_jumps.jump_of_start`` says.
+    """
+    payload = payload_of(epoch, wall_ms, check_immunity_ms, *((jump_ms,) if jump_ms else ()))
     return EpochStarted(offset, payload_record_size(payload), epoch, wall_ms, payload)
 
 
@@ -133,6 +170,7 @@ def read_epoch(state: State, record: EpochStarted) -> None:
     fields: list[int] = msgspec.msgpack.decode(record.payload) if record.payload else []
     state.epoch = record.epoch
     state.epoch_immunity_ms = fields[2] if len(fields) > 2 else -1
+    note_start(state, record.offset, fields[3] if len(fields) > 3 else 0)
 
 
 def base_payload(state: State) -> bytes:
@@ -144,7 +182,7 @@ def base_payload(state: State) -> bytes:
         state.next_topic_id,
         state.next_half_index,
         [(topic_payload(t.topic_id, t.name, t.read_queues, t.write_queues, t.permission), t.ends) for t in topics],
-        [group_payload(state.groups[name]) for name in sorted(state.groups)],
+        [group_payload(state.groups[name], state.holders.get(name)) for name in sorted(state.groups)],
         [
             (group, [(topic_id, queue_id, at) for (topic_id, queue_id), at in sorted(offsets.items())])
             for group, offsets in sorted(state.offsets.items())
@@ -186,16 +224,16 @@ def _load(state: State, payload: _Payload) -> None:
         raise InvariantViolated(f"base of version {payload.version}; this version reads {_VERSION}")
     for settings, ends in payload.topics:
         topic = read_topic(state, settings)
-        topic.keep_queues(state.settings, len(ends))  # also those from before the topic was made smaller
+        keep_queues(state, topic, len(ends))  # also those from before the topic was made smaller
         topic.ends[:] = ends
         topic.mins[:] = ends
     for group in payload.groups:
         read_group(state, group)
     for producer in payload.producers:
         read_producer(state, producer)
-    state.offsets = {
-        group: {(topic_id, queue_id): at for topic_id, queue_id, at in entries} for group, entries in payload.offsets
-    }
+    for name, entries in payload.offsets:
+        for topic_id, queue_id, at in entries:
+            set_offset(state, name, (topic_id, queue_id), at)
     state.epoch = payload.epoch
     state.epoch_immunity_ms = payload.epoch_immunity_ms
     state.next_topic_id = payload.next_topic_id

@@ -2,65 +2,40 @@
 
 Topics, consumer groups, limits of producer groups and consumer offsets stand in it, so who makes a new one of these asks
 here first. What is there already may be changed and committed always, and taken away.
-
-Offsets are committed often. What they leave is counted once, and counts down with each new one (``State.offsets_room``)
-until something else asks for room or gives some back; ``transaction.invariants`` compares it with the count.
 """
 
-from typing import Final
-
 from halfmq.core.base import base_payload
+from halfmq.core.base_bytes import OFFSET_BYTES, group_bytes, producer_bytes
 from halfmq.core.decision import Refused, Why
 from halfmq.core.state import State
 from halfmq.model.placement import aligned
 from halfmq.model.records import BATCH_HEADER_BYTES, base_size
-from halfmq.model.settings import ProducerSettings
-
-#: Bytes that one topic, queue, group, limits of a producer group or offset may take in a base, names not counted.
-TOPIC_BYTES: Final = 48
-QUEUE_BYTES: Final = 9
-GROUP_BYTES: Final = 32
-_PRODUCER_BYTES: Final = 64
-_OFFSET_BYTES: Final = 18
-
-
-def base_bytes_bound(state: State) -> int:
-    """At least as many bytes as the base of the next segment takes, with the offsets that are still to be logged."""
-    bound = 128
-    for topic in state.topics_by_id.values():
-        bound += TOPIC_BYTES + len(topic.name) + QUEUE_BYTES * len(topic.ends)
-    for group in state.groups:
-        bound += GROUP_BYTES + len(group)
-    for settings in state.producer_settings.values():
-        bound += _producer_bytes(settings)
-    for group, offsets in state.offsets.items():
-        bound += GROUP_BYTES + len(group) + _OFFSET_BYTES * len(offsets)
-    for group, fresh in state.fresh_offsets.items():
-        if fresh:
-            logged = state.offsets.get(group)
-            bound += _OFFSET_BYTES * (len(fresh) if logged is None else len(fresh.keys() - logged.keys()))
-            bound += GROUP_BYTES + len(group) if logged is None else 0
-    return bound
-
-
-def _producer_bytes(settings: ProducerSettings) -> int:
-    return _PRODUCER_BYTES + len(settings.name) + len(settings.set_by.encode())
+from halfmq.model.settings import ProducerSettings, base_bytes_max, named_bytes_max
 
 
 def _base_bytes_max(state: State) -> int:
-    """A decision may take half a segment; the base gets what is left but one sixteenth."""
-    return state.settings.segment_bytes * 7 // 16
+    return base_bytes_max(state.settings.segment_bytes)
+
+
+def refuse_named(state: State, more_bytes: int, what: str) -> Refused | None:
+    """Why there is no room for so many bytes of what clients make by naming it; None: there is.
+
+    They leave a quarter of a base to offsets, to limits of producer groups, and to what an administrator makes.
+    """
+    most = named_bytes_max(state.settings.segment_bytes)
+    if state.base_bytes + more_bytes <= most:
+        return None
+    return Refused(
+        Why.LIMIT_REACHED,
+        f"{what}: what clients make by naming it may take {most} bytes of the head of a segment of "
+        f"{state.settings.segment_bytes} bytes, and {state.base_bytes} are taken; delete topics or groups that nobody needs, make "
+        "it by hand, or take a store with larger segments",
+    )
 
 
 def base_has_room(state: State, more_bytes: int) -> bool:
-    """Whether so many bytes more of anything but offsets have room. The caller may take them at once."""
-    count_anew(state)
-    return base_bytes_bound(state) + more_bytes <= _base_bytes_max(state)
-
-
-def count_anew(state: State) -> None:
-    """What is decided now changes the room for offsets."""
-    state.offsets_room = None
+    """Whether so many bytes more of anything have room. The caller may take them at once."""
+    return state.base_bytes + more_bytes <= _base_bytes_max(state)
 
 
 def no_room(state: State, what: str) -> Refused:
@@ -68,15 +43,13 @@ def no_room(state: State, what: str) -> Refused:
     return Refused(
         Why.LIMIT_REACHED,
         f"{what}: topics, groups, their limits and consumer offsets would not fit the head of a segment of "
-        f"{state.settings.segment_bytes} bytes; delete topics that nobody needs, or take a store with larger segments",
+        f"{state.settings.segment_bytes} bytes; delete topics or groups that nobody needs, or take a store with larger segments",
     )
 
 
 def refuse_producer(state: State, settings: ProducerSettings) -> Refused | None:
     """Why these limits have no room, where they take more than what stands; None: they have."""
-    count_anew(state)
-    before = state.producer_settings.get(settings.name)
-    more = _producer_bytes(settings) - (_producer_bytes(before) if before is not None else 0)
+    more = producer_bytes(settings) - producer_bytes(state.producer_settings.get(settings.name))
     if settings.is_default or more <= 0 or base_has_room(state, more):
         return None
     return no_room(state, f"the limits of producer group {settings.name!r} were not set")
@@ -85,36 +58,9 @@ def refuse_producer(state: State, settings: ProducerSettings) -> Refused | None:
 # --- offsets ---------------------------------------------------------------------------------------------------
 
 
-def take_offset_room(state: State, group: str) -> bool:
-    """Take the room of one more offset of the group, which the caller notes at once. False: there is none."""
-    room = _offsets_room(state)
-    needed = _offset_bytes(state, group)
-    if needed > room:
-        return False
-    state.offsets_room = room - needed
-    return True
-
-
 def is_room_for_offset(state: State, group: str) -> bool:
-    return _offset_bytes(state, group) <= _offsets_room(state)
-
-
-def _offset_bytes(state: State, group: str) -> int:
-    first = group not in state.offsets and not state.fresh_offsets.get(group)
-    return _OFFSET_BYTES + (GROUP_BYTES + len(group) if first else 0)
-
-
-def _offsets_room(state: State) -> int:
-    room = state.offsets_room
-    if room is None:
-        room = state.offsets_room = _base_bytes_max(state) - base_bytes_bound(state)
-    return room
-
-
-def offsets_room_is_right(state: State) -> bool:
-    """For ``transaction.invariants``."""
-    room = state.offsets_room
-    return room is None or room == _base_bytes_max(state) - base_bytes_bound(state)
+    """Whether one more offset of the group has room."""
+    return base_has_room(state, OFFSET_BYTES + (0 if group in state.offsets else group_bytes(group)))
 
 
 # --- a store that is too full already --------------------------------------------------------------------------
@@ -126,8 +72,7 @@ def why_no_base(state: State, more_bytes: int) -> str:
     Only a store from before all of these asked for room is ever that full.
     """
     segment_bytes = state.settings.segment_bytes
-    bound = base_bytes_bound(state)
-    if bound <= _base_bytes_max(state):
+    if state.base_bytes <= _base_bytes_max(state):
         return ""
     size = base_size(base_payload(state))
     if aligned(BATCH_HEADER_BYTES + size + more_bytes) <= segment_bytes:

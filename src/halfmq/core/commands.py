@@ -5,11 +5,14 @@ What a decision needs from disk is read first and comes along in the command (``
 """
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from halfmq.model.records import DecidedBy
 from halfmq.model.settings import ProducerSettings
 from halfmq.model.stored_message import StoredMessage
+
+#: Delayed messages that one tick releases at most; the rest follow in the next one.
+RELEASES_MAX: Final = 256
 
 
 class Wanted(IntEnum):
@@ -108,6 +111,16 @@ class SendBack(NamedTuple):
     message: StoredMessage | None
 
 
+class Actor(NamedTuple):
+    """The operator behind a command, as far as the request says. Where a command has one, the log keeps it."""
+
+    #: "" where the request has no place for a name, as those of mqadmin.
+    name: str = ""
+    reason: str = ""
+    #: ``ip:port`` of the connection.
+    peer: str = ""
+
+
 class SetTopic(NamedTuple):
     """17: make or change a topic."""
 
@@ -115,10 +128,12 @@ class SetTopic(NamedTuple):
     read_queues: int
     write_queues: int
     permission: int
+    by: Actor | None = None
 
 
 class DeleteTopic(NamedTuple):
     name: str
+    by: Actor | None = None
 
 
 class SetGroup(NamedTuple):
@@ -128,12 +143,37 @@ class SetGroup(NamedTuple):
     retry_max_times: int
     retry_queues: int
     consume_enabled: bool
+    by: Actor | None = None
+
+
+class DeleteGroup(NamedTuple):
+    """207. ``with_offsets``: RocketMQ's ``cleanOffset``; else they are kept for a group of this name that comes again."""
+
+    name: str
+    with_offsets: bool
+    by: Actor | None = None
 
 
 class EnsureGroup(NamedTuple):
     """A consumer group was named by a heartbeat or a pull: make it and its %RETRY% topic if they are not there."""
 
     name: str
+
+
+class LockQueues(NamedTuple):
+    """41: a client wants to be the only one of its group who handles these queues (topic, queue id), or says that it still is."""
+
+    group: str
+    client_id: str
+    queues: tuple[tuple[str, int], ...]
+
+
+class UnlockQueues(NamedTuple):
+    """42, or the client is gone: it gives these queues up; None: all of the group's."""
+
+    group: str
+    client_id: str
+    queues: tuple[tuple[str, int], ...] | None
 
 
 class EnsureTopic(NamedTuple):
@@ -150,6 +190,8 @@ class CommitOffset(NamedTuple):
     topic: str
     queue_id: int
     offset: int
+    #: It is no member of the group that says it: an operator resets the offset, which is logged at once.
+    by: Actor | None = None
 
 
 class CheckNotSent(NamedTuple):
@@ -171,6 +213,12 @@ class ResolveTransaction(NamedTuple):
     operator: str
     #: What the transaction table says, where memory has forgotten the verdict.
     settled: SettledRow | None = None
+    #: None: ``operator`` is all that is known.
+    by: Actor | None = None
+
+
+class NoteTime(NamedTuple):
+    """Nothing was written for a while: let the log say that the broker ran, so that its time is not taken for a jump."""
 
 
 class AskNow(NamedTuple):
@@ -198,10 +246,16 @@ class SetProducer(NamedTuple):
 
     settings: ProducerSettings
     only: tuple[str, ...] | None = None
+    by: Actor | None = None
 
 
 class Tick(NamedTuple):
-    """Time has passed: whatever is due (checks, releases, offsets to log) happens now. Bounded work; asks to be called again."""
+    """Time has passed: whatever is due (checks, releases, offsets to log) happens now. Bounded work; asks to be called again.
+
+    ``releases_max``: delayed messages that are shown at most, the first to be due first.
+    """
+
+    releases_max: int = RELEASES_MAX
 
 
 class CarryForward(NamedTuple):
@@ -218,6 +272,7 @@ class TrimLog(NamedTuple):
 
 
 Command = (
-    SendMessage | SendBatch | EndTransaction | SendBack | SetTopic | DeleteTopic | SetGroup | EnsureGroup | EnsureTopic
-    | CommitOffset | CheckNotSent | ResolveTransaction | AskNow | AskAside | SetProducer | Tick | CarryForward | TrimLog
+    SendMessage | SendBatch | EndTransaction | SendBack | SetTopic | DeleteTopic | SetGroup | DeleteGroup | EnsureGroup | EnsureTopic
+    | CommitOffset | CheckNotSent | ResolveTransaction | AskNow | AskAside | SetProducer | Tick | NoteTime | CarryForward | TrimLog
+    | LockQueues | UnlockQueues
 )  # fmt: skip

@@ -9,17 +9,22 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from halfmq import limits
+from halfmq.core.audit import acted_bytes, bytes_if_room
 from halfmq.core.commands import (
+    Actor,
     AskAside,
     AskNow,
     CarryForward,
     CheckNotSent,
     Command,
     CommitOffset,
+    DeleteGroup,
     DeleteTopic,
     EndTransaction,
     EnsureGroup,
     EnsureTopic,
+    LockQueues,
+    NoteTime,
     ResolveTransaction,
     SendBack,
     SendBatch,
@@ -29,15 +34,17 @@ from halfmq.core.commands import (
     SetTopic,
     Tick,
     TrimLog,
+    UnlockQueues,
     Wanted,
 )
 from halfmq.core.decision import Decision, Done
-from halfmq.core.groups import decide_ensure_group, decide_set_group
+from halfmq.core.groups import decide_delete_group, decide_ensure_group, decide_set_group
 from halfmq.core.queues.delay import next_due_ms, release_due
-from halfmq.core.queues.offsets import decide_commit_offset, log_due, next_log_ms
+from halfmq.core.queues.offsets import decide_commit_offset, decide_note_time, log_due, next_log_ms
+from halfmq.core.queues.ordering import decide_lock, decide_unlock, holders_bytes_max, is_renewal
 from halfmq.core.queues.retry import decide_send_back
 from halfmq.core.queues.send import decide_send, decide_send_batch
-from halfmq.core.state import State, next_offset
+from halfmq.core.state import HOLDER_BYTES, State, holders_bytes, next_offset
 from halfmq.core.topics import decide_delete_topic, decide_ensure_topic, decide_set_topic
 from halfmq.core.transaction.admission import COMMIT_FRAME_BYTES, HALF_FRAME_BYTES
 from halfmq.core.transaction.check_schedule import (
@@ -92,7 +99,7 @@ def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
     """
     offset = next_offset(state)
     bytes_max = _tick_bytes(state)
-    released, wakes, more_due = release_due(state, offset, bytes_max, now_ms)
+    released, wakes, more_due = release_due(state, offset, bytes_max, now_ms, command.releases_max)
     if len(released) > 1:
         return Decision(tuple(released), Done(again=True), tuple(wakes))
     records: list[Record] = released
@@ -148,7 +155,9 @@ def _end_bound(state: State, command: EndTransaction) -> int:
 
 
 def _resolve_bound(state: State, command: ResolveTransaction) -> int:
-    return _verdict_bound(state, command.group, command.tx_id, command.wanted)
+    bound = _verdict_bound(state, command.group, command.tx_id, command.wanted)
+    by = command.by or Actor(command.operator)
+    return bound and bound + acted_bytes(command.tx_id, by)
 
 
 def _verdict_bound(state: State, group_name: str, tx_id: str, wanted: Wanted) -> int:
@@ -175,7 +184,9 @@ def _send_back_bound(state: State, command: SendBack) -> int:
 
 
 def _tick_bound(state: State, command: Tick) -> int:
-    if not (state.asking or state.check_heap or state.delayed_heap or state.offsets_due or state.policies):
+    if not (
+        state.asking or state.full_heap or state.check_heap or state.delayed_heap or state.offsets_due or state.policies
+    ):
         return 0
     bound = (3 if state.policies else 2) * _tick_bytes(state) + 1_024
     due_ms = next_due_ms(state)
@@ -192,12 +203,40 @@ def _ask_aside_bound(state: State, command: AskAside) -> int:
 
 
 def _delete_topic_bound(state: State, command: DeleteTopic) -> int:
-    return _TOPIC_DELETED_BYTES_MAX
+    return bytes_if_room(state, _TOPIC_DELETED_BYTES_MAX, command.name, command.by)
+
+
+def _set_topic_bound(state: State, command: SetTopic) -> int:
+    return 2 * _SETTINGS_BYTES + acted_bytes(command.name, command.by)
+
+
+def _commit_offset_bound(state: State, command: CommitOffset) -> int:
+    return 2 * _SETTINGS_BYTES + acted_bytes(command.group, command.by)
+
+
+def _delete_group_bound(state: State, command: DeleteGroup) -> int:
+    bound = 2 * _TOPIC_DELETED_BYTES_MAX + min(len(command.name), limits.GROUP_CHARS_MAX)
+    return bytes_if_room(state, bound, command.name, command.by)
 
 
 def _set_producer_bound(state: State, command: SetProducer) -> int:
     name, set_by = command.settings.name, command.settings.set_by
-    return _PRODUCER_FRAME_BYTES + min(len(name), limits.GROUP_CHARS_MAX) + 4 * min(len(set_by), limits.GROUP_CHARS_MAX)
+    bound = _PRODUCER_FRAME_BYTES + min(len(name), limits.GROUP_CHARS_MAX)
+    return bytes_if_room(state, bound + 4 * min(len(set_by), limits.GROUP_CHARS_MAX), name, command.by)
+
+
+def _set_group_bound(state: State, command: SetGroup) -> int:
+    held = holders_bytes(state.holders.get(command.name, {}))
+    return 2 * _SETTINGS_BYTES + held + acted_bytes(command.name, command.by)
+
+
+def _lock_bound(state: State, command: LockQueues | UnlockQueues) -> int:
+    """0 for a renewal, which a full disk must not refuse. Never more than ``ordering`` gives all holders."""
+    if type(command) is LockQueues and is_renewal(state, command):
+        return 0
+    asked = HOLDER_BYTES * (1 + len(command.queues or ())) + 4 * len(command.client_id)
+    held = holders_bytes(state.holders.get(command.group, {}))
+    return _SETTINGS_BYTES + min(held + asked, max(held, holders_bytes_max(state)))
 
 
 def _trim_bound(state: State, command: TrimLog) -> int:
@@ -211,6 +250,7 @@ _DECIDE: Final[dict[type, Callable[[State, Any, int], Decision]]] = {
     SendBack: decide_send_back,
     SetTopic: decide_set_topic,
     DeleteTopic: decide_delete_topic,
+    DeleteGroup: decide_delete_group,
     SetGroup: decide_set_group,
     EnsureGroup: decide_ensure_group,
     EnsureTopic: decide_ensure_topic,
@@ -221,8 +261,11 @@ _DECIDE: Final[dict[type, Callable[[State, Any, int], Decision]]] = {
     AskAside: _decide_ask_aside,
     SetProducer: decide_set_producer,
     Tick: _decide_tick,
+    NoteTime: decide_note_time,
     CarryForward: decide_carry_forward,
     TrimLog: decide_trim,
+    LockQueues: decide_lock,
+    UnlockQueues: decide_unlock,
 }
 
 _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
@@ -232,9 +275,15 @@ _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     ResolveTransaction: _resolve_bound,
     AskAside: _ask_aside_bound,
     DeleteTopic: _delete_topic_bound,
+    DeleteGroup: _delete_group_bound,
+    SetTopic: _set_topic_bound,
+    SetGroup: _set_group_bound,
+    CommitOffset: _commit_offset_bound,
     SetProducer: _set_producer_bound,
     SendBack: _send_back_bound,
     Tick: _tick_bound,
     CarryForward: carry_bytes_bound,
     TrimLog: _trim_bound,
+    LockQueues: _lock_bound,
+    UnlockQueues: _lock_bound,
 }

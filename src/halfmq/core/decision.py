@@ -92,13 +92,27 @@ class ProducerIsSet(NamedTuple):
     settings: ProducerSettings
 
 
+class Locked(NamedTuple):
+    """These of the queues that it asked for are the client's."""
+
+    queues: tuple[tuple[str, int], ...]
+    #: Of the others some may have been refused because as many locks are held as may be (``limits.LOCKS_MAX``).
+    is_full: bool = False
+
+
 class Done(NamedTuple):
     """Asked and done; nothing to tell. ``again``: more of the same is due, call again soon."""
 
     again: bool = False
 
 
-Reply = Sent | SentBatch | Settled | Refused | Noted | Asked | AskedAside | ProducerIsSet | Done
+class GroupIsGone(NamedTuple):
+    """The consumer group was deleted, or was not there. ``kept``: topics of it that stay, since messages are in them."""
+
+    kept: tuple[str, ...]
+
+
+Reply = Sent | SentBatch | Settled | Refused | Noted | Asked | AskedAside | ProducerIsSet | GroupIsGone | Locked | Done
 
 
 class WakeQueue(NamedTuple):

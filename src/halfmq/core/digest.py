@@ -17,6 +17,7 @@ def durable_digest(state: State) -> dict[str, Any]:
         "batch_time_ms": state.batch_time_ms,
         "epoch": state.epoch,
         "epoch_immunity_ms": state.epoch_immunity_ms,
+        "jumps": state.jumps,
         "next_topic_id": state.next_topic_id,
         "next_half_index": state.next_half_index,
         "topics": sorted(
@@ -27,6 +28,7 @@ def durable_digest(state: State) -> dict[str, Any]:
             for t in state.topics_by_id.values()
         ),
         "groups": sorted(repr(settings) for settings in state.groups.values()),
+        "holders": sorted((group, tuple(sorted(queues.items()))) for group, queues in state.holders.items()),
         "producers": sorted(repr(settings) for settings in state.producer_settings.values()),
         "offsets": sorted((group, tuple(sorted(entries.items()))) for group, entries in state.offsets.items() if entries),
         "undecided": sorted(

@@ -1,16 +1,30 @@
-"""Consumer groups: made on first use together with their ``%RETRY%`` topic, changed by an administrator."""
+"""Consumer groups: made on first use together with their ``%RETRY%`` topic, changed and deleted by an administrator.
+
+RocketMQ deletes a group whoever consumes in it, and leaves both of its topics, which ``mqadmin deleteSubGroup`` then deletes
+whatever is in them (``AdminBrokerProcessor.deleteSubscriptionGroup``, ``DeleteSubscriptionGroupCommand``). Here a group that
+has members is not deleted: without its offsets it would begin anew while it runs. A ``%RETRY%`` topic that holds nothing
+goes with its group, as it came with it; what holds messages stays until somebody deletes it.
+"""
+
+from typing import Final
 
 from halfmq import limits
-from halfmq.core.base import group_set
-from halfmq.core.commands import EnsureGroup, SetGroup
-from halfmq.core.decision import DONE, NOTHING, Decision, Done, Effect, Refused, TopicChanged, Why
+from halfmq.core.audit import signed, signed_if_room
+from halfmq.core.base import group_deleted, group_set
+from halfmq.core.commands import DeleteGroup, EnsureGroup, SetGroup
+from halfmq.core.decision import DONE, NOTHING, Decision, Done, Effect, GroupIsGone, Refused, TopicChanged, Why
 from halfmq.core.queues.send import retry_topic
-from halfmq.core.state import State, next_offset
-from halfmq.core.topics import make_group, refuse_group
+from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, next_offset
+from halfmq.core.topics import make_group, refuse_group, topic_deleted
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
-from halfmq.model.records import Record
+from halfmq.model.records import OperatorAction, Record
 from halfmq.model.settings import GroupSettings
+
+#: Consumers that a refusal names.
+_NAMED_MAX: Final = 5
+#: RocketMQ's settings are Java ints.
+_RETRIES_MAX: Final = (1 << 31) - 1
 
 
 def decide_ensure_group(state: State, command: EnsureGroup, now_ms: int) -> Decision:
@@ -36,18 +50,52 @@ def decide_set_group(state: State, command: SetGroup, now_ms: int) -> Decision:
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, str(error)))
     if not 0 <= command.retry_queues <= limits.QUEUES_PER_TOPIC_MAX:
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, f"{command.retry_queues} retry queues cannot be"))
+    if not -1 <= command.retry_max_times <= _RETRIES_MAX:
+        text = f"{command.retry_max_times} retries cannot be: -1 to {_RETRIES_MAX}"
+        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
     refused = refuse_group(state, command.name) if command.name not in state.groups else None
     if refused is not None:
         return Decision(NOTHING, refused)
     group = GroupSettings(command.name, command.retry_max_times, command.retry_queues, command.consume_enabled)
-    record = group_set(next_offset(state), group)
-    return _with_retry_topic(state, group, (record,), next_offset(state) + record.size)
+    record = group_set(next_offset(state), group, state.holders.get(group.name))
+    decision = _with_retry_topic(state, group, (record,), next_offset(state) + record.size, by_hand=True)
+    return signed(decision, OperatorAction.SET_GROUP, command.name, command.by)
 
 
-def _with_retry_topic(state: State, group: GroupSettings, records: tuple[Record, ...], offset: int) -> Decision:
+def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Decision:
+    """Forget the group, and its offsets if the command says so. Absent is as good as deleted.
+
+    Replies:
+        GroupIsGone: which of its topics stay. Refused NOT_NOW: it has members.
+    """
+    name = command.name
+    session = state.consumers.get(name)
+    if session is not None and session.members:
+        ids = sorted({member.client_id for member in session.members.values()})
+        shown = ", ".join(ids[:_NAMED_MAX]) + (" and others" if len(ids) > _NAMED_MAX else "")
+        text = f"group {name!r} was not deleted: {len(ids)} consumers are in it ({shown}); stop them first"
+        return Decision(NOTHING, Refused(Why.NOT_NOW, text))
+    records: tuple[Record, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    offset = next_offset(state)
+    retry = state.topics_by_name.get(RETRY_PREFIX + name)
+    if name in state.groups or (command.with_offsets and name in state.offsets):
+        records = (group_deleted(offset, name, command.with_offsets),)
+        if retry is not None and not retry.pending and retry.mins == retry.ends:
+            records += (topic_deleted(offset + records[0].size, retry),)
+            effects = (TopicChanged(retry.topic_id, retry.name),)
+    gone = {effect.name for effect in effects if isinstance(effect, TopicChanged)}
+    kept = [topic for topic in (RETRY_PREFIX + name, DLQ_PREFIX + name) if topic in state.topics_by_name]
+    decision = Decision(records, GroupIsGone(tuple(topic for topic in kept if topic not in gone)), effects)
+    return signed_if_room(state, decision, OperatorAction.DELETE_GROUP, name, command.by)
+
+
+def _with_retry_topic(
+    state: State, group: GroupSettings, records: tuple[Record, ...], offset: int, *, by_hand: bool = False
+) -> Decision:
     effects: tuple[Effect, ...] = ()
     if group.retry_queues > 0:
-        found = retry_topic(state, group.name, group.retry_queues, offset)
+        found = retry_topic(state, group.name, group.retry_queues, offset, by_hand=by_hand)
         if isinstance(found, Refused):
             return Decision(NOTHING, found)
         topic, made = found

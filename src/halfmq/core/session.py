@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from halfmq.core.queues.offsets import log_now
-from halfmq.core.state import GROUPS_KEPT_MIN, ConsumerSession, Member, State, Subscription
+from halfmq.core.state import GROUPS_KEPT_MIN, ConsumerSession, Member, State, Subscription, take_turn
 from halfmq.core.transaction.check_schedule import cut_backoff
 from halfmq.core.transaction.past_limit import note_left
 
@@ -134,8 +134,7 @@ def _reachable(state: State, event: Reachable) -> tuple[MembersChanged, ...]:
     group = state.producer_group(event.producer)
     if event.producer in state.produces.get(event.connection, ()):
         group.members.setdefault(event.connection, event.client_id)
-        if group.ready or group.cut:
-            state.asking[event.producer] = None
+        take_turn(state, group)
     return ()
 
 
@@ -148,8 +147,8 @@ def _polling(state: State, event: Polling) -> tuple[MembersChanged, ...]:
     group.parked[event.connection] = event.room
     if is_new:
         cut_backoff(state, group)
-    elif group.ready or group.cut:
-        state.asking[event.producer] = None
+    else:
+        take_turn(state, group)
     return ()
 
 
@@ -205,6 +204,7 @@ def _unregistered(state: State, event: Unregistered) -> tuple[MembersChanged, ..
     if event.producer_group:
         _leave_producers(state, event.producer_group, event.connection)
         state.produces.get(event.connection, {}).pop(event.producer_group, None)
+        forget_idle_groups(state)  # it may name another one now
     if not event.consumer_group:
         return ()
     log_now(state, event.consumer_group)
@@ -236,7 +236,7 @@ def _leave_producers(state: State, name: str, connection: int) -> None:
         del group.in_flight[tx_id]
     if lost and (group.members or group.pollers):
         group.cut.extend(lost)
-        state.asking[name] = None
+        take_turn(state, group)
 
 
 def _leave_consumers(state: State, name: str, connection: int) -> MembersChanged | None:
@@ -249,6 +249,7 @@ def _leave_consumers(state: State, name: str, connection: int) -> MembersChanged
     if all(other.client_id != member.client_id for other in session.members.values()):
         for queue in [queue for queue, (holder, _) in session.locks.items() if holder == member.client_id]:
             del session.locks[queue]
+            state.locks_held -= 1
     if not session.members:
         session.subscriptions.clear()
     return _changed(name, session)
@@ -272,6 +273,7 @@ def forget_idle_groups(state: State) -> None:
 def _published(state: State, event: Published) -> tuple[MembersChanged, ...]:
     state.published = event.position
     state.answered = event.answered
+    forget_idle_groups(state)  # one connection may make up any number of names
     return ()
 
 

@@ -11,8 +11,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from halfmq.core.apply import add_delayed, schedule
+from halfmq.core.apply import add_delayed, count_undecided, schedule
 from halfmq.core.base import group_payload, producer_payload, read_group, read_producer, read_topic, topic_payload
+from halfmq.core.base_bytes import keep_queues, set_offset
+from halfmq.core.copies import note_copy
 from halfmq.core.state import Delayed, SentOnce, State, Undecided, Verdict
 from halfmq.errors import InvariantViolated
 from halfmq.model.settings import BrokerSettings
@@ -63,9 +65,10 @@ def snapshot_rows(state: State) -> Snapshot:
         state.log_end,
         (
             ("head", [head]),
-            ("immunity", [state.epoch_immunity_ms]),
+            # One row, since version 1 passes over what comes behind its first number: the jumps.
+            ("immunity", [state.epoch_immunity_ms, *[number for jump in state.jumps for number in jump]]),
             ("topics", topics),
-            ("groups", [group_payload(settings) for settings in state.groups.values()]),
+            ("groups", [group_payload(settings, state.holders.get(name)) for name, settings in state.groups.items()]),
             ("producers", [producer_payload(settings) for settings in state.producer_settings.values()]),
             ("offsets", offsets),
             ("bases", list(state.bases.items())),
@@ -143,12 +146,13 @@ def _load_head(state: State, rows: list[_Head]) -> None:
 def _load_immunity(state: State, rows: list[int]) -> None:
     """A snapshot of an earlier version has none: the settings of now say it, as where the start of the epoch does not."""
     state.epoch_immunity_ms = rows[0]
+    state.jumps = tuple(zip(rows[1::3], rows[2::3], rows[3::3], strict=True))
 
 
 def _load_topics(state: State, rows: list[_TopicRow]) -> None:
     for payload, ends, mins in rows:
         topic = read_topic(state, payload)
-        topic.keep_queues(state.settings, len(ends))
+        keep_queues(state, topic, len(ends))
         topic.ends[:] = ends
         topic.mins[:] = mins
 
@@ -165,7 +169,8 @@ def _load_producers(state: State, rows: list[bytes]) -> None:
 
 def _load_offsets(state: State, rows: list[_OffsetRow]) -> None:
     for group, entries in rows:
-        state.offsets[group] = {(topic_id, queue_id): offset for topic_id, queue_id, offset in entries}
+        for topic_id, queue_id, offset in entries:
+            set_offset(state, group, (topic_id, queue_id), offset)
 
 
 def _load_bases(state: State, rows: list[_BaseRow]) -> None:
@@ -176,11 +181,14 @@ def _load_undecided(state: State, rows: list[Undecided]) -> None:
     for row in rows:
         group = state.producer_group(row[0])
         known = _new(Undecided, (group.name, *row[1:]))  # one string for the group's name, not one per row
+        count_undecided(state, group)
         group.undecided[known[1]] = known
         schedule(state, group, known[1], known[7])
         for half in known[2]:
             group.bytes += half[6]
+            state.undecided_bytes += half[6]
             state.topics_by_id[half[4]].pending += 1
+            note_copy(state, half)
 
 
 def _load_delayed(state: State, rows: list[Delayed]) -> None:

@@ -6,20 +6,23 @@ pending messages per topic) is kept by the same functions, and ``transaction.inv
 """
 
 from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from halfmq import limits
 from halfmq.core.decision import Effect, WakeQueue
 from halfmq.model.placement import segment_start
-from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC
+from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC, TRACED
 from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, SET_ASIDE_MS, Record
-from halfmq.model.settings import BrokerSettings, GroupSettings, ProducerSettings
+from halfmq.model.settings import BrokerSettings, GroupSettings, ProducerSettings, caps
 from halfmq.model.stored_message import size_of
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 #: Checks that fall due within this span wait in one bucket; rounded up, so that none is early. A power of two, ms.
 CHECK_BUCKET_MS: Final = 64
+#: Bytes that one held queue, or one client that holds some, may take in a base; the client's id not counted.
+HOLDER_BYTES: Final = 12
 #: Up to this many groups nobody asks whether they hold anything.
 GROUPS_KEPT_MIN: Final = 1_024
 
@@ -90,7 +93,7 @@ class Topic:
     """One topic: settings, queue ends, and what the hot path needs ready-made."""
 
     __slots__ = (
-        "ends", "exempt", "frame_bytes", "half_suffixes", "mins", "name", "pending", "permission", "plain_suffix",
+        "ends", "exempt", "frame_bytes", "groups", "half_suffixes", "mins", "name", "pending", "permission", "plain_suffix",
         "read_queues", "sent", "topic_id", "turn", "wakes", "write_queues",
     )  # fmt: skip
 
@@ -108,6 +111,8 @@ class Topic:
         self.mins: list[int] = []
         #: Undecided halves and delayed messages that will come to this topic.
         self.pending = 0
+        #: Derived: consumer groups that have an offset in it, or had one refused. Some of them are deleted.
+        self.groups: dict[str, None] = {}
         #: Unique id to plain message that may be sent again: newest per id.
         self.sent: dict[str, SentOnce] = {}
         #: Session: next queue where the sender leaves the choice to us.
@@ -116,9 +121,8 @@ class Topic:
         self.exempt = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         #: Size of a message or half record without born host, body and properties.
         self.frame_bytes = MESSAGE_AT + size_of(len(name), 0, 0, 0, len(settings.store_host))
-        cluster = f"{CLUSTER}\x01{settings.cluster}\x02"
         #: What is added to the properties of a plain message and, per queue, of a half message.
-        self.plain_suffix = cluster.encode()
+        self.plain_suffix = f"{CLUSTER}\x01{settings.cluster}\x02{TRACED}".encode()
         self.half_suffixes: list[bytes] = []
         self.wakes: list[tuple[WakeQueue, ...]] = []
         self.resize(settings, read_queues, write_queues)
@@ -135,7 +139,7 @@ class Topic:
             self.ends.append(0)
             self.mins.append(0)
             self.half_suffixes.append(
-                f"{REAL_TOPIC}\x01{self.name}\x02{REAL_QID}\x01{queue_id}\x02{CLUSTER}\x01{settings.cluster}\x02".encode()
+                f"{REAL_TOPIC}\x01{self.name}\x02{REAL_QID}\x01{queue_id}\x02".encode() + self.plain_suffix
             )
             self.wakes.append((WakeQueue(self.topic_id, queue_id),))
 
@@ -173,12 +177,14 @@ class ProducerGroup:
     """One producer group: its undecided transactions, recent verdicts, and who can be asked."""
 
     __slots__ = (
-        "bytes", "cut", "due", "heard", "in_flight", "members", "name", "parked", "policy", "pollers", "ready", "settled",
+        "bytes", "cut", "due", "heard", "in_flight", "members", "name", "number", "parked", "policy", "pollers", "ready", "settled",
         "turn", "undecided", "undecided_bytes_max", "undecided_max",
     )  # fmt: skip
 
-    def __init__(self, name: str, settings: BrokerSettings) -> None:
+    def __init__(self, name: str, settings: BrokerSettings, number: int = 0) -> None:
         self.name = name
+        #: Session: ascending in ``State.producer_groups``, so that who pages through all can go on.
+        self.number = number
         #: Durable, from the group's own settings or the broker's.
         self.undecided_max = settings.undecided_max
         self.undecided_bytes_max = settings.undecided_bytes_max
@@ -228,7 +234,15 @@ class Member(NamedTuple):
 class ConsumerSession:
     """Session: who consumes in a group, and what."""
 
-    __slots__ = ("consume_type", "from_where", "locks", "members", "message_model", "subscriptions")
+    __slots__ = (
+        "consume_type",
+        "from_where",
+        "locks",
+        "locks_looked_at_ms",
+        "members",
+        "message_model",
+        "subscriptions",
+    )
 
     def __init__(self) -> None:
         self.members: dict[int, Member] = {}
@@ -237,7 +251,10 @@ class ConsumerSession:
         self.consume_type = ""
         self.from_where = ""
         #: (topic, queue id) -> (client id, expires at ms), for ordered consumption.
+        #: Change them with the functions of ``queues.ordering``, or count them in ``State.locks_held``.
         self.locks: dict[tuple[str, int], tuple[str, int]] = {}
+        #: When those that ran out were dropped.
+        self.locks_looked_at_ms = 0
 
 
 class State:
@@ -262,12 +279,16 @@ class State:
         self.epoch = 0
         #: What a half rests that asks for nothing else, in this epoch, ms; -1 where its start did not say so.
         self.epoch_immunity_ms = -1
+        #: (offset of the record, time before, ms ahead) of starts that nobody has confirmed; see ``core.clock_jumps``.
+        self.jumps: tuple[tuple[int, int, int], ...] = ()
         self.next_topic_id = 1
         self.next_half_index = 0
         #: The same topics by name and by id; ids are never used again.
         self.topics_by_name: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
         self.groups: dict[str, GroupSettings] = {}
+        #: Who was granted the lock of a queue last, by group, then (topic id, queue id). Change it with ``set_holders``.
+        self.holders: dict[str, dict[tuple[int, int], str]] = {}
         #: Of the producer groups that an administrator gave limits or a policy; each is also in ``producer_groups``.
         self.producer_settings: dict[str, ProducerSettings] = {}
         #: Logged consumer offsets, by group, then (topic id, queue id). Topics that are gone have none.
@@ -282,10 +303,29 @@ class State:
         #: Segment start -> ((topic id, queue ends), ...) when it began: what a trim to there leaves as queue minimums.
         self.bases: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {}
         # --- derived
+        #: At least as many bytes as a base takes (``base_bytes``, which counts them); the first number is of an empty one.
+        self.base_bytes = 128
+        #: Of these, what consumer groups take beside their offsets.
+        self.groups_bytes = 0
+        #: Segment start -> message bytes of what is undecided or delayed and was copied there; see ``core.copies``.
+        self.copied: dict[int, int] = {}
+        #: Topic id -> groups that hold the lock of a queue of it.
+        self.held_by: dict[int, dict[str, None]] = {}
+        #: At least as many bytes as ``holders`` takes in a base.
+        self.holders_bytes = 0
         #: (bucket ms, group name), a heap; every bucket in any ``ProducerGroup.due`` is in it, others are gone.
         self.check_heap: list[tuple[int, str]] = []
-        #: Producer groups with a policy.
+        #: Undecided transactions of all groups, bytes of their messages, and how many groups have any.
+        self.undecided_count = 0
+        self.undecided_bytes = 0
+        self.undecided_groups = 0
+        #: How many topics and consumer groups there may be.
+        self.caps = caps(settings)
+        #: Producer groups with a policy; of these the ones that the next tick has to look at; and (``scan_at_ms``, name), a heap
+        #: of the others. Some entries are not true any more.
         self.policies: dict[str, None] = {}
+        self.looking: dict[str, None] = {}
+        self.look_heap: list[tuple[int, str]] = []
         #: (due ms, first offset), a heap; every delayed message is in it, or in ``delayed_aside``.
         self.delayed_heap: list[tuple[int, int]] = []
         # --- session: gone at a restart
@@ -301,22 +341,31 @@ class State:
         #: What the last half's stored properties say (facts of its entry, immunity ms), so that they are read once. Holds
         #: the properties themselves, and counts only for that very object.
         self.parsed: tuple[bytes, tuple[int, int, int], int] = (b"", (0, 0, 0), 0)
-        #: Groups with entries in ``ready`` or ``cut``, in the order in which they take turns.
+        #: Groups with entries in ``ready`` or ``cut`` and somebody who can be asked now, in the order in which they take
+        #: turns. Some have lost one or the other since: who takes one looks again. A group without anybody comes back when
+        #: somebody registers or polls, one with as many checks in flight as may be when an answer comes, or is overdue.
         self.asking: dict[str, None] = {}
+        #: Of groups with so many checks in flight: when the first of these is overdue; and (that time, name), a heap of the same.
+        self.full: dict[str, int] = {}
+        self.full_heap: list[tuple[int, str]] = []
         self.consumers: dict[str, ConsumerSession] = {}
+        #: Queue locks of all of them; and when those that ran out were looked for among all.
+        self.locks_held = 0
+        self.locks_looked_at_ms = 0
         #: Connection -> names of the producer and consumer groups that it registered in.
         self.produces: dict[int, dict[str, None]] = {}
         self.consumes: dict[int, dict[str, None]] = {}
+        #: The last number that a producer group got.
+        self.groups_numbered = 0
         #: With this many groups, those that hold nothing are forgotten.
         self.groups_kept_max = GROUPS_KEPT_MIN
         #: Consumer offsets not yet logged, by group, then (topic id, queue id).
         self.fresh_offsets: dict[str, dict[tuple[int, int], int]] = {}
         #: Those that were refused for want of room in a base, until there is some: who asks is told them.
         self.offsets_refused: dict[str, dict[tuple[int, int], int]] = {}
-        #: Bytes of new offsets that a base still has room for; None: not counted since something else changed it.
-        self.offsets_room: int | None = None
-        #: Group -> when its fresh offsets shall be logged, ms.
+        #: Group -> when its fresh offsets shall be logged, ms; and the same as a heap, with some entries that are no longer true.
         self.offsets_due: dict[str, int] = {}
+        self.offsets_due_heap: list[tuple[int, str]] = []
         #: Group -> when its offsets were logged last, ms.
         self.offsets_logged: dict[str, int] = {}
         #: How far a trim is prepared, a ``transaction.retention.Carrying``. None: collect anew.
@@ -332,8 +381,50 @@ class State:
         """The group, made if it was never heard of. It is durable only by what it holds."""
         group = self.producer_groups.get(name)
         if group is None:
-            group = self.producer_groups[name] = ProducerGroup(name, self.settings)
+            self.groups_numbered += 1
+            group = self.producer_groups[name] = ProducerGroup(name, self.settings, self.groups_numbered)
         return group
+
+
+def producer_groups_refusal(state: State, connection: int, names: Iterable[str]) -> str | None:
+    """Why no more producer groups may become known; None: those that ``connection`` names, and that are not known yet, may."""
+    named = set(names)
+    new = sum([name not in state.producer_groups for name in named])
+    most = state.settings.undecided_groups_max + limits.PRODUCER_GROUPS_FREE
+    if not new or len(state.producer_groups) + new <= most:
+        return None
+    if len(named.union(state.produces.get(connection, ()))) <= limits.PRODUCER_GROUPS_EACH:
+        return None
+    return f"{len(state.producer_groups)} producer groups are known, and {most} may be (--undecided-groups-max)"
+
+
+def take_turn(state: State, group: ProducerGroup) -> None:
+    """If the group has somebody to ask, and something to ask about: the next tick looks at it."""
+    if (group.ready or group.cut) and (group.members or group.parked):
+        state.asking[group.name] = None
+
+
+def set_holders(state: State, group: str, holders: dict[tuple[int, int], str]) -> None:
+    """The group's queues are held by these clients; none: by nobody."""
+    before = state.holders.pop(group, None) or {}
+    state.holders_bytes += holders_bytes(holders) - holders_bytes(before)
+    if holders:
+        state.holders[group] = holders
+    topics_before = {key[0] for key in before}
+    topics_now = {key[0] for key in holders}
+    for topic_id in topics_now - topics_before:
+        state.held_by.setdefault(topic_id, {})[group] = None
+    for topic_id in topics_before - topics_now:
+        groups = state.held_by[topic_id]
+        del groups[group]
+        if not groups:
+            del state.held_by[topic_id]
+
+
+def holders_bytes(holders: Mapping[tuple[int, int], str]) -> int:
+    """At least what they take in the group's record: each client once, with its queues."""
+    clients = set(holders.values())
+    return HOLDER_BYTES * (len(holders) + len(clients)) + sum([len(client.encode()) for client in clients])
 
 
 def next_offset(state: State) -> int:

@@ -11,15 +11,17 @@ lies in a queue above the new count is out of reach, as is what is sent to a que
 from typing import Final, NamedTuple
 
 from halfmq import limits
+from halfmq.core.audit import signed, signed_if_room
 from halfmq.core.base import group_set, topic_set
-from halfmq.core.base_room import GROUP_BYTES, QUEUE_BYTES, TOPIC_BYTES, base_has_room, count_anew, no_room
+from halfmq.core.base_bytes import QUEUE_BYTES, TOPIC_BYTES, group_bytes
+from halfmq.core.base_room import base_has_room, no_room, refuse_named
 from halfmq.core.commands import DeleteTopic, EnsureTopic, SetTopic
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, Refused, TopicChanged, Why
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, Topic, next_offset
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
-from halfmq.model.records import Record, TopicDeleted, payload_of, payload_record_size
-from halfmq.model.settings import GroupSettings
+from halfmq.model.records import OperatorAction, Record, TopicDeleted, payload_of, payload_record_size
+from halfmq.model.settings import GroupSettings, groups_bytes_max
 
 PERMISSION_WRITE: Final = 2
 PERMISSION_READ: Final = 4
@@ -57,17 +59,39 @@ def topic_refusal(name: str) -> Refused | None:
 
 
 def make_topic(
-    state: State, offset: int, name: str, read_queues: int, write_queues: int, permission: int, ahead: int = 0
+    state: State,
+    offset: int,
+    name: str,
+    read_queues: int,
+    write_queues: int,
+    permission: int,
+    ahead: int = 0,
+    *,
+    by_hand: bool = False,
 ) -> Made | Refused:
-    """A new topic whose record stands at ``offset``. ``ahead``: topics that the same decision makes before it."""
+    """A new topic whose record stands at ``offset``. ``ahead``: topics that the same decision makes before it.
+
+    ``by_hand``: an administrator makes it, who may use what is kept from clients.
+    """
     refused = _refuse_queues(name, read_queues, write_queues)
     if refused is not None:
         return refused
-    if not base_has_room(state, 2 * TOPIC_BYTES + len(name) + QUEUE_BYTES * max(read_queues, write_queues)):
+    if len(state.topics_by_id) + ahead >= state.caps.topics:
+        return _as_many_as_may_be(f"topic {name!r} was not made", "topics", state.caps.topics, "--topics-max")
+    needed = 2 * TOPIC_BYTES + len(name) + QUEUE_BYTES * max(read_queues, write_queues)
+    refused = None if by_hand else refuse_named(state, needed, f"topic {name!r} was not made")
+    if refused is not None:
+        return refused
+    if not base_has_room(state, needed):
         return no_room(state, f"topic {name!r} was not made")
     record = topic_set(offset, state.next_topic_id + ahead, name, read_queues, write_queues, permission)
     topic = Topic(state.settings, record.topic_id, name, read_queues, write_queues, permission)
     return Made(topic, record)
+
+
+def _as_many_as_may_be(what: str, kind: str, most: int, flag: str) -> Refused:
+    text = f"{what}: there are as many {kind} as this broker may have, {most} ({flag}); delete some that nobody needs"
+    return Refused(Why.LIMIT_REACHED, text)
 
 
 def _refuse_queues(name: str, read_queues: int, write_queues: int) -> Refused | None:
@@ -126,15 +150,22 @@ def decide_set_topic(state: State, command: SetTopic, now_ms: int) -> Decision:
     if topic is not None:
         return _change_topic(state, topic, command)
     made = make_topic(
-        state, next_offset(state), command.name, command.read_queues, command.write_queues, command.permission
+        state,
+        next_offset(state),
+        command.name,
+        command.read_queues,
+        command.write_queues,
+        command.permission,
+        by_hand=True,
     )
     if isinstance(made, Refused):
         return Decision(NOTHING, made)
-    return Decision((made.record,), Done(), (TopicChanged(made.topic.topic_id, command.name),))
+    decision = Decision((made.record,), Done(), (TopicChanged(made.topic.topic_id, command.name),))
+    return signed(decision, OperatorAction.SET_TOPIC, command.name, command.by)
 
 
 def _change_topic(state: State, topic: Topic, command: SetTopic) -> Decision:
-    _, read_queues, write_queues, permission = command
+    _, read_queues, write_queues, permission, by = command
     refused = _refuse_queues(topic.name, read_queues, write_queues)
     if refused is not None:
         return Decision(NOTHING, refused)
@@ -145,7 +176,8 @@ def _change_topic(state: State, topic: Topic, command: SetTopic) -> Decision:
     if text:
         return Decision(NOTHING, Refused(Why.LIMIT_REACHED, text))
     record = topic_set(next_offset(state), topic.topic_id, topic.name, read_queues, write_queues, permission)
-    return Decision((record,), Done(), (TopicChanged(topic.topic_id, topic.name),))
+    decision = Decision((record,), Done(), (TopicChanged(topic.topic_id, topic.name),))
+    return signed(decision, OperatorAction.SET_TOPIC, topic.name, by)
 
 
 def _out_of_reach(state: State, topic: Topic, read_queues: int) -> str:
@@ -197,10 +229,14 @@ def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Deci
                 f"topic {topic.name!r} has {topic.pending} undecided or delayed messages; settle them first",
             ),
         )
-    count_anew(state)
+    record = topic_deleted(next_offset(state), topic)
+    decision = Decision((record,), Done(), (TopicChanged(topic.topic_id, topic.name),))
+    return signed_if_room(state, decision, OperatorAction.DELETE_TOPIC, topic.name, command.by)
+
+
+def topic_deleted(offset: int, topic: Topic) -> TopicDeleted:
     payload = payload_of(topic.topic_id)
-    record = TopicDeleted(next_offset(state), payload_record_size(payload), topic.topic_id, payload)
-    return Decision((record,), Done(), (TopicChanged(topic.topic_id, topic.name),))
+    return TopicDeleted(offset, payload_record_size(payload), topic.topic_id, payload)
 
 
 # --- groups ----------------------------------------------------------------------------------------------------
@@ -208,7 +244,17 @@ def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Deci
 
 def refuse_group(state: State, name: str) -> Refused | None:
     """Why a new consumer group has no room; None: it has."""
-    if base_has_room(state, GROUP_BYTES + len(name)):
+    if len(state.groups) >= state.caps.groups:
+        return _as_many_as_may_be(f"group {name!r} was not made", "consumer groups", state.caps.groups, "--groups-max")
+    share = groups_bytes_max(state.settings.segment_bytes)
+    if state.groups_bytes + group_bytes(name) > share:
+        text = (
+            f"group {name!r} was not made: consumer groups take {state.groups_bytes} of the {share} bytes that they may take of the "
+            f"head of a segment of {state.settings.segment_bytes} bytes; delete groups that nobody needs, or take a store with "
+            "larger segments"
+        )
+        return Refused(Why.LIMIT_REACHED, text)
+    if base_has_room(state, group_bytes(name)):
         return None
     return no_room(state, f"group {name!r} was not made")
 
@@ -221,8 +267,8 @@ def make_group(state: State, offset: int, name: str) -> tuple[GroupSettings, Rec
         return Refused(Why.INVALID_PARAMETER, str(error))
     if not state.settings.auto_create_groups:
         return Refused(Why.GROUP_NOT_EXIST, f"group {name!r} does not exist and groups are not made on first use")
-    refused = refuse_group(state, name)
+    refused = refuse_group(state, name) or refuse_named(state, group_bytes(name), f"group {name!r} was not made")
     if refused is not None:
         return refused
     group = GroupSettings(name)
-    return group, group_set(offset, group)
+    return group, group_set(offset, group, None)

@@ -20,7 +20,8 @@ _TIMER_DELAY_MS: Final = TIMER_DELAY_MS.encode()
 _TIMER_DELIVER_MS: Final = TIMER_DELIVER_MS.encode()
 
 
-@lru_cache(maxsize=4_096)
+# A tag may have as many bytes as a property string, so these are 32 MiB at most.
+@lru_cache(maxsize=1_024)
 def tag_hash(tags: bytes) -> int:
     """Java's hash of a TAGS value, signed 32 bit, as RocketMQ keeps it in the consume queue."""
     return java_string_hash(tags.decode("utf-8", "replace"))

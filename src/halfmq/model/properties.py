@@ -26,11 +26,18 @@ REAL_QID: Final = "REAL_QID"
 TRAN_MSG: Final = "TRAN_MSG"
 PGROUP: Final = "PGROUP"
 CLUSTER: Final = "CLUSTER"
+MSG_REGION: Final = "MSG_REGION"
+TRACE_ON: Final = "TRACE_ON"
+#: Region and trace switch, as RocketMQ 5 stores them: without the switch its client drops the trace of what it consumed.
+TRACED: Final = f"{MSG_REGION}\x01DefaultRegion\x02{TRACE_ON}\x01true\x02"
 TRANSACTION_ID: Final = "__transactionId__"
 TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 CHECK_IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+#: Of a reply: the client that waits for it, and when the broker gave it to that client.
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 SHARDING_KEY: Final = "__SHARDINGKEY"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
@@ -43,6 +50,8 @@ HMQ_TX_COUNT: Final = "HMQ_TX_COUNT"
 HMQ_TX_NAME: Final = "HMQ_TX_NAME"
 #: What the application looks its local transaction up by (FMQ source, 3.2.2 ``queryId``).
 HMQ_QUERY_ID: Final = "HMQ_QUERY_ID"
+#: Which marker table the transaction wrote to, and when: what a check needs to trust the absence of a marker.
+HMQ_TX_MARKER: Final = "HMQ_TX_MARKER"
 
 
 def find(properties: bytes, name: str) -> bytes | None:

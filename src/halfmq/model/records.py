@@ -8,8 +8,8 @@ Two things are read back from elsewhere: ``source`` of a carried record is its o
 there now), and the fields of a record whose content is its payload (topics, groups, offsets, epochs) come from the
 payload: a MessagePack array that **begins with these fields in the order of the tuple**; what follows is core's own.
 
-Records with a ``payload`` are nothing else on disk: TopicSet, TopicDeleted, GroupSet, ProducerSet, OffsetsCommitted
-and EpochStarted carry in it a msgpack array that begins with their fields between ``size`` and ``payload``, in order
+Records with a ``payload`` are nothing else on disk: TopicSet, TopicDeleted, GroupSet, GroupDeleted, ProducerSet,
+OffsetsCommitted and EpochStarted carry in it a msgpack array that begins with their fields between ``size`` and ``payload``, in order
 (``payload_of``); the payload of a Base is ``core``'s own.
 
 Every record begins with ``offset`` (start of the record, set by the decision) and ``size`` (encoded bytes, head
@@ -55,6 +55,9 @@ class Kind(IntEnum):
     TRIM = 22
     PRODUCER_SET = 23
     SET_ASIDE = 24
+    GROUP_DELETED = 25
+    #: From 32 on: what only says something of the record directly behind it.
+    OPERATOR_ACTED = 32
 
 
 class DecidedBy(IntEnum):
@@ -209,6 +212,41 @@ class SetAside(NamedTuple):
     because: int
 
 
+class OperatorAction(IntEnum):
+    """What an operator did: the record directly behind an ``OperatorActed``. Add, never renumber."""
+
+    #: A verdict by hand.
+    COMMIT = 1
+    ROLL_BACK = 2
+    #: Limits and policy of a producer group.
+    SET_PRODUCER = 3
+    DELETE_TOPIC = 4
+    SET_TOPIC = 5
+    SET_GROUP = 6
+    #: Where a consumer group goes on, set by somebody who is no member of it.
+    RESET_OFFSET = 7
+    DELETE_GROUP = 8
+
+
+class OperatorActed(NamedTuple):
+    """Who did what the record directly behind this one says, and why. It stands in the same batch, and changes nothing.
+
+    Its last four bytes are its size again: whoever knows where the record behind it begins finds it.
+    """
+
+    offset: int
+    size: int
+    #: An ``OperatorAction``.
+    action: int
+    #: Of what: the transaction id, or the name of the topic or group.
+    subject: str
+    #: As the operator said it, checked by nobody; "" where the request has no place for it, as those of mqadmin.
+    name: str
+    reason: str
+    #: ``ip:port`` that it came from.
+    peer: str
+
+
 class DelayedRecord(NamedTuple):
     """A message that becomes visible at ``due_ms`` (delay levels, retries, timers). Known by its offset."""
 
@@ -276,6 +314,16 @@ class GroupSet(NamedTuple):
     payload: bytes
 
 
+class GroupDeleted(NamedTuple):
+    """A consumer group was deleted; its offsets with it, or kept for a group of this name that comes again."""
+
+    offset: int
+    size: int
+    name: str
+    with_offsets: bool
+    payload: bytes
+
+
 class ProducerSet(NamedTuple):
     """Limits and policy of a producer group, as a payload that ``core`` reads."""
 
@@ -339,6 +387,8 @@ Record = (
     | Trim
     | ProducerSet
     | SetAside
+    | GroupDeleted
+    | OperatorActed
 )
 
 #: Fixed bytes between the head of a record and the message in it, per kind that holds a message.
@@ -364,6 +414,10 @@ HALF_INDEX_BYTES: Final = 8
 CHECKED_PREFIX_BYTES: Final = 24
 #: half index 8, checks 4, decided by 1, because 1, group length 2, id length 2, reserved 2.
 SET_ASIDE_PREFIX_BYTES: Final = 20
+#: action 1, reserved 1, lengths of subject, name, reason and peer 2 each, reserved 2.
+OPERATOR_ACTED_PREFIX_BYTES: Final = 12
+#: Behind the texts: the size of the record.
+OPERATOR_ACTED_END_BYTES: Final = 4
 
 
 def message_record_size(topic: str, body_bytes: int, properties_bytes: int, born_host_bytes: int = 8) -> int:
@@ -397,6 +451,11 @@ def checked_size(group: str, tx_id: str) -> int:
 
 def set_aside_size(group: str, tx_id: str) -> int:
     return RECORD_HEAD_BYTES + SET_ASIDE_PREFIX_BYTES + len(group) + len(tx_id)
+
+
+def operator_acted_size(subject: str, name: str, reason: str, peer: str) -> int:
+    texts = len(subject.encode()) + len(name.encode()) + len(reason.encode()) + len(peer.encode())
+    return RECORD_HEAD_BYTES + OPERATOR_ACTED_PREFIX_BYTES + texts + OPERATOR_ACTED_END_BYTES
 
 
 def released_size(refs: int) -> int:

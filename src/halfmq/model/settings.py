@@ -1,10 +1,11 @@
 """Settings that decisions depend on, as values. Where each comes from (flag, environment, file) is the shells' business."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final, NamedTuple
 
 from halfmq import limits
-from halfmq.model.placement import SEGMENT_BYTES_DEFAULT
+from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,16 @@ class BrokerSettings:
     body_bytes_max: int = limits.BODY_BYTES_MAX
     undecided_max: int = limits.UNDECIDED_MAX
     undecided_bytes_max: int = limits.UNDECIDED_BYTES_MAX
+    #: Over all producer groups; and how many of these may have something undecided.
+    undecided_total_max: int = limits.UNDECIDED_TOTAL_MAX
+    undecided_total_bytes_max: int = limits.UNDECIDED_TOTAL_BYTES_MAX
+    undecided_groups_max: int = limits.UNDECIDED_GROUPS_MAX
+    #: Messages that are stored and not shown yet, over all topics.
+    delayed_total_max: int = limits.DELAYED_TOTAL_MAX
+    #: Topics and consumer groups; -1: as ``limits`` says. What those take that clients make by naming them is bounded as well,
+    #: see ``named_bytes_max``.
+    topics_max: int = -1
+    groups_max: int = -1
     check_immunity_ms: int = limits.CHECK_IMMUNITY_MS
     check_interval_ms: int = limits.CHECK_INTERVAL_MS
     check_interval_max_ms: int = limits.CHECK_INTERVAL_MAX_MS
@@ -28,6 +39,66 @@ class BrokerSettings:
     checks_in_flight_max: int = limits.CHECKS_IN_FLIGHT_MAX
     sent_again_ms: int = limits.SENT_AGAIN_MS
     sent_again_ids_max: int = limits.SENT_AGAIN_IDS_MAX
+
+
+#: The part of a segment that its base may take: a decision may take half, and one sixteenth is to spare.
+_BASE_PART: Final = (7, 16)
+#: The part of a base that what clients make by naming it may take, and in it that of consumer groups beside their topics. So
+#: there is always some for offsets, for limits of producer groups, and for what an administrator makes.
+_NAMED_PART: Final = (3, 4)
+_GROUPS_PART: Final = (1, 4)
+#: One of them in a base: as ``core.base_bytes`` counts it, with the longest name that a client gives it by itself (a
+#: ``%RETRY%`` topic's is no longer) and, for a topic, the queues of one that is made on first use.
+_TOPIC_BYTES: Final = 48 + limits.TOPIC_CHARS_MAX
+_QUEUE_BYTES: Final = 9
+_GROUP_BYTES: Final = 32 + limits.GROUP_CHARS_MAX
+
+
+class Caps(NamedTuple):
+    """How many topics and consumer groups there may be. What is there already stays, and may be changed."""
+
+    topics: int
+    groups: int
+
+
+def base_bytes_max(segment_bytes: int) -> int:
+    return segment_bytes * _BASE_PART[0] // _BASE_PART[1]
+
+
+def caps(settings: BrokerSettings) -> Caps:
+    """How many there may be."""
+    return Caps(
+        limits.TOPICS_MAX if settings.topics_max < 0 else settings.topics_max,
+        limits.GROUPS_MAX if settings.groups_max < 0 else settings.groups_max,
+    )
+
+
+def named_bytes_max(segment_bytes: int) -> int:
+    """Up to so many bytes of a base clients may make topics and consumer groups by naming them."""
+    return base_bytes_max(segment_bytes) * _NAMED_PART[0] // _NAMED_PART[1]
+
+
+def groups_bytes_max(segment_bytes: int) -> int:
+    """Bytes of a base that consumer groups may take, beside their offsets and ``%RETRY%`` topics."""
+    return base_bytes_max(segment_bytes) * _GROUPS_PART[0] // _GROUPS_PART[1]
+
+
+def caps_that_fit(settings: BrokerSettings) -> Caps:
+    """How many the head of a segment holds in any case, whatever their names are."""
+    groups_bytes = groups_bytes_max(settings.segment_bytes)
+    topics_bytes = named_bytes_max(settings.segment_bytes) - groups_bytes
+    topic_bytes = _TOPIC_BYTES + _QUEUE_BYTES * settings.default_topic_queues
+    return Caps(topics_bytes // topic_bytes, groups_bytes // _GROUP_BYTES)
+
+
+def segment_bytes_for(settings: BrokerSettings) -> int:
+    """The smallest segments whose head holds the topics and groups that are configured."""
+    size = SEGMENT_BYTES_MIN
+    while True:
+        fit = caps_that_fit(replace(settings, segment_bytes=size))
+        if fit.topics >= settings.topics_max and fit.groups >= settings.groups_max:
+            return size
+        size *= 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -53,6 +53,20 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
+    def is_at(self, path: Path) -> bool:
+        """Whether ``path`` leads to this file; not so when it was removed, moved or replaced."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """Held until ``close``, until it is dropped, or until the process ends."""
+
+    def is_at(self, path: Path) -> bool:
+        """Whether ``path`` still leads to what is locked; not so when it was removed, moved or replaced."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -60,6 +74,10 @@ class Disk(Protocol):
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File: ...
 
     def exists(self, path: Path) -> bool: ...
+
+    def size(self, path: Path) -> int | None:
+        """Bytes of the file that the name leads to now; None when there is none."""
+        ...
 
     def list(self, directory: Path) -> list[str]:
         """Names in ``directory``, sorted; empty when it does not exist."""
@@ -73,13 +91,35 @@ class Disk(Protocol):
 
     def remove(self, path: Path) -> None: ...
 
+    def remove_directory(self, directory: Path) -> bool:
+        """False, and nothing happens, when there is something in it, or it is not there."""
+        ...
+
     def sync_directory(self, directory: Path) -> None: ...
 
     def free_bytes(self, directory: Path) -> int: ...
 
-    def lock(self, path: Path) -> object | None:
-        """Take the lock file for this process; None when another one has it. Held until the result is dropped or the process ends."""
+    def lock(self, path: Path) -> Lock | None:
+        """Lock a file, made when missing, for this process; None when another one has it.
+
+        Raises:
+            OSError: with a code of ``CANNOT_LOCK``, the file system has no locks for that.
+        """
         ...
+
+    def lock_directory(self, directory: Path) -> Lock | None:
+        """The same for a directory, which somebody may move and nobody removes while there is something in it."""
+        ...
+
+    def lock_holder(self, path: Path) -> int | None:
+        """Id of the process that has what is at ``path`` locked, as far as the machine tells."""
+        ...
+
+
+#: What ``lock`` and ``lock_directory`` raise on a file system that cannot. NFS, for one, locks no directory: EBADF.
+CANNOT_LOCK: Final = frozenset({
+    errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP,
+})  # fmt: skip
 
 
 def _named(
@@ -163,6 +203,9 @@ class RealFile:
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
+    def is_at(self, path: Path) -> bool:
+        return _is_at(self._descriptor, path)
+
     def close(self) -> None:
         self._view = None
         self._map = None
@@ -171,9 +214,20 @@ class RealFile:
             self._descriptor = -1
 
 
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(there, os.fstat(descriptor))
+
+
 class _HeldLock:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+
+    def is_at(self, path: Path) -> bool:
+        return _is_at(self._descriptor, path)
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -192,6 +246,12 @@ class RealDisk:
     def exists(self, path: Path) -> bool:
         return path.exists()
 
+    def size(self, path: Path) -> int | None:
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            return None
+
     def list(self, directory: Path) -> list[str]:
         try:
             return sorted(os.listdir(directory))
@@ -207,6 +267,15 @@ class RealDisk:
     def remove(self, path: Path) -> None:
         os.unlink(path)
 
+    def remove_directory(self, directory: Path) -> bool:
+        try:
+            os.rmdir(directory)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                return False
+            raise
+        return True
+
     def sync_directory(self, directory: Path) -> None:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -218,13 +287,39 @@ class RealDisk:
         status = os.statvfs(directory)
         return status.f_bavail * status.f_frsize
 
-    def lock(self, path: Path) -> object | None:
-        import fcntl
+    def lock(self, path: Path) -> Lock | None:
+        return _locked(path, os.O_RDWR | os.O_CREAT)
 
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def lock_directory(self, directory: Path) -> Lock | None:
+        return _locked(directory, os.O_RDONLY | os.O_DIRECTORY)
+
+    def lock_holder(self, path: Path) -> int | None:
+        """As Linux has it in /proc/locks: ``1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF``, device in hex."""
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
+            there = os.stat(path)
+            known = Path("/proc/locks").read_text()
+        except OSError:
             return None
-        return _HeldLock(descriptor)
+        wanted = f"{os.major(there.st_dev):02x}:{os.minor(there.st_dev):02x}:{there.st_ino}"
+        for line in known.splitlines():
+            fields = line.split()
+            if len(fields) > 5 and fields[1] == "FLOCK" and fields[5] == wanted and fields[4].isdigit():
+                return int(fields[4]) or None  # 0: of another container
+        return None
+
+
+def _locked(path: Path, flags: int) -> _HeldLock | None:
+    """Not inherited, and not by name: it stays with the file or directory that ``path`` leads to now."""
+    import fcntl
+
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError as error:
+        os.close(descriptor)
+        error.filename = str(path)
+        raise
+    return _HeldLock(descriptor)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from halfmq.errors import UsageError
+from halfmq.model.urls import has_credentials, shown_url
 
 #: Every column. Those of the default schema come first. ``properties`` is not among them: Spark turns a map into rows
 #: slowly, so that it alone doubles the time of a scan (Spark's Kafka source leaves headers out for the same reason).
@@ -174,12 +175,16 @@ def _list(name: str, value: str) -> tuple[str, ...]:
 def _servers(url: str) -> tuple[tuple[str, int], ...]:
     scheme, separator, rest = url.strip().partition("://")
     if not separator or scheme != "rocketmq":
-        raise UsageError(f"url {url!r} not understood", hint=OPTIONS["url"])
+        raise UsageError(f"url {shown_url(url)!r} not understood", hint=OPTIONS["url"])
+    if has_credentials(url):
+        raise UsageError(
+            f"url {shown_url(url)!r} names a user or a password, which nobody asks for", hint=OPTIONS["url"]
+        )
     servers = []
     for part in rest.rstrip("/").split(";"):
         host, colon, port = part.strip().rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise UsageError(f"url {url!r}: {part!r} is no HOST:PORT", hint=OPTIONS["url"])
+            raise UsageError(f"url {shown_url(url)!r} has a part that is no HOST:PORT", hint=OPTIONS["url"])
         servers.append((host.strip("[]"), int(port)))
     return tuple(servers)
 

@@ -4,11 +4,12 @@ A check is answered on a connection of its own, from the engine that the applica
 table; that must be the primary, never a replica, which may not have the row yet.
 """
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from sqlalchemy import Engine
+from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
@@ -16,21 +17,34 @@ from sqlalchemy.orm import Session
 from halfmq import limits
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
-from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, MarkerTable, wall_ms
+from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, Decided, MarkerTable, wall_ms
 from halfmq.wire.remoting.codes import DECIDED_BY_MARKER
 
 #: Transactions that were asked about while young, remembered for the guard of ``min_age``.
 _YOUNG_MAX: Final = 65_536
 
+#: Checks that find no answer here are logged at most this often for each database meant, ms. They come again every few
+#: seconds, for each transaction.
+_WARN_INTERVAL_MS: Final = 60_000
+_WARNED_MAX: Final = 1_024
+
+_log = logging.getLogger(__name__)
+
 
 class Asked(Protocol):
     """What a check needs to know about the transaction. ``halfmq.client``'s ``Transaction`` has it."""
 
-    #: Set by the check: who answered, for the broker's records.
+    #: Set by the check: who answered, for the broker's records; and why it is UNKNOWN.
     decided_by: str
+    remark: str
 
     @property
     def id(self) -> str: ...
+
+    @property
+    def marker(self) -> str:
+        """HMQ_TX_MARKER of the half; empty if it has none."""
+        ...
 
     @property
     def prepared_at_ms(self) -> int | None:
@@ -54,7 +68,7 @@ class AgeGuard:
     ) -> None:
         self._min_age_ms = min_age_ms
         self._now_ms = now_ms
-        self._monotonic_ms = monotonic_ms
+        self.monotonic_ms = monotonic_ms
         self._first_asked_ms: dict[str, int] = {}
 
     def is_young(self, asked: Asked) -> bool:
@@ -62,7 +76,7 @@ class AgeGuard:
         if prepared_at_ms is not None and self._now_ms() - prepared_at_ms >= self._min_age_ms:
             self._first_asked_ms.pop(asked.id, None)
             return False
-        now = self._monotonic_ms()
+        now = self.monotonic_ms()
         if len(self._first_asked_ms) >= _YOUNG_MAX:
             # Forgetting makes it younger, which is the safe side.
             self._first_asked_ms.pop(next(iter(self._first_asked_ms)))
@@ -91,6 +105,8 @@ class MarkerChecks:
         self._sessions = sessions
         self._lock_wait_ms = lock_wait_ms
         self._guard = AgeGuard(min_age_ms)
+        #: When it was last logged, by identity that the half carries.
+        self._warned_ms: dict[str, int] = {}
 
     def check_function(self) -> Callable[[Asked], Outcome | Awaitable[Outcome]]:
         """A plain function for a ``sessionmaker``, a coroutine function for an ``async_sessionmaker``.
@@ -132,15 +148,45 @@ class MarkerChecks:
         return bind
 
     def _ask(self, engine: Engine, asked: Asked) -> Outcome:
-        young = self._guard.is_young(asked)
-        asked.decided_by = DECIDED_BY_MARKER
         with engine.connect() as connection:
-            return self._markers.decide(connection, asked.id, may_fence=not young, lock_wait_ms=self._lock_wait_ms)
+            decided = self._decide(connection, asked)
+        return self._said(decided, asked, engine)
 
     async def _ask_async(self, engine: AsyncEngine, asked: Asked) -> Outcome:
-        young = self._guard.is_young(asked)
-        asked.decided_by = DECIDED_BY_MARKER
         async with engine.connect() as connection:
-            return await connection.run_sync(
-                lambda sync: self._markers.decide(sync, asked.id, may_fence=not young, lock_wait_ms=self._lock_wait_ms)
-            )
+            decided = await connection.run_sync(lambda sync: self._decide(sync, asked))
+        return self._said(decided, asked, engine.sync_engine)
+
+    def _decide(self, connection: Connection, asked: Asked) -> Decided:
+        asked.decided_by = DECIDED_BY_MARKER
+        return self._markers.decide(
+            connection,
+            asked.id,
+            origin=asked.marker,
+            prepared_at_ms=asked.prepared_at_ms,
+            may_fence=not self._guard.is_young(asked),
+            lock_wait_ms=self._lock_wait_ms,
+        )
+
+    def _said(self, decided: Decided, asked: Asked, engine: Engine) -> Outcome:
+        if decided.remark:
+            asked.remark = f"{decided.remark} (asked: {_place(engine.url)})"
+            self._warn(asked)
+        return decided.outcome
+
+    def _warn(self, asked: Asked) -> None:
+        # By identity: one database that is not the right one concerns many transactions.
+        about, now_ms = asked.marker.partition(".")[0], self._guard.monotonic_ms()
+        last_ms = self._warned_ms.get(about)
+        if last_ms is not None and now_ms - last_ms < _WARN_INTERVAL_MS:
+            return
+        if len(self._warned_ms) >= _WARNED_MAX:
+            self._warned_ms.clear()
+        self._warned_ms[about] = now_ms
+        _log.warning("transaction %s stays undecided: %s", asked.id, asked.remark)
+
+
+def _place(url: URL) -> str:
+    """The database for people: without user, password and options."""
+    host = f"{url.host or ''}{f':{url.port}' if url.port else ''}"
+    return f"{url.get_backend_name()}://{host}/{url.database or ''}"

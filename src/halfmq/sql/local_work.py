@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.errors import UnsupportedCombination, UsageError
+from halfmq.model import properties as names
 from halfmq.sql.commit_failure import CommitFailure, classify_commit_failure
 from halfmq.sql.marker import MarkerTable
 from halfmq.sql.open_block import enter, leave, refuse_nested
@@ -44,10 +45,13 @@ class LocalWork:
         self._session = session
         self._markers = markers
         self._tx_id = tx_id
+        #: Property string that tells the check where and when the marker was written.
+        self._origin = b""
         self._collected: list[_Collected] = []
         self._open = False
         self._transaction: SessionTransaction | None = None
         self._connection: Connection | None = None
+        self._engine: Engine | None = None
         self._commit_sent = False
         self._hears_savepoints = False
 
@@ -60,23 +64,27 @@ class LocalWork:
             UsageError: this session cannot carry a message transaction; nothing was done.
             SQLAlchemyError: the database refused; rolled back, nothing was sent.
         """
-        self._refuse_what_cannot_be_atomic()
+        engine = self._refuse_what_cannot_be_atomic()
         enter(self._session, self)
         try:
+            if not self._session.in_transaction():
+                # Elsewhere this session has a connection, and a second one may be the same, or wait for its locks.
+                self._markers.establish(engine)
             # Not session.execute: the connection is asked for by the table, since a routing session may send plain
             # statements to a replica; and nothing that is pending in the session is flushed before the marker.
             connection = self._session.connection(bind_arguments={"clause": self._markers.table})
             _refuse_autocommit(connection)
-            self._connection = connection
+            self._connection, self._engine = connection, engine
             self._transaction = self._session.get_transaction()
             self._refuse_other_engines()
-            self._markers.write(connection, self._tx_id)
+            origin = self._markers.write(connection, self._tx_id)
+            self._origin = names.encode([(names.HMQ_TX_MARKER, origin)])
         except BaseException:
             self.abandon()
             raise
         self._open = True
 
-    def _refuse_what_cannot_be_atomic(self) -> None:
+    def _refuse_what_cannot_be_atomic(self) -> Engine:
         session = self._session
         refuse_nested(session, "send with the outer block's tx.send: one transaction has one outcome")
         if session.in_nested_transaction():
@@ -86,11 +94,13 @@ class LocalWork:
             )
         if session.twophase:
             raise UnsupportedCombination("the session uses two-phase commit", hint="the marker makes it unnecessary")
-        if isinstance(session.get_bind(clause=self._markers.table), Connection):
+        bind = session.get_bind(clause=self._markers.table)
+        if isinstance(bind, Connection):
             raise UsageError(
                 "the session is bound to a connection, so that its commit may not be the connection's commit",
                 hint="bind the session to an Engine",
             )
+        return bind
 
     def _refuse_other_engines(self) -> None:
         """One database transaction, one marker: rows in a second database would commit on their own."""
@@ -99,8 +109,8 @@ class LocalWork:
         others = _engines_of(self._transaction) - {self._connection.engine}
         if others:
             raise UsageError(
-                f"the session's transaction also uses {', '.join(sorted(str(one.url) for one in others))}, "
-                f"but the marker {self._markers.table.name} is in {self._connection.engine.url}",
+                f"the session's transaction also uses {', '.join(sorted(_shown(one.url) for one in others))}, "
+                f"but the marker {self._markers.table.name} is in {_shown(self._connection.engine.url)}",
                 hint="the marker must be in the database of the business rows; use one session per database",
             )
 
@@ -162,7 +172,10 @@ class LocalWork:
         if not self._collected:
             self._markers.erase(self._connection, self._tx_id)
         self._open = False
-        return [one.message for one in self._collected]
+        return [
+            one.message._replace(properties=names.append(one.message.properties, self._origin))
+            for one in self._collected
+        ]
 
     def commit(self) -> FailedCommit | None:
         """COMMIT. None: committed. Otherwise what the failure means; the session is rolled back and usable.
@@ -184,6 +197,7 @@ class LocalWork:
             return FailedCommit(
                 CommitFailure.UNKNOWN, UsageError("session.commit() returned without a COMMIT of the marker's database")
             )
+        self._establish_for_the_next()
         return None
 
     @property
@@ -207,6 +221,20 @@ class LocalWork:
             # that led here; the session must only not keep the connection.
             _log.warning("rollback after %s failed, closing its connection", self._tx_id, exc_info=True)
             self._session.invalidate()
+
+    def _establish_for_the_next(self) -> None:
+        """Where ``begin`` found a transaction open and a table without identity: now the session has no connection."""
+        if self._engine is None or self._origin or self._markers.identity.is_known(self._engine):
+            return
+        try:
+            self._markers.establish(self._engine)
+        except SQLAlchemyError:
+            _log.debug("no identity for %s yet", self._markers.table.fullname, exc_info=True)
+
+
+def _shown(url: URL) -> str:
+    """For an error. The text of a URL has its password in it, and a driver may take another one among the parameters."""
+    return url.set(query={}).render_as_string(hide_password=True)
 
 
 def _engines_of(transaction: SessionTransaction) -> set[Engine]:

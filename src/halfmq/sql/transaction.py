@@ -23,6 +23,7 @@ from types import TracebackType
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from halfmq.client import forks
 from halfmq.client.receipts import Prepared, TransactionReceipt
 from halfmq.client.transaction_log import BlockingTransactionCalls, TransactionCalls
 from halfmq.errors import HalfmqError, TransactionUnknown
@@ -89,6 +90,7 @@ class Block(AbstractContextManager[SqlTransaction]):
         self._query_id = query_id
 
     def __enter__(self) -> SqlTransaction:
+        self._begun_in = forks.generation
         tx_id = self._client.new_transaction_id()
         self._work = LocalWork(self._session, self._markers, tx_id)
         self._work.begin()
@@ -98,6 +100,14 @@ class Block(AbstractContextManager[SqlTransaction]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._begun_in != forks.generation:  # the session's connection is the parent's too: nothing is said on it
+            if error is None:
+                forks.refuse_in_child(
+                    self._begun_in,
+                    f"transaction {self._transaction.id}",
+                    "leave its block to the parent; fork outside of blocks",
+                )
+            return
         if error is not None:
             self._work.abandon()
             return

@@ -28,7 +28,7 @@ class TransactionLog:
 
     ``name`` travels with each half message and brings the check back here; the default is made of the table's name.
     All processes of one producer group must use the same database for it: any of them may be asked, and one that
-    looks elsewhere finds no marker and rolls back. Two databases are two groups, or two logs with different names.
+    looks elsewhere has no answer (UNKNOWN). Two databases are two groups, or two logs with different names.
 
     ``min_age_s``: how long after its preparation a transaction without a marker is left alone before it is ruled out
     for good (UNKNOWN until then). ``lock_wait_ms``: how long a check waits for a local transaction that is just
@@ -140,13 +140,22 @@ class TransactionLog:
             ids = [tx_id for _, tx_id in rows]
             keep = await undecided(ids)
             gone = await session.run_sync(
-                lambda sync, ids=ids, keep=keep: markers.forget(  # type: ignore[misc]
-                    sync.connection(bind_arguments=bind), ids, keep
+                lambda sync, rows=rows, keep=keep: markers.forget(  # type: ignore[misc]
+                    sync.connection(bind_arguments=bind), rows, keep
                 )
             )
             if gone:
                 return int(gone)
             after = rows[-1]
+
+    def restored(self, session: Session) -> None:
+        """Say, in ``session``'s transaction, that markers may be missing here: commit it, best before the application starts.
+
+        For a database that is a copy of another one, or in which the marker table is older than the business rows. Of a
+        transaction begun before, a marker that is here still answers; one that is not is UNKNOWN, for an operator.
+        With an ``AsyncSession``: ``await session.run_sync(txlog.restored)``.
+        """
+        self._markers.restored(session.connection(bind_arguments={"clause": self.table}))
 
 
 if TYPE_CHECKING:

@@ -100,7 +100,10 @@ class NotABatch(NamedTuple):
 
 
 def read_header(buffer: Buffer, at: int, offset: int, room: int) -> Header | NotABatch:
-    """The header at ``buffer[at:]``, if it claims to lie at log offset ``offset`` and to fit in ``room`` bytes."""
+    """The header at ``buffer[at:]``, if it claims to lie at log offset ``offset`` and to fit in ``room`` bytes.
+
+    ``buffer`` may end behind the header: ``room`` says how many bytes there are.
+    """
     if room < BATCH_HEADER_BYTES or len(buffer) - at < BATCH_HEADER_BYTES:
         return NotABatch("too little room for a batch header")
     (magic, version, flags, reserved, count, length, own, durable, time_ms, epoch, data_length,
@@ -111,14 +114,14 @@ def read_header(buffer: Buffer, at: int, offset: int, room: int) -> Header | Not
         return NotABatch(f"the batch header is of version {version}, flags {flags}")
     if own != offset:
         return NotABatch(f"the batch header says log offset {own}")
-    if length > min(room, len(buffer) - at) or not BATCH_HEADER_BYTES < data_length <= length < data_length + 8:
+    if length > room or not BATCH_HEADER_BYTES < data_length <= length < data_length + 8:
         return NotABatch(f"the batch header says {length} bytes, which cannot be")
     return Header(offset, length, data_length, count, durable, time_ms, epoch, checksum)
 
 
 def examine(buffer: Buffer, at: int, offset: int, room: int) -> Header | NotABatch:
     """Whether a whole batch lies at ``buffer[at:]``: header, checksum, record lengths, and the CRC of every body."""
-    header = read_header(buffer, at, offset, room)
+    header = read_header(buffer, at, offset, min(room, len(buffer) - at))
     if isinstance(header, NotABatch):
         return header
     end = at + header.data_length

@@ -16,25 +16,48 @@ Threads: ``append`` and ``roll`` on the writer's; ``sync`` and ``prepare_next`` 
 
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from halfmq import limits
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned
-from halfmq.model.records import BATCH_HEADER_BYTES, RECORD_HEAD_BYTES, Base, Committed, Kind, Record, RolledBack
+from halfmq.model.records import (
+    BATCH_HEADER_BYTES,
+    RECORD_HEAD_BYTES,
+    Base,
+    Committed,
+    Kind,
+    OperatorActed,
+    Record,
+    RolledBack,
+)
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.runtime.disk import Disk
 from halfmq.store.batch_codec import encode_batch
-from halfmq.store.record_codec import MESSAGE_AT_BY_KIND, Pieces, decode_records, split_message
-from halfmq.store.segment import Segment, SegmentFiles, create_segment
+from halfmq.store.record_codec import (
+    MESSAGE_AT_BY_KIND,
+    Pieces,
+    decode_records,
+    kind_and_size,
+    operator_acted_before,
+    split_message,
+)
+from halfmq.store.segment import RESTORE, Segment, SegmentFiles, create_segment
 
 #: Records that hold a copy; where the message first came in stands directly behind their heads.
 _CARRIED = frozenset({Kind.CARRIED_HALF, Kind.CARRIED_DELAYED})
 _VERDICTS = frozenset({Kind.COMMITTED, Kind.ROLLED_BACK})
-_RESTORE: Final = (
-    "stop the broker, restore that file from a backup, and start it; `halfmq store verify` looks at all files"
-)
+#: Bytes read for a record when nobody says how long it is: most are shorter.
+READ_BYTES: Final = 4_096
+#: No record with a message, and no verdict, is longer. An offset that a peer made up may lead to bytes that say so.
+_RECORD_BYTES_MAX: Final = limits.FRAME_BYTES_MAX + (1 << 20)
+#: What is read at once, and kept, is longer than this only for a record that is.
+_WINDOW_BYTES_MAX: Final = 1 << 18
+#: More than an OPERATOR_ACTED record takes whose four texts are as long as they may be.
+_OPERATOR_ACTED_BYTES_MAX: Final = 8_192
+_NO_WINDOW: Final = memoryview(b""), 0
 
 
 class CommitLog:
@@ -47,8 +70,12 @@ class CommitLog:
         end: int = 0,
         synced_position: int = 0,
         reserve_bytes: int = 0,
+        before_make: Callable[[], None] = lambda: None,
     ) -> None:
-        """Segments among ``files`` that lie whole behind ``end`` are zero and of full size; they are used next."""
+        """Segments among ``files`` that lie whole behind ``end`` are zero and of full size; they are used next.
+
+        ``before_make``: called before a segment is made; raises where none may be.
+        """
         self.segment_bytes = files.segment_bytes
         self.epoch = epoch
         self.end = end
@@ -62,8 +89,13 @@ class CommitLog:
         self._opened = files.opened
         self._directory = files.directory
         self._reserve_bytes = reserve_bytes
+        self._before_make = before_make
+        #: What was read last: (bytes, log offset of the first). All of it lies before the log's end, so it never changes.
+        self._window: tuple[memoryview, int] = _NO_WINDOW
         self._sync_lock = threading.Lock()
         self._prepare_lock = threading.Lock()
+        #: Starts of segments that were let go and have their files yet, oldest first.
+        self._to_unlink: list[int] = []
 
     # --- write -----------------------------------------------------------------------------------------------
 
@@ -157,6 +189,7 @@ class CommitLog:
     def _make_next(self) -> None:
         start = self._next_start()
         try:
+            self._before_make()
             segment = create_segment(self._disk, self._directory, start, self.segment_bytes)
         except StoreFull:
             self.space_low = True
@@ -200,34 +233,74 @@ class CommitLog:
 
     # --- read ------------------------------------------------------------------------------------------------
 
-    def stored_view(self, offset: int) -> memoryview:
-        """The stored message in the record at ``offset``, in the mapped segment. Not copied.
+    def stored_view(self, offset: int, ahead: int = READ_BYTES) -> memoryview:
+        """The stored message in the record at ``offset``. Read and not mapped: what cannot be read is an error.
+
+        ``ahead``: bytes that are asked for next, from ``offset`` on; they come with one read.
 
         Raises:
             LookupError: it lies before the log's start, or no message does there.
+            StoreDamaged: the file is shorter than it was, or the disk cannot read it.
         """
-        number, place = divmod(offset, self.segment_bytes)
-        segment = self._opened.get(number) or self.open_segment(number)
-        if segment is None or not 0 <= offset < self.end:
-            raise LookupError(f"no record at log offset {offset}: the log does not reach there")
-        view = segment.view
-        message_at = MESSAGE_AT_BY_KIND[view[place]]
-        if not message_at:
+        data, start = self._window
+        at = offset - start
+        if at < 0 or at + RECORD_HEAD_BYTES > len(data):
+            data, at = self._bytes(offset, RECORD_HEAD_BYTES, ahead)
+        kind, size = kind_and_size(data, at)
+        message_at = MESSAGE_AT_BY_KIND[kind]
+        if not message_at or size > _RECORD_BYTES_MAX:
             raise LookupError(f"no message at log offset {offset}")
-        return view[place + message_at : place + int.from_bytes(view[place + 4 : place + 8], "big")]
+        if at + size > len(data):
+            data, at = self._bytes(offset, size, max(ahead, size))
+        return data[at + message_at : at + size]
 
     def kind_at(self, offset: int) -> int:
-        """Kind of the record at ``offset``."""
-        number, place = divmod(offset, self.segment_bytes)
-        return self._segment(number).view[place]
+        """Kind of the record at ``offset``. Raises as ``stored_view``."""
+        data, at = self._bytes(offset, RECORD_HEAD_BYTES, READ_BYTES)
+        return data[at]
 
     def first_offset(self, offset: int) -> int:
-        """Log offset of the record that the message at ``offset`` first came in; its own unless it was carried forward."""
-        number, place = divmod(offset, self.segment_bytes)
-        view = self._segment(number).view
-        if view[place] not in _CARRIED:
+        """Log offset of the record that the message at ``offset`` first came in; its own unless it was carried forward.
+
+        Raises as ``stored_view``.
+        """
+        data, start = self._window
+        at = offset - start
+        if at < 0 or at + RECORD_HEAD_BYTES + 8 > len(data):
+            data, at = self._bytes(offset, RECORD_HEAD_BYTES + 8, READ_BYTES)
+        if data[at] not in _CARRIED:
             return offset
-        return int.from_bytes(view[place + RECORD_HEAD_BYTES : place + RECORD_HEAD_BYTES + 8], "big")
+        return int.from_bytes(data[at + RECORD_HEAD_BYTES : at + RECORD_HEAD_BYTES + 8], "big")
+
+    def _bytes(self, offset: int, length: int, ahead: int) -> tuple[memoryview, int]:
+        """(bytes, where in them ``offset`` is): ``length`` of them, or zeros where segment or log are not as long."""
+        number, place = divmod(offset, self.segment_bytes)
+        try:
+            segment = self._opened.get(number) or self.open_segment(number)
+        except OSError as error:
+            raise StoreDamaged(
+                f"{self._path(offset)} cannot be opened to read log offset {offset}: {error.strerror or error}",
+                hint=RESTORE,
+            ) from error
+        if segment is None or not 0 <= offset < self.end:
+            raise LookupError(f"no record at log offset {offset}: the log does not reach there")
+        data, start = self._window
+        at = offset - start
+        if at >= 0 and at + length <= len(data):
+            return data, at
+        there = min(self.segment_bytes - place, self.end - offset)
+        length = min(length, there)
+        wanted = min(max(length, min(ahead, _WINDOW_BYTES_MAX)), there)
+        read = segment.read(place, wanted)
+        if len(read) < wanted:
+            raise StoreDamaged(
+                f"{segment.path} has {segment.file.size()} bytes instead of {self.segment_bytes}, and the log goes on behind "
+                f"them: the record at log offset {offset} cannot be read",
+                hint=RESTORE,
+            )
+        data = memoryview(read if wanted >= RECORD_HEAD_BYTES + 8 else read.ljust(RECORD_HEAD_BYTES + 8, b"\0"))
+        self._window = (data, offset) if RECORD_HEAD_BYTES + 8 <= wanted <= _WINDOW_BYTES_MAX else _NO_WINDOW
+        return data, 0
 
     def verdict_names(self, position: int) -> tuple[str, str]:
         """(producer group, transaction id) in the verdict record at ``position``.
@@ -235,17 +308,16 @@ class CommitLog:
         Raises:
             LookupError: before the log's start, or no verdict there.
         """
-        number, place = divmod(position, self.segment_bytes)
-        if not 0 <= position < self.end:
-            raise LookupError(f"no record at log offset {position}: the log does not reach there")
-        view = self._segment(number).view
-        size = int.from_bytes(view[place + 4 : place + 8], "big")
-        if view[place] not in _VERDICTS or place + size > len(view):
+        data, at = self._bytes(position, RECORD_HEAD_BYTES, READ_BYTES)
+        size = int.from_bytes(data[at + 4 : at + 8], "big")
+        if data[at] not in _VERDICTS or size > _RECORD_BYTES_MAX:
             raise LookupError(f"no verdict at log offset {position}")
-        data = bytes(view[place : place + size])
+        data, at = self._bytes(position, size, size)
+        if at + size > len(data):
+            raise LookupError(f"no verdict at log offset {position}")
         try:
-            (record,) = decode_records(data, 0, size, position)
-        except (ValueError, IndexError, struct.error) as error:
+            (record,) = decode_records(bytes(data[at : at + size]), 0, size, position)
+        except StoreDamaged as error:
             raise LookupError(f"the record at log offset {position} cannot be read") from error
         assert isinstance(record, Committed | RolledBack)
         return record.group, record.tx_id
@@ -262,13 +334,33 @@ class CommitLog:
             raise LookupError(f"{self._files.path(number)} is not there")
         return segment
 
+    def operator_of(self, position: int) -> OperatorActed | None:
+        """Who stands behind the record at ``position``, as the record directly before it says; None: nobody does.
+
+        Raises: as ``stored_view``.
+        """
+        if not 0 <= position < self.end:
+            raise LookupError(f"no record at log offset {position}: the log does not reach there")
+        ahead = min(position % self.segment_bytes, _OPERATOR_ACTED_BYTES_MAX)
+        if not ahead:
+            return None
+        data, at = self._bytes(position - ahead, ahead, ahead)
+        return operator_acted_before(data[at:], ahead, position)
+
     def read_message(self, offset: int) -> tuple[int, StoredMessage]:
         """(kind, message) of the record at ``offset``.
 
         Raises:
             LookupError: as ``stored_view``.
+            StoreDamaged: as ``stored_view``, or what lies there is no message.
         """
-        message, _, _ = decode_message(self.stored_view(offset))
+        view = self.stored_view(offset)
+        try:
+            message, _, _ = decode_message(view)
+        except (ValueError, IndexError, struct.error) as error:
+            raise StoreDamaged(
+                f"the record at log offset {offset} in {self._path(offset)} cannot be decoded: {error}", hint=RESTORE
+            ) from error
         return self.kind_at(offset), message
 
     def copy_of(self, source: int) -> Pieces:
@@ -283,7 +375,7 @@ class CommitLog:
             raise StoreDamaged(
                 f"the body of the record at log offset {source} in {self._path(source)} does not have the CRC that it "
                 "states",
-                hint=_RESTORE,
+                hint=RESTORE,
             )
         return pieces
 
@@ -296,13 +388,15 @@ class CommitLog:
             pieces = self.copy_of(source)
             length = sum(map(len, pieces))
         except StoreDamaged as error:
+            self._window = _NO_WINDOW  # the file may be mended: the next try reads it again
             return str(error)
         except (LookupError, ValueError, struct.error) as error:
-            return f"the record at log offset {source} in {self._path(source)} is damaged: {error} ({_RESTORE})"
+            self._window = _NO_WINDOW
+            return f"the record at log offset {source} in {self._path(source)} is damaged: {error} ({RESTORE})"
         if length != message_bytes:
             return (
                 f"the record at log offset {source} in {self._path(source)} is damaged: its message has {length} bytes "
-                f"instead of {message_bytes} ({_RESTORE})"
+                f"instead of {message_bytes} ({RESTORE})"
             )
         return None
 
@@ -322,6 +416,7 @@ class CommitLog:
         The record that says so is durable. On the writer's thread.
         """
         gone = []
+        self._window = _NO_WINDOW
         for number in self._files.numbers():
             start = number * self.segment_bytes
             if start + self.segment_bytes > min(log_start, self.synced_position):
@@ -331,13 +426,20 @@ class CommitLog:
         return gone
 
     def unlink(self, starts: Sequence[int]) -> None:
-        """Unlink what ``let_go`` gave, in its order. Any thread: a gibibyte takes a while.
+        """Unlink what ``let_go`` gave, in its order. Any thread, one at a time: a gibibyte takes a while.
 
-        Oldest first, and each name's removal is durable before the next one's: a crash must not leave a gap.
+        Oldest first, and each name's removal is durable before the next one's: a crash must not leave a gap. So what stays
+        is tried first the next time.
+
+        Raises:
+            SegmentStays: one cannot be removed; it stays, and those behind it.
         """
-        for start in starts:
-            self._files.unlink(start // self.segment_bytes)
+        left = self._to_unlink
+        left.extend(starts)
+        while left:
+            self._files.unlink(left[0] // self.segment_bytes)
             self._disk.sync_directory(self._directory)
+            del left[0]
 
     def trim(self, log_start: int) -> list[int]:
         """``let_go`` and ``unlink``; returns the starts of the segments that went."""

@@ -13,11 +13,11 @@ What one writer does: ``add`` entries of a batch, then ``flush`` writes each que
 fails, what was not written stays staged, unseen by readers, and the next ``flush`` writes it: same bytes, same places.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from halfmq.errors import InvariantViolated
+from halfmq.errors import InvariantViolated, StoreDamaged
 from halfmq.runtime.disk import Disk, File
 from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES, QUEUE_FILE_ENTRIES
 from halfmq.store.open_files import FileKey, OpenFiles
@@ -25,6 +25,8 @@ from halfmq.store.open_files import FileKey, OpenFiles
 _VISIBLE_AT: Final = 16
 _STORE_TIME_AT: Final = 24
 _KEY_HASH_AT: Final = 40
+#: Bytes of an entry at a place of its file.
+_Read = Callable[[int, int], bytes]
 
 
 class QueueEntry(NamedTuple):
@@ -105,18 +107,17 @@ def file_bytes(base: int) -> int:
     return (file_end(base) - base) * QUEUE_ENTRY_BYTES
 
 
-def visible_before(view: memoryview, position: int, *, zeros_end: bool = True) -> int:
-    """How many entries of a queue file became visible below ``position`` of the log.
+def visible_before(read: _Read, entries: int, position: int, *, zeros_end: bool = True) -> int:
+    """How many of the first ``entries`` of a queue file became visible below ``position`` of the log.
 
-    ``zeros_end``: zeros are no entries. Otherwise ``view`` holds nothing else, and zeros in it are damage, which a reader
-    shall meet and not wait behind.
+    ``zeros_end``: zeros are no entries. Otherwise there is nothing else, and zeros are damage, which a reader shall meet
+    and not wait behind.
     """
     lowest = 1 if zeros_end else 0
-    low, high = 0, len(view) // QUEUE_ENTRY_BYTES
+    low, high = 0, entries
     while low < high:
         middle = (low + high) // 2
-        at = middle * QUEUE_ENTRY_BYTES + _VISIBLE_AT
-        if lowest <= int.from_bytes(view[at : at + 8], "big") < position:
+        if lowest <= int.from_bytes(read(middle * QUEUE_ENTRY_BYTES + _VISIBLE_AT, 8), "big") < position:
             low = middle + 1
         else:
             high = middle
@@ -145,10 +146,14 @@ class ConsumeQueues:
         self._directory = directory
         self._files = files
         self._queues: dict[tuple[int, int], Queue] = {}
+        #: The same by topic.
+        self._of_topic: dict[int, list[Queue]] = {}
         #: Queues with staged entries.
         self._touched: list[Queue] = []
         #: Whether a queue of which nothing is known may begin at any offset: in a redo, and once the log was trimmed.
         self._begins_anywhere = False
+        #: Entries that were written; only grows.
+        self.entries_written = 0
 
     # --- writing
 
@@ -197,6 +202,7 @@ class ConsumeQueues:
                 file = opened.get(queue.tail_key) or self._create_tail(queue)
                 file.write((start - queue.tail_base) * QUEUE_ENTRY_BYTES, staged)
                 dirty[file] = None
+            self.entries_written += len(staged)
             queue.staged = []
             queue.known = True
 
@@ -221,6 +227,7 @@ class ConsumeQueues:
     def _new(self, topic_id: int, queue_id: int) -> Queue:
         queue = Queue(topic_id, queue_id, self._directory / str(topic_id) / str(queue_id))
         self._queues[(topic_id, queue_id)] = queue
+        self._of_topic.setdefault(topic_id, []).append(queue)
         return queue
 
     def _start_at(self, queue: Queue, queue_offset: int) -> None:
@@ -248,12 +255,14 @@ class ConsumeQueues:
     def load(self, position: int, log_start: int) -> None:
         """Read where every queue stands below ``position``; entries from there on are written again by the redo."""
         self._queues.clear()
+        self._of_topic.clear()
         self._touched.clear()
         self._begins_anywhere = True
         for topic_id, queue_id, directory in list_queues(self._disk, self._directory):
-            queue = self._new(topic_id, queue_id)
-            queue.bases = list_bases(self._disk, directory, ".q")
-            if queue.bases:
+            bases = list_bases(self._disk, directory, ".q")
+            if bases:
+                queue = self._new(topic_id, queue_id)
+                queue.bases = bases
                 queue.end = self._end_of_data(queue)
                 first = self._first_visible_at(queue, log_start, zeros_end=True)
                 queue.end = self._first_visible_at(queue, position, zeros_end=True)
@@ -318,17 +327,21 @@ class ConsumeQueues:
                         self._drop_file(queue, base)
 
     def delete_topic(self, topic_id: int) -> None:
-        for key in [key for key in self._queues if key[0] == topic_id]:
-            queue = self._queues.pop(key)
+        for queue in self._of_topic.pop(topic_id, ()):
+            del self._queues[(topic_id, queue.queue_id)]
             if queue.staged:
                 self._touched.remove(queue)
             for base in list(queue.bases):
                 self._drop_file(queue, base)
+        directory = self._directory / str(topic_id)
+        for name in self._disk.list(directory):
+            self._files.remove_directory(directory / name)
+        self._files.remove_directory(directory)
 
     def reset(self) -> None:
         """Remove every file; queues begin where their next entries say. Readers keep what they have mapped."""
         self.load(0, 0)
-        for topic_id in {key[0] for key in self._queues}:
+        for topic_id in list(self._of_topic):
             self.delete_topic(topic_id)
 
     def _drop_file(self, queue: Queue, base: int) -> None:
@@ -355,6 +368,10 @@ class ConsumeQueues:
         """Up to ``entries_max`` entries from ``queue_offset`` on that became visible below ``below_position``.
 
         Empty when ``queue_offset`` is outside of the queue's bounds: ask ``bounds`` which side.
+
+        Raises:
+            StoreDamaged: a file is shorter than it was.
+            OSError: a file is not there, or the disk cannot read it.
         """
         queue = self._queues.get((topic_id, queue_id))
         if queue is None or queue_offset < queue.min:
@@ -366,10 +383,8 @@ class ConsumeQueues:
             base = queue.base_of(queue_offset)
             if base is None:
                 break
-            view = self._view(queue, base)
             last = min(stop, file_end(base))
-            part = view[(queue_offset - base) * QUEUE_ENTRY_BYTES : (last - base) * QUEUE_ENTRY_BYTES]
-            found.extend(map(make, QUEUE_ENTRY.iter_unpack(part)))
+            found.extend(map(make, QUEUE_ENTRY.iter_unpack(self._entries(queue, base, queue_offset, last))))
             queue_offset = last
         while found and found[-1].visible_at >= below_position:
             found.pop()
@@ -414,7 +429,7 @@ class ConsumeQueues:
     def find_key(self, topic_id: int, key_hash: int) -> Iterator[tuple[int, int, QueueEntry]]:
         """(queue id, queue offset, entry) of entries of the topic with this key hash; the caller compares the keys."""
         wanted = key_hash.to_bytes(8, "big", signed=True)
-        for queue in [queue for key, queue in self._queues.items() if key[0] == topic_id]:
+        for queue in list(self._of_topic.get(topic_id, ())):
             for at in self._search(queue, wanted, _KEY_HASH_AT, queue.min):
                 yield queue.queue_id, at, self._entry(queue, at)
 
@@ -425,9 +440,7 @@ class ConsumeQueues:
             first = max(start, base)
             if first >= stop:
                 continue
-            data = bytes(
-                self._view(queue, base)[(first - base) * QUEUE_ENTRY_BYTES : (stop - base) * QUEUE_ENTRY_BYTES]
-            )
+            data = self._entries(queue, base, first, stop)
             at = data.find(wanted)
             while at >= 0:
                 if at % QUEUE_ENTRY_BYTES == field_at:
@@ -437,11 +450,21 @@ class ConsumeQueues:
     def _entry(self, queue: Queue, queue_offset: int) -> QueueEntry:
         base = queue.base_of(queue_offset)
         assert base is not None, (queue.topic_id, queue.queue_id, queue_offset, queue.bases)
-        place = (queue_offset - base) * QUEUE_ENTRY_BYTES
-        return QueueEntry._make(QUEUE_ENTRY.unpack_from(self._view(queue, base), place))
+        return QueueEntry._make(QUEUE_ENTRY.unpack(self._entries(queue, base, queue_offset, queue_offset + 1)))
 
-    def _view(self, queue: Queue, base: int) -> memoryview:
-        return self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base)).view()
+    def _entries(self, queue: Queue, base: int, start: int, stop: int) -> bytes:
+        """The entries between two queue offsets of one file. Read and not mapped: a file that somebody cut short is an error."""
+        key = (queue.topic_id, queue.queue_id, base)
+        file = self._files.files.get(key) or self._files.get(key, queue.path(base))
+        length = (stop - start) * QUEUE_ENTRY_BYTES
+        data = file.read((start - base) * QUEUE_ENTRY_BYTES, length)
+        if len(data) != length:
+            raise StoreDamaged(
+                f"{file.path} has {file.size()} bytes instead of {file_bytes(base)}: entries from queue offset {start} on "
+                "cannot be read",
+                hint="restart the broker: a start makes queues again from the log",
+            )
+        return data
 
     def _first_visible_at(self, queue: Queue, position: int, *, zeros_end: bool = False) -> int:
         """The first queue offset that is not visible below ``position``.
@@ -452,18 +475,20 @@ class ConsumeQueues:
         low, high = 0, len(bases)
         while low < high:
             middle = (low + high) // 2
-            if visible_before(self._written(queue, bases[middle])[:QUEUE_ENTRY_BYTES], position, zeros_end=zeros_end):
+            if self._visible(queue, bases[middle], 1, position, zeros_end=zeros_end):
                 low = middle + 1
             else:
                 high = middle
         if low == 0:
             return bases[0] if bases else queue.end
-        return bases[low - 1] + visible_before(self._written(queue, bases[low - 1]), position, zeros_end=zeros_end)
+        return bases[low - 1] + self._visible(queue, bases[low - 1], QUEUE_FILE_ENTRIES, position, zeros_end=zeros_end)
 
-    def _written(self, queue: Queue, base: int) -> memoryview:
-        """The entries of the file before the queue's end. Touching a hole in a map claims a page: a full tmpfs kills for it."""
-        entries = max(0, queue.end - len(queue.staged) - base)
-        return self._view(queue, base)[: entries * QUEUE_ENTRY_BYTES]
+    def _visible(self, queue: Queue, base: int, entries_max: int, position: int, *, zeros_end: bool) -> int:
+        """``visible_before`` of the first entries of the file: of those before the queue's end that are there."""
+        file = self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base))
+        written = max(0, queue.end - len(queue.staged) - base)
+        entries = min(written, entries_max, file.size() // QUEUE_ENTRY_BYTES)
+        return visible_before(file.read, entries, position, zeros_end=zeros_end)
 
     def _end_of_data(self, queue: Queue) -> int:
         """The queue offset behind the last entry that may be in the files, which hold one run of them: a hole follows."""

@@ -9,7 +9,8 @@ writes these files. So they can always be made again, and an entry never names a
     RolledBack, Checked,        rows
     SetAside
     DelayedRecord               nothing until it is released
-    TopicSet, TopicDeleted      topics.json; a deleted topic's queues go
+    TopicSet, TopicDeleted      topics.json, at a checkpoint where there are many; a deleted topic's queues go
+    OperatorActed               nothing: it explains the record behind it
     Trim                        what became visible below the log's start goes, with the next flush
 
 A flush that finds no room on the disk leaves what it did not write in memory, and the next one goes on with it: derived
@@ -22,6 +23,7 @@ removes them all, and the redo makes new files: whoever has the old ones mapped 
 """
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -56,13 +58,16 @@ from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, list_queues
 from halfmq.store.key_index import KeyIndex, ReadMessage
 from halfmq.store.layout import QUEUE_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK
 from halfmq.store.open_files import OpenFiles
-from halfmq.store.topics_file import TopicInfo, read_topics, write_topics
+from halfmq.store.topics_file import AT_ONCE_MAX, TopicInfo, read_topics, write_topics
 from halfmq.store.transaction_table import TransactionRow, TransactionTable, UndecidedHalf
 
 log = logging.getLogger("halfmq.store")
 
 #: Records staged between two writes of a redo: large enough for long writes, small enough for memory.
 _REDO_RECORDS: Final = 16_384
+#: How often ``write_late_topics`` writes again what ``flush`` left meanwhile: where topics change all the time the next
+#: flush is near, and a checkpoint must end.
+_LATE_ROUNDS_MAX: Final = 8
 #: What is looked for before a message's KEYS are: its rare last byte makes the search four times faster than KEYS
 #: with its separator would be. ``KeyIndex.add`` looks again.
 _KEYS: Final = b"KEYS"
@@ -108,6 +113,10 @@ class Derived:
         self.keys: Final = KeyIndex(disk, directory / "keys", self._files, segment_bytes)
         self._topics: dict[int, TopicInfo] = {}
         self._topics_changed = False
+        #: ``flush`` found the file being written, and left what changed to whoever writes it.
+        self._topics_left = False
+        #: Around taking what changed, and writing it: two that write have one temporary file, and the older may not win.
+        self._topics_lock = threading.Lock()
         self._redoing = True
         self._staged_records = 0
         #: End of the last batch that was followed; derived files know nothing from there on.
@@ -210,8 +219,13 @@ class Derived:
             self.queues.trim(self._trim_to)
             self.keys.trim(self._trim_to)
             self._trim_to = 0
-        if self._topics_changed and not self._redoing:
-            self._write_topics()
+        if self._topics_changed and not self._redoing and len(self._topics) <= AT_ONCE_MAX:
+            self._topics_left = True  # before it is tried: whoever holds the lock looks when it has let go
+            if self._topics_lock.acquire(blocking=False):  # it is held during an fsync, and this is the loop
+                try:
+                    self._write_changed_topics()
+                finally:
+                    self._topics_lock.release()
 
     def _message(self, record: MessageRecord, now_ms: int) -> None:
         offset, size, topic_id, message, unique_id = record
@@ -377,6 +391,23 @@ class Derived:
         """
         self._files.sync()
 
+    def write_late_topics(self) -> bool:
+        """Write topics.json if it is behind because there are many topics; from any thread. True: readers may look again.
+
+        Call it before ``sync``, and publish afterwards: readers look for topics when something was published.
+
+        Raises:
+            OSError: it stays behind; when there was no room, try again later.
+        """
+        if not self._topics_changed or self._redoing:
+            return False
+        self._write_topics()
+        for _ in range(_LATE_ROUNDS_MAX):
+            if not self._topics_left:
+                break
+            self._write_topics()
+        return True
+
     def expired_table_files(self, log_start: int, full: Iterable[int]) -> list[int]:
         """Of ``table.full`` those that say nothing any more after a trim. Slow; any thread. Each goes to ``drop_table_file``.
 
@@ -396,6 +427,7 @@ class Derived:
         """
         try:
             self.flush()
+            self.write_late_topics()
         finally:
             self._files.close()
 
@@ -444,9 +476,20 @@ class Derived:
     # --- topics file
 
     def _write_topics(self) -> None:
-        write_topics(self._disk, self._directory / "topics.json", self._store, self._topics.values())
+        with self._topics_lock:
+            self._write_changed_topics()
+
+    def _write_changed_topics(self) -> None:
+        """With the lock held."""
+        # What changes while this is written, on another thread, is written next time.
+        self._topics_changed = self._topics_left = False
+        topics = self._topics.copy()  # in one step of the interpreter: the writer's thread may change them meanwhile
+        try:
+            write_topics(self._disk, self._directory / "topics.json", self._store, topics.values())
+        except BaseException:
+            self._topics_changed = True
+            raise
         self._files.directory_changed(self._directory)
-        self._topics_changed = False
 
     def _read_topics(self) -> None:
         """What the file says. Nobody needs it to start: one that cannot be read is written anew."""

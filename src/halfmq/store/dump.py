@@ -25,11 +25,14 @@ from halfmq.model.records import (
     DecidedBy,
     DelayedRecord,
     EpochStarted,
+    GroupDeleted,
     GroupSet,
     HalfRecord,
     Kind,
     MessageRecord,
     OffsetsCommitted,
+    OperatorActed,
+    OperatorAction,
     ProducerSet,
     Record,
     Ref,
@@ -69,6 +72,8 @@ KIND_OF: Final[dict[type, str]] = {
     Trim: "trim",
     ProducerSet: "producer_set",
     SetAside: "set_aside",
+    GroupDeleted: "group_deleted",
+    OperatorActed: "operator_acted",
 }
 KINDS: Final = frozenset(KIND_OF.values())
 
@@ -190,6 +195,8 @@ def _fields(record: Record, raw: memoryview, *, bodies: bool) -> dict[str, Any]:
             fields["refs"] = [dict(zip(Ref._fields, ref, strict=True)) for ref in value]
         elif name == "decided_by":
             fields["decided_by"] = _name_of(DecidedBy, value)
+        elif name == "action":
+            fields["action"] = _name_of(OperatorAction, value)
         elif name == "because":
             fields["because"] = _name_of(AsideBecause, value)
         elif name != "source":

@@ -1,18 +1,24 @@
-"""``store.json``: which store this is, and the lock that says whose process has it.
+"""``store.json``: which store this is, and the locks that say whose process has it.
 
 Written before anything else of the store, and again where a start brings a store of an earlier format to this one, by temp
 + fsync + rename + fsync of the directory: a name that is there leads to the whole file. The segment size is part of the
 format of this directory: from the first segment on, what is stored wins over what is asked.
+
+Locked are the store's directory and ``shard-0`` themselves: a lock file alone can be removed, and the next process then
+locks another one of the same name. The file ``lock`` is held as well, for brokers of earlier versions, which know no other.
 """
 
+import logging
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
-from halfmq.errors import StoreDamaged, StoreInUse, WrongVersion
-from halfmq.runtime.disk import Disk
+from halfmq.errors import EnvironmentFailed, StoreDamaged, StoreInUse, WrongVersion
+from halfmq.runtime.disk import CANNOT_LOCK, Disk, Lock
 from halfmq.store.layout import STORE_FORMAT, STORE_FORMATS_READ
+
+log = logging.getLogger("halfmq.store")
 
 NAME: Final = "store.json"
 LOCK_NAME: Final = "lock"
@@ -33,19 +39,114 @@ class _Written(msgspec.Struct, frozen=True):
     segment_bytes: int
 
 
-def take_lock(disk: Disk, directory: Path) -> object:
-    """Held until the result is dropped or the process ends.
+class StoreLocks:
+    """What ``take_lock`` took. Held until ``close``, or until the process ends."""
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        """Use ``take_lock``."""
+        self._disk = disk
+        self._directory = directory
+        self._directories: dict[Path, Lock] = {}
+        self._file: Lock | None = None
+
+    def take(self, directory: Path) -> None:
+        """Lock a directory of the store as well.
+
+        Where the file system locks no directories, as NFS does not, the file is all there is: then it must not be removed.
+
+        Raises:
+            StoreInUse: another process has it.
+        """
+        try:
+            held = self._disk.lock_directory(directory)
+        except OSError as error:
+            if error.errno not in CANNOT_LOCK:
+                raise
+            log.warning(
+                "the file system of %s locks no directories (%s): only %s keeps a second broker away, never remove it",
+                directory, error.strerror, self._directory / LOCK_NAME,
+            )  # fmt: skip
+            return
+        if held is None:
+            raise self._in_use(directory)
+        self._directories[directory] = held
+
+    def take_file(self) -> None:
+        """Lock the file.
+
+        Raises:
+            StoreInUse: another process has it.
+            EnvironmentFailed: the file system cannot lock anything.
+        """
+        path = self._directory / LOCK_NAME
+        try:
+            held = self._disk.lock(path)
+        except OSError as error:
+            if error.errno not in CANNOT_LOCK:
+                raise
+            if self._directories:
+                return
+            raise EnvironmentFailed(
+                f"the file system of {self._directory} cannot lock files: {error.strerror or error}",
+                hint="nothing would keep a second broker away: put the store on a local file system",
+            ) from error
+        if held is None:
+            raise self._in_use(path)
+        self._file = held
+
+    def why_lost(self) -> str | None:
+        """Why what this process has locked is not what others find under the store's name; None: it is. Any thread.
+
+        A lock file that somebody removed is made and locked again.
+
+        Raises:
+            OSError: it could not be looked at.
+        """
+        for directory, held in self._directories.items():
+            if not held.is_at(directory):
+                return f"{directory} is not the directory any more that this broker has locked: it was moved, removed or replaced"
+        path = self._directory / LOCK_NAME
+        if self._file is not None and not self._file.is_at(path):
+            lost = self._file
+            try:
+                self.take_file()
+            except StoreInUse as error:
+                return str(error)
+            lost.close()
+            log.warning("%s was removed under a running broker, and is made again: it must stay", path)
+        return None
+
+    def close(self) -> None:
+        for held in (*self._directories.values(), self._file):
+            if held is not None:
+                held.close()
+        self._directories.clear()
+        self._file = None
+
+    def _in_use(self, path: Path) -> StoreInUse:
+        holder = self._disk.lock_holder(path)
+        who = "another process" if holder is None else f"another process (pid {holder})"
+        return StoreInUse(
+            f"the store in {self._directory} is in use by {who}",
+            hint="stop it first, or give this one another directory",
+        )
+
+
+def take_lock(disk: Disk, directory: Path) -> StoreLocks:
+    """The store's directory and the file in it, for this process; ``take`` what else is only this store's.
 
     Raises:
         StoreInUse: another process has it.
+        EnvironmentFailed: the file system cannot lock anything.
     """
-    held = disk.lock(directory / LOCK_NAME)
-    if held is None:
-        raise StoreInUse(
-            f"the store in {directory} is in use by another process",
-            hint="stop it first, or give this one another directory",
-        )
-    return held
+    locks = StoreLocks(disk, directory)
+    try:
+        locks.take(directory)
+        locks.take_file()
+    except BaseException:
+        locks.close()
+        raise
+    return locks
 
 
 def read_identity(disk: Disk, directory: Path) -> Identity | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from halfmq.errors import StoreDamaged
 from halfmq.model import properties as props
 from halfmq.model.ids import unsigned_hash64
 from halfmq.model.stored_message import StoredMessage
@@ -151,5 +152,5 @@ def _is_whole(file: File, number: int, position: int, read_message: ReadMessage)
         return False
     try:
         return value in key_hashes(read_message(offset)[1])
-    except (LookupError, ValueError, struct.error):
+    except (LookupError, ValueError, struct.error, StoreDamaged):
         return False

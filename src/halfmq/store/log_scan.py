@@ -20,16 +20,18 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from halfmq.errors import StoreDamaged
-from halfmq.model.records import BATCH_ALIGNMENT
+from halfmq.model.records import BATCH_ALIGNMENT, BATCH_HEADER_BYTES
 from halfmq.store.batch_codec import Header, NotABatch, examine, previous_end_of, read_header
 from halfmq.store.layout import BATCH_MAGIC
 from halfmq.store.segment import Segment, SegmentFiles
 
 _BACKWARD_CHUNK: Final = 1 << 20
+#: Bytes read at once while the log is gone through, more for a longer batch.
+_AHEAD: Final = 1 << 18
 
 
 class Batch(NamedTuple):
-    """A whole batch, at ``view[place:]``."""
+    """A whole batch, at ``view[place:]``: a piece of its segment, which need not begin where that does."""
 
     header: Header
     view: memoryview
@@ -80,6 +82,8 @@ class LogScan:
     def __init__(self, files: SegmentFiles) -> None:
         self._files = files
         self._segment_bytes = files.segment_bytes
+        #: What was read last: of which segment, from which place on, the bytes.
+        self._piece: tuple[Segment | None, int, memoryview] = None, 0, memoryview(b"")
 
     def from_batch(self, start: int, durable_position: int) -> Iterator[Scanned]:
         """Whole batches from ``start`` (a batch boundary) on, then exactly one of the other three.
@@ -118,16 +122,16 @@ class LogScan:
         while position < end:
             number, place = divmod(position, self._segment_bytes)
             segment = self._files.get(number)
-            found = read_header(segment.view, place, position, self._segment_bytes - place) if segment else None
-            if segment is None or not isinstance(found, Header):
+            batch = self._unsummed(segment, place, self._segment_bytes - place) if segment is not None else None
+            if not isinstance(batch, Batch):
                 raise StoreDamaged(
                     f"{self._files.path(number)} changed while it was read, at log offset {position}",
                     hint="another process must not touch a store; check the disk",
                 )
-            yield Batch(found, segment.view, place)
+            yield batch
             if place == 0:
                 self._files.close_old(position)
-            position = rolls.get(found.end, found.end)
+            position = rolls.get(batch.header.end, batch.header.end)
 
     def batch_ends_at(self, position: int) -> bool:
         """Whether a whole batch ends at ``position``: a checkpoint there belongs to this log."""
@@ -143,21 +147,45 @@ class LogScan:
         chunk_end = end
         while chunk_end > 0:  # the last batch is small, so the first piece mostly has it
             chunk_start = max(0, chunk_end - _BACKWARD_CHUNK)
-            chunk = bytes(segment.view[chunk_start:chunk_end])
+            chunk = segment.read(chunk_start, chunk_end - chunk_start)
             at = len(chunk)
             while (at := chunk.rfind(BATCH_MAGIC, 0, at)) >= 0:
                 place = chunk_start + at
                 if place % BATCH_ALIGNMENT == 0:
-                    header = examine(segment.view, place, base + place, end - place)
-                    if isinstance(header, Header) and header.length == end - place:
+                    found = self._examined(segment, place, end - place)
+                    if isinstance(found, Batch) and found.header.length == end - place:
                         return True
             chunk_end = chunk_start
         return False
 
+    def broken_between(self, start: int, end: int) -> tuple[int, str] | None:
+        """(where, why) batches do not follow each other from one batch boundary to another; None: they do.
+
+        By headers alone: what two processes wrote over each other does not fit together, and a body that rotted is none of
+        this.
+        """
+        position, epoch = start, 0
+        while position < end:
+            number, place = divmod(position, self._segment_bytes)
+            segment = self._files.get(number)
+            found: Batch | NotABatch = NotABatch("the segment is missing")
+            if segment is not None and place:
+                found = self._unsummed(segment, place, self._segment_bytes - place)
+            if isinstance(found, NotABatch):
+                next_start = -(-position // self._segment_bytes) * self._segment_bytes
+                opening = self._opening_batch(next_start, None if position == start else position)
+                if isinstance(opening, NotABatch):
+                    return position, (found if place else opening).why
+                found = opening
+            if found.header.epoch < epoch:
+                return found.header.offset, f"a batch of epoch {found.header.epoch} follows one of epoch {epoch}"
+            position, epoch = found.header.end, found.header.epoch
+        return None if position == end else (end, "a batch reaches beyond the position of the checkpoint")
+
     def left_at(self, number: int) -> int | None:
         """Where the log leaves the segment, as the base of the next one says; None when that has no whole first batch."""
         opening = self._opening_batch((number + 1) * self._segment_bytes, None)
-        return previous_end_of(opening.view, 0) if isinstance(opening, Batch) else None
+        return previous_end_of(opening.view, opening.place) if isinstance(opening, Batch) else None
 
     def first_batch_has_base(self, start: int) -> bool:
         """Whether the segment at ``start`` opens with a whole batch that begins with a base record."""
@@ -171,7 +199,7 @@ class LogScan:
     def is_whole(self, number: int) -> bool:
         """Whether the segment has its full size; a crash may have cut its allocation short."""
         segment = self._files.get(number)
-        return segment is not None and len(segment.view) == self._segment_bytes
+        return segment is not None and segment.size == self._segment_bytes
 
     def _batch_after(self, position: int, *, first: bool) -> Batch | NotABatch:
         """The batch with which the log goes on at ``position``: there, or at the beginning of the next segment."""
@@ -181,9 +209,9 @@ class LogScan:
         segment = self._files.get(number)
         here = NotABatch("the segment is missing")
         if segment is not None:
-            found = examine(segment.view, place, position, self._segment_bytes - place)
-            if isinstance(found, Header):
-                return Batch(found, segment.view, place)
+            found = self._examined_anew(segment, place)
+            if isinstance(found, Batch):
+                return found
             here = found
         opening = self._opening_batch((number + 1) * self._segment_bytes, position)
         return opening if isinstance(opening, Batch) else here
@@ -193,15 +221,52 @@ class LogScan:
         segment = self._files.get(start // self._segment_bytes)
         if segment is None:
             return NotABatch("the segment is missing")
-        header = examine(segment.view, 0, start, self._segment_bytes)
-        if isinstance(header, NotABatch):
-            return header
-        stated = previous_end_of(segment.view, 0)
+        found = self._examined_anew(segment, 0)
+        if isinstance(found, NotABatch):
+            return found
+        stated = previous_end_of(found.view, found.place)
         if stated is None:
             return NotABatch("the first batch of the segment has no base record")
         if previous_end is not None and stated != previous_end:
             return NotABatch(f"the base of the segment says the log before it ended at {stated}, not {previous_end}")
-        return Batch(header, segment.view, 0)
+        return found
+
+    # --- bytes of segments: read, not mapped, so that what cannot be read is an error
+
+    def _examined_anew(self, segment: Segment, place: int) -> Batch | NotABatch:
+        """``_examined``, with what is there now where what was read before holds no batch: a broker may be writing."""
+        room = self._segment_bytes - place
+        found = self._examined(segment, place, room)
+        if isinstance(found, NotABatch):
+            self._piece = None, 0, memoryview(b"")
+            found = self._examined(segment, place, room)
+        return found
+
+    def _examined(self, segment: Segment, place: int, room: int) -> Batch | NotABatch:
+        """The batch at this place, if a whole one of at most ``room`` bytes lies there."""
+        found = self._unsummed(segment, place, room)
+        if isinstance(found, NotABatch):
+            return found
+        header = examine(found.view, found.place, segment.start + place, found.header.length)
+        return Batch(header, found.view, found.place) if isinstance(header, Header) else header
+
+    def _unsummed(self, segment: Segment, place: int, room: int) -> Batch | NotABatch:
+        """The same, by its header alone."""
+        room = min(room, segment.size - place)
+        view, at = self._bytes(segment, place, min(room, BATCH_HEADER_BYTES))
+        header = read_header(view, at, segment.start + place, room)
+        if isinstance(header, NotABatch):
+            return header
+        view, at = self._bytes(segment, place, header.length)
+        return Batch(header, view, at)
+
+    def _bytes(self, segment: Segment, place: int, length: int) -> tuple[memoryview, int]:
+        """(a piece of the segment, where in it ``place`` is), with ``length`` bytes from there on if the file has them."""
+        of, start, view = self._piece
+        if of is not segment or not start <= place <= start + len(view) - length:
+            start, view = place, memoryview(segment.read(place, max(length, _AHEAD)))
+            self._piece = segment, start, view
+        return view, place - start
 
     def _end(self, position: int, durable: int, epoch: int, why: str) -> EndOfLog | TornTail | CorruptInterior:
         behind = self._behind(position)
@@ -266,7 +331,7 @@ class LogScan:
             place = chunk_start + at
             if place % BATCH_ALIGNMENT or place < beyond:
                 continue
-            header = examine(segment.view, place, segment.start + place, self._segment_bytes - place)
-            if isinstance(header, Header):
-                yield header
-                beyond = place + header.length
+            found = self._examined(segment, place, self._segment_bytes - place)
+            if isinstance(found, Batch):
+                yield found.header
+                beyond = place + found.header.length

@@ -12,7 +12,7 @@ from typing import Final
 
 from halfmq.runtime.disk import Disk, File
 
-#: Files kept open. A mapped file takes two descriptors; the usual limit of a process is 1,024.
+#: Files kept open; the usual limit of a process is 1,024 descriptors.
 OPEN_FILES_MAX: Final = 256
 
 #: Bytes looked at in one piece when something is made zero.
@@ -105,8 +105,10 @@ class OpenFiles:
                     self._sync_closed(path)
         for directory in list(self._dirty_directories):
             self._dirty_directories.pop(directory, None)
-            if self._disk.exists(directory):
+            try:
                 self._disk.sync_directory(directory)
+            except FileNotFoundError:
+                pass  # the writer removed it: its own name is what the sync of its parent makes durable
 
     def remove(self, key: FileKey, path: Path) -> None:
         """Close and unlink. Whoever has it mapped keeps what it mapped."""
@@ -116,6 +118,11 @@ class OpenFiles:
         if self._disk.exists(path):
             self._disk.remove(path)
             self._dirty_directories[path.parent] = None
+
+    def remove_directory(self, directory: Path) -> None:
+        """Remove a directory with nothing in it; one that has something, or is not there, is left alone."""
+        if self._disk.remove_directory(directory):
+            self._dirty_directories[directory.parent] = None
 
     def close(self) -> None:
         """Close all. What was not synced stays in the page cache."""

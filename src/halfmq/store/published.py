@@ -55,7 +55,7 @@ class PublishedPage:
         self._file = file
         self._store = store
         self._epoch = epoch
-        self._sequence = sequence
+        self._sequence = self._found_sequence = sequence
         #: (position, log start, broker time ms)
         self._last = 0, 0, 0
 
@@ -92,6 +92,13 @@ class PublishedPage:
         """
         self._write(PUBLISHED_REBUILDING, position, log_start, 0, durable)
         self._file.sync()
+
+    def other_writer(self) -> int | None:
+        """Epoch of another broker that wrote the page since this one opened it; None: nothing says so. Any thread."""
+        for slot in _slots(self._file):
+            if isinstance(slot, Published) and slot.sequence > self._found_sequence and slot.epoch != self._epoch:
+                return slot.epoch
+        return None
 
     def close(self) -> None:
         self._file.close()
@@ -136,20 +143,26 @@ def read_published_file(file: File) -> Published | Missing | Unreadable:
 
 
 def _newest(file: File) -> Published | Missing | Unreadable:
-    slots: list[Published] = []
-    wrong = ""
-    for number in range(_SLOTS):
-        match decode_slot(PUBLISHED, PUBLISHED_MAGIC, file.read(number * PUBLISHED_SLOT_BYTES, PUBLISHED.size)):
-            case Missing():
-                pass
-            case Unreadable(why):
-                wrong = why
-            case (_, version, sequence, uuid, epoch, state, position, log_start, time_ms, durable):
-                if version != PUBLISHED_VERSION:
-                    wrong = f"the page has version {version}, this program reads {PUBLISHED_VERSION}"
-                    continue
-                rebuilding = state == PUBLISHED_REBUILDING
-                slots.append(Published(sequence, uuid, epoch, rebuilding, position, log_start, time_ms, durable))
-    if slots:
-        return max(slots)
-    return Unreadable(f"{file.path}: {wrong}") if wrong else Missing()
+    slots = _slots(file)
+    readable = [slot for slot in slots if isinstance(slot, Published)]
+    if readable:
+        return max(readable)
+    wrong = [slot.why for slot in slots if isinstance(slot, Unreadable)]
+    return Unreadable(f"{file.path}: {wrong[-1]}") if wrong else Missing()
+
+
+def _slots(file: File) -> list[Published | Missing | Unreadable]:
+    return [_slot(file.read(number * PUBLISHED_SLOT_BYTES, PUBLISHED.size)) for number in range(_SLOTS)]
+
+
+def _slot(data: bytes) -> Published | Missing | Unreadable:
+    match decode_slot(PUBLISHED, PUBLISHED_MAGIC, data):
+        case (_, version, sequence, uuid, epoch, state, position, log_start, time_ms, durable):
+            if version != PUBLISHED_VERSION:
+                return Unreadable(f"the page has version {version}, this program reads {PUBLISHED_VERSION}")
+            rebuilding = state == PUBLISHED_REBUILDING
+            return Published(sequence, uuid, epoch, rebuilding, position, log_start, time_ms, durable)
+        case Missing() | Unreadable() as other:
+            return other
+        case _:
+            raise AssertionError

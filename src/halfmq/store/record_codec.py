@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from halfmq.errors import InvariantViolated, WrongVersion
+from halfmq.errors import InvariantViolated, StoreDamaged, WrongVersion
 from halfmq.model import properties as props
 from halfmq.model import stored_message
 from halfmq.model.message_facts import delay_of, key_hash_of, tag_hash_of
@@ -27,6 +27,8 @@ from halfmq.model.records import (
     CHECKED_PREFIX_BYTES,
     DELAYED_MESSAGE_AT,
     MESSAGE_AT,
+    OPERATOR_ACTED_END_BYTES,
+    OPERATOR_ACTED_PREFIX_BYTES,
     RECORD_HEAD_BYTES,
     REF_BYTES,
     SET_ASIDE_PREFIX_BYTES,
@@ -38,11 +40,13 @@ from halfmq.model.records import (
     Committed,
     DelayedRecord,
     EpochStarted,
+    GroupDeleted,
     GroupSet,
     HalfRecord,
     Kind,
     MessageRecord,
     OffsetsCommitted,
+    OperatorActed,
     ProducerSet,
     Record,
     Ref,
@@ -71,6 +75,7 @@ _CARRIED_DELAYED_HEAD: Final = struct.Struct(">BBHIqqqqii")
 _VERDICT_HEAD: Final = struct.Struct(">BBHIBBHHH")
 _CHECKED_HEAD: Final = struct.Struct(">BBHIqqiHH")
 _SET_ASIDE_HEAD: Final = struct.Struct(">BBHIqiBBHHH")
+_OPERATOR_ACTED_HEAD: Final = struct.Struct(">BBHIBBHHHHH")
 #: Of a record, from its start.
 kind_and_size: Final = struct.Struct(">B3xI").unpack_from
 _half_prefix: Final = struct.Struct(">8xiHH").unpack_from
@@ -96,6 +101,7 @@ assert _CARRIED_DELAYED_HEAD.size == CARRIED_DELAYED_MESSAGE_AT
 assert _VERDICT_HEAD.size == RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES
 assert _CHECKED_HEAD.size == RECORD_HEAD_BYTES + CHECKED_PREFIX_BYTES
 assert _SET_ASIDE_HEAD.size == RECORD_HEAD_BYTES + SET_ASIDE_PREFIX_BYTES
+assert _OPERATOR_ACTED_HEAD.size == RECORD_HEAD_BYTES + OPERATOR_ACTED_PREFIX_BYTES
 assert _REF.size == REF_BYTES
 assert _V4.size == AT_BODY_V4
 
@@ -315,6 +321,13 @@ def _set_aside(record: SetAside, copy: Copy) -> bytes:
     return head + raw_group + raw_id
 
 
+def _operator_acted(record: OperatorActed, copy: Copy) -> bytes:
+    _, size, action, *texts = record
+    raw = [text.encode() for text in texts]
+    head = _OPERATOR_ACTED_HEAD.pack(Kind.OPERATOR_ACTED, 0, 0, size, action, 0, *map(len, raw), 0)
+    return b"".join((head, *raw, size.to_bytes(OPERATOR_ACTED_END_BYTES, "big")))
+
+
 def _released(record: Released, copy: Copy) -> bytes:
     head = _VERDICT_HEAD.pack(Kind.RELEASED, 0, 0, record.size, 0, 0, 0, 0, len(record.refs))
     return head + b"".join(map(_ref, record.refs))
@@ -355,6 +368,8 @@ ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = {
     Trim: _trim,
     ProducerSet: _payload_of(Kind.PRODUCER_SET),
     SetAside: _set_aside,
+    GroupDeleted: _payload_of(Kind.GROUP_DELETED),
+    OperatorActed: _operator_acted,
 }
 
 
@@ -506,6 +521,34 @@ def _read_set_aside(data: bytes, at: int, offset: int, size: int) -> SetAside:
     return SetAside(offset, size, _text(data[group_at:id_at]), tx_id, half_index, checks, decided_by, because)
 
 
+def _read_operator_acted(data: bytes, at: int, offset: int, size: int) -> OperatorActed:
+    _, _, _, _, action, _, *lengths, _ = _OPERATOR_ACTED_HEAD.unpack_from(data, at)
+    texts = []
+    start = at + _OPERATOR_ACTED_HEAD.size
+    for length in lengths:
+        texts.append(data[start : start + length].decode())
+        start += length
+    return OperatorActed(offset, size, action, *texts)
+
+
+def operator_acted_before(data: Buffer, at: int, offset: int) -> OperatorActed | None:
+    """The OPERATOR_ACTED record that ends at ``data[at]``, which is log offset ``offset``; None: another one ends there."""
+    size = int.from_bytes(data[at - OPERATOR_ACTED_END_BYTES : at], "big") if at >= _OPERATOR_ACTED_SIZE_MIN else 0
+    if not _OPERATOR_ACTED_SIZE_MIN <= size <= at:
+        return None
+    raw = bytes(data[at - size : at])
+    kind, _, _, said, _, _, *lengths, _ = _OPERATOR_ACTED_HEAD.unpack_from(raw)
+    if kind != Kind.OPERATOR_ACTED or said != size or sum(lengths) + _OPERATOR_ACTED_SIZE_MIN != size:
+        return None
+    try:
+        return _read_operator_acted(raw, 0, offset - size, size)
+    except UnicodeDecodeError:
+        return None
+
+
+_OPERATOR_ACTED_SIZE_MIN: Final = _OPERATOR_ACTED_HEAD.size + OPERATOR_ACTED_END_BYTES
+
+
 def _read_released(data: bytes, at: int, offset: int, size: int) -> Released:
     count = _verdict_prefix(data, at)[3]
     return Released(offset, size, _read_refs(data, at + RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES, count))
@@ -554,6 +597,8 @@ _READ: Final[dict[int, Callable[[bytes, int, int, int], Any]]] = {
     Kind.TRIM: _read_trim,
     Kind.PRODUCER_SET: _payload_reader(ProducerSet, 1),
     Kind.SET_ASIDE: _read_set_aside,
+    Kind.GROUP_DELETED: _payload_reader(GroupDeleted, 2),
+    Kind.OPERATOR_ACTED: _read_operator_acted,
 }
 #: By plain number: indexing a tuple is cheaper than hashing an enum member.
 _READ_BY_KIND: Final = tuple(_READ.get(kind) for kind in range(256))
@@ -566,6 +611,7 @@ def decode_records(data: bytes, start: int, end: int, offset: int) -> list[Recor
 
     Raises:
         WrongVersion: a kind that this version does not know.
+        StoreDamaged: what the record says cannot be; it was written like this.
     """
     records: list[Record] = []
     add = records.append
@@ -579,6 +625,13 @@ def decode_records(data: bytes, start: int, end: int, offset: int) -> list[Recor
                 f"record of kind {kind} at log offset {at + shift} is of a later version of halfmq",
                 hint="open this store with the version that wrote it",
             )
-        add(read(data, at, at + shift, size))
+        try:
+            add(read(data, at, at + shift, size))
+        except Exception as error:
+            raise StoreDamaged(
+                f"the record of kind {Kind(kind).name} at log offset {at + shift} cannot be decoded, though the checksum of "
+                f"its batch is right, so it was written like this: {type(error).__name__}: {error}",
+                hint="open this store with the version that wrote it; if that is this one, keep the directory and report it",
+            ) from error
         at += size
     return records

@@ -27,6 +27,8 @@ from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, Tor
 from halfmq.store.recovery_cases import Act, Case, Checkpoint, Evidence, Front, Log, Tail, case_of
 from halfmq.store.segment import SegmentFiles
 
+#: Bytes before the snapshot whose batches a start sees to follow each other: reading them takes a tenth of a second.
+LOOK_BACK_BYTES_MAX: Final = 16 << 20
 #: Beside the segments, while what is behind the log's end is made zero.
 CUT: Final = "cut"
 
@@ -85,6 +87,13 @@ def find_out(files: SegmentFiles, checkpoints: Sequence[CheckpointFound], publis
         damage = CorruptInterior(redo_from, at, "no whole batch ends where the checkpoint was taken", durable)
         evidence = Evidence(Log.WHOLE, Checkpoint.PAST_END, Front.BASE, Tail.CORRUPT)
         return _decided(files, evidence, damage, durable, epoch)
+    broken = _broken_before(files, scan, checkpoints, redo_from) if state is Checkpoint.USABLE else None
+    if broken is not None:
+        place, why = broken
+        what = f"before the checkpoint at {redo_from} batches do not follow each other, as when two brokers wrote them: {why}"
+        evidence = Evidence(Log.WHOLE, Checkpoint.PAST_END, Front.BASE, Tail.CORRUPT)
+        damage = CorruptInterior(place, files.path(place // files.segment_bytes), what, durable)
+        return _decided(files, evidence, damage, durable, epoch)
     front = _front(scan, state, oldest)
     last: EndOfLog | TornTail | CorruptInterior | None = None
     rolls: dict[int, int] = {}
@@ -128,12 +137,26 @@ def _missing_below(files: SegmentFiles, scan: LogScan, first: int, redo_from: in
         files.close_old(start)
         if segment is None:
             return start, files.path(number), "the segment is missing"
-        if len(segment.view) != files.segment_bytes:
+        if segment.size != files.segment_bytes:
             holds = redo_from if redo_from <= start + files.segment_bytes else scan.left_at(number)
-            if holds is None or start + len(segment.view) < holds:
-                why = f"the segment has {len(segment.view)} bytes instead of {files.segment_bytes}"
+            if holds is None or start + segment.size < holds:
+                why = f"the segment has {segment.size} bytes instead of {files.segment_bytes}"
                 return start, files.path(number), why
     return None
+
+
+def _broken_before(
+    files: SegmentFiles, scan: LogScan, checkpoints: Sequence[CheckpointFound], redo_from: int
+) -> tuple[int, str] | None:
+    """Where the log just before the snapshot does not hang together; from the checkpoint before, or the segment's start.
+
+    Looked at because a start redoes nothing of it: damage there would be met by consumers one message at a time.
+    """
+    segment_start = (redo_from - 1) // files.segment_bytes * files.segment_bytes
+    start = max([segment_start, *(one.position for one in checkpoints if one.position < redo_from)])
+    if start // files.segment_bytes not in files or redo_from - start > LOOK_BACK_BYTES_MAX:
+        return None
+    return scan.broken_between(start, redo_from)
 
 
 def _decided(
@@ -236,7 +259,7 @@ def _write_again(files: SegmentFiles, start: int, end: int) -> None:
         for place, range_end in segment.data_ranges(max(0, start - segment.start)):
             if place >= stop:
                 break
-            segment.file.write(place, [bytes(segment.view[place : min(range_end, stop)])])
+            segment.file.write(place, [segment.read(place, min(range_end, stop) - place)])
         if files.too_many:
             segment.file.sync()
             files.close_old(segment.start + files.segment_bytes)

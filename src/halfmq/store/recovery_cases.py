@@ -101,7 +101,7 @@ CASES: Final = (
     Case("C", frozenset({Log.GAP}), _ANY_CHECKPOINT, _ANY_FRONT, _ANY_TAIL, Act.REFUSE, False,
          "a segment is missing in the middle"),
     Case("D", _WHOLE, frozenset({Checkpoint.PAST_END}), _ANY_FRONT, _ANY_TAIL, Act.REFUSE, False,
-         "the checkpoint is newer than the log"),
+         "the checkpoint is newer than the log, or does not fit it"),
     Case("E", _WHOLE, _FROM_START, frozenset({Front.NO_BASE}), _ANY_TAIL, Act.REFUSE, False,
          "the oldest segment does not begin with a base, and no snapshot can stand in"),
     Case("F", _WHOLE, _USABLE, _ANY_FRONT, _CORRUPT, Act.REFUSE, False,

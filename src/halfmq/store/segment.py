@@ -1,13 +1,14 @@
 """One file of the log: preallocated, zero-filled, never shrunk, named by its first log offset.
 
-Never shrunk, because a reader may have it mapped, and touching a page behind a file's end kills the process
-(SIGBUS). Preallocated, because then a batch that has a place cannot meet a full disk, and a sync need not write the
+Never shrunk, because a reader (Spark) may have it mapped, and touching a page behind a file's end kills the process
+(SIGBUS). The broker maps nothing: it reads, so that a file that somebody cut short, or a sector that cannot be read, is
+an error with a place, and not the end of the process without a word. Preallocated, because then a batch that has a place cannot meet a full disk, and a sync need not write the
 file's size. Zero-filled, because zeros behind the last batch are the proof that the log ends there.
 """
 
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,19 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 #: Bytes looked at in one piece when a segment is searched for something other than zeros.
 _CHUNK: Final = 1 << 20
 _ZEROS: Final = bytes(_CHUNK)
-#: Segments kept open and mapped.
+_BRING_BACK: Final = (
+    "what this process has open it still reads, and the next start refuses: bring the file back from a backup, or copy it "
+    "from /proc/PID/fd before the broker ends"
+)
+_KEEP_THE_OLD: Final = (
+    "what this process has open it still reads, and the next start takes the new file: unless that is a whole copy, copy the "
+    "one before from /proc/PID/fd before the broker ends"
+)
+#: What to do about a segment whose bytes are lost.
+RESTORE: Final = (
+    "stop the broker, restore that file from a backup, and start it; `halfmq store verify` looks at all files"
+)
+#: Segments kept open.
 OPEN_SEGMENTS_MAX: Final = 128
 
 
@@ -49,10 +62,14 @@ def segment_starts(names: list[str], directory: Path, segment_bytes: int) -> lis
     return sorted(starts)
 
 
-class Segment:
-    """An open segment. ``view`` sees what is written later, and stays readable after ``close`` while somebody holds it."""
+class SegmentStays(OSError):
+    """The file of a trimmed segment cannot be removed. It takes room; nobody needs it."""
 
-    __slots__ = ("file", "name_synced", "path", "start", "view")
+
+class Segment:
+    """An open segment."""
+
+    __slots__ = ("file", "name_synced", "path", "size", "start")
 
     def __init__(self, file: File, start: int, *, name_synced: bool) -> None:
         self.file = file
@@ -60,7 +77,8 @@ class Segment:
         self.start = start
         #: Its name and size survive power loss. Until then no batch in it may be called durable.
         self.name_synced = name_synced
-        self.view = file.view()
+        #: Bytes of the file, when it was opened or allocated. One whose preallocation a crash cut short is shorter.
+        self.size = file.size()
 
     def sync_name(self, disk: Disk) -> None:
         """Make file and name durable, in this order: a name that survives must lead to a whole segment."""
@@ -81,10 +99,23 @@ class Segment:
             if error.errno not in NO_ROOM:
                 raise
             raise _no_room(self.path, segment_bytes) from error
-        self.view = self.file.view()
+        self.size = self.file.size()
 
     def write(self, at: int, data: bytes) -> None:
         self.file.write(at, [data])
+
+    def read(self, at: int, length: int) -> bytes:
+        """``length`` bytes from place ``at`` on; fewer only at the end of the file.
+
+        Raises:
+            StoreDamaged: the disk cannot read them; names file and log offset.
+        """
+        try:
+            return self.file.read(at, length)
+        except OSError as error:
+            raise StoreDamaged(
+                f"{self.path} cannot be read at log offset {self.start + at}: {error.strerror or error}", hint=RESTORE
+            ) from error
 
     def data_ranges(self, start: int) -> Iterator[tuple[int, int]]:
         """Ranges at or after place ``start`` that may hold other bytes than zero, at most 1 MiB each, ascending."""
@@ -93,13 +124,9 @@ class Segment:
                 yield at, min(range_end, at + _CHUNK)
 
     def nonzero_chunks(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """(place, bytes) of the ``data_ranges`` at or after ``start`` that are not all zeros.
-
-        Read and not mapped: whoever made a copy or a backup left up to the whole segment in them, and the first touch of
-        each mapped page costs more than reading it.
-        """
+        """(place, bytes) of the ``data_ranges`` at or after ``start`` that are not all zeros."""
         for at, end in self.data_ranges(start):
-            chunk = self.file.read(at, end - at)
+            chunk = self.read(at, end - at)
             if chunk != (_ZEROS if len(chunk) == _CHUNK else _ZEROS[: len(chunk)]):
                 yield at, chunk
 
@@ -148,8 +175,7 @@ def _no_room(path: Path, segment_bytes: int) -> StoreFull:
 class SegmentFiles:
     """The segments of a log by number (start // segment size), opened when needed.
 
-    A mapped file takes two descriptors, and a process has about a thousand; so segments are closed again when too many are
-    open. One that was written is synced before: who opens the file anew may not be told of a write that failed. ``opened``
+    A process has about a thousand descriptors; so segments are closed again when too many are open. One that was written is synced before: who opens the file anew may not be told of a write that failed. ``opened``
     is for the hot path: one dictionary look-up on a hit.
     """
 
@@ -194,6 +220,45 @@ class SegmentFiles:
             self.opened[number] = segment
         self._numbers.add(number)
 
+    def missing(self, numbers: Sequence[int]) -> list[tuple[int, str]]:
+        """(number, what is wrong and what to do) of those that the disk has no more, not whole, or replaced. Any thread.
+
+        ``numbers``: of ``numbers()``, a moment ago on the writer's thread. Who is told asks again there whether the segment is
+        still one of the log: a trim may have removed it meanwhile.
+        """
+        found = []
+        for number in numbers:
+            what = self.what_is_wrong(number)
+            if what is not None:
+                found.append((number, f"{what[0]} ({what[1]})"))
+        return found
+
+    def what_is_wrong(self, number: int) -> tuple[str, str] | None:
+        """(what is wrong, what to do) where the disk has that segment no more, or not whole. Any thread."""
+        gone = self.what_became_of(number)
+        if gone is not None:
+            return gone
+        path = self.path(number)
+        size = self._disk.size(path)
+        if size is not None and size < self.segment_bytes:
+            what = f"{path} was cut short under a running broker: it has {size} bytes instead of {self.segment_bytes}"
+            return what, RESTORE
+        return None
+
+    def what_became_of(self, number: int) -> tuple[str, str] | None:
+        """(what, what to do) where the segment's name leads nowhere, or to another file than the one that is open. Any thread."""
+        path = self.path(number)
+        if self._disk.size(path) is None:
+            return f"{path} was removed under a running broker", _BRING_BACK
+        with self._lock:  # a descriptor that is closed meanwhile may be another file's
+            segment = self.opened.get(number)
+            if segment is None or segment.file.is_at(path):
+                return None
+        return (
+            f"{path} was replaced under a running broker: the name leads to another file than it has open",
+            _KEEP_THE_OLD,
+        )
+
     def close_old(self, below: int) -> None:
         """Close what is open too much, of the segments that end at or before log offset ``below``; those are synced."""
         with self._lock:
@@ -209,7 +274,7 @@ class SegmentFiles:
         return len(self.opened) > OPEN_SEGMENTS_MAX
 
     def remove(self, number: int) -> None:
-        """Unlink it; durable after a sync of the directory. Views that somebody holds stay readable."""
+        """Unlink it; durable after a sync of the directory."""
         self.forget(number)
         self.unlink(number)
 
@@ -222,10 +287,21 @@ class SegmentFiles:
                 segment.close()
 
     def unlink(self, number: int) -> None:
-        """The file of a segment that was forgotten. Any thread: a large one takes its time."""
-        self._disk.remove(self.path(number))
+        """The file of a segment that was forgotten; one that is gone already is no error. Any thread: a large one takes its time.
+
+        Raises:
+            SegmentStays: it cannot be removed.
+        """
+        path = self.path(number)
+        try:
+            self._disk.remove(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise SegmentStays(f"{path} cannot be removed: {error.strerror or error}") from error
 
     def close(self) -> None:
-        for segment in self.opened.values():
-            segment.close()
-        self.opened.clear()
+        with self._lock:
+            for segment in self.opened.values():
+                segment.close()
+            self.opened.clear()

@@ -13,6 +13,7 @@ Then, for each batch: ``append``, ``request_sync``; when ``durable_position`` ha
 Only this file knows in which order the parts must reach the disk; the reasons stand beside each step.
 """
 
+import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import pairwise
@@ -20,19 +21,20 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from halfmq import limits
-from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned, UsageError
+from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned, UsageError, WrongVersion
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
-from halfmq.model.records import BATCH_HEADER_BYTES, Record
+from halfmq.model.records import BATCH_HEADER_BYTES, OperatorActed, Record
 from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
 from halfmq.store.batch_codec import Header, decode_batch, read_header
 from halfmq.store.checkpoint import Present, Slot, read_checkpoint, write_checkpoint
-from halfmq.store.commit_log import CommitLog
+from halfmq.store.commit_log import READ_BYTES, CommitLog
 from halfmq.store.consume_queue import QueueEntry
 from halfmq.store.derive import Derived, FoundMessage, derived_files_are_there
 from halfmq.store.group_flush import GroupFlush, Job, Syncer
-from halfmq.store.identity import Identity, read_identity, take_lock, write_identity
+from halfmq.store.identity import NAME as STORE_JSON
+from halfmq.store.identity import Identity, StoreLocks, read_identity, take_lock, write_identity
 from halfmq.store.layout import STORE_FORMAT
 from halfmq.store.log_scan import LogScan
 from halfmq.store.published import Published, PublishedPage, read_published
@@ -135,10 +137,18 @@ def _identity(disk: Disk, directory: Path, entropy: Entropy, segment_bytes: int)
     Made again, as of another store, where another segment size is asked for and nothing is in the log yet: the first
     start may have found no room for a segment of that size. Not the same store, so that whoever looked at it, and has its
     segment size, is told.
+
+    The directories are durable before ``store.json`` is: where that is and they are not, it is no first start.
     """
     identity = read_identity(disk, directory)
     shard = directory / SHARD
     log_directory = shard / "log"
+    if identity is not None and not disk.exists(log_directory):
+        missing = log_directory if disk.exists(shard) else shard
+        raise StoreDamaged(
+            f"{missing} is missing beside {directory / STORE_JSON}: there was a log",
+            hint="bring it back from where it went, or mount it; where there is nothing to keep, remove the directory",
+        )
     if identity is None:
         if disk.list(log_directory):
             raise StoreDamaged(f"{directory} holds a log but no store.json", hint="restore store.json from a backup")
@@ -148,22 +158,20 @@ def _identity(disk: Disk, directory: Path, entropy: Entropy, segment_bytes: int)
                     f"{shard / name} is of a store whose log and store.json are gone",
                     hint="bring them back from where they went; where there is nothing to keep, remove the directory",
                 )
-    if identity is None or (identity.segment_bytes != segment_bytes and _is_blank(disk, shard)):
+    new = identity is None or (identity.segment_bytes != segment_bytes and _is_blank(disk, shard))
+    if new:
         if segment_bytes < SEGMENT_BYTES_MIN or segment_bytes % SEGMENT_BYTES_MIN:
             raise UsageError(
                 f"a segment of {segment_bytes} bytes", hint=f"give a multiple of {SEGMENT_BYTES_MIN}, below 2 GiB"
             )
+        disk.make_directories(log_directory)
+    for made in (directory.parent, directory, shard):
+        # Each name on the way to the log, and that of store.json: whoever made them may have been killed before this.
+        disk.sync_directory(made)
+    if identity is None or new:
         identity = Identity(entropy.token(16), segment_bytes)
         write_identity(disk, directory, identity)
-    disk.make_directories(log_directory)
-    for made in (directory.parent, directory, directory / SHARD):
-        disk.sync_directory(made)  # each name on the way to the log; a crash may have come between
     return identity
-
-
-def _release(lock: object) -> None:
-    if hasattr(lock, "close"):
-        lock.close()
 
 
 def _thread_flush(job: Job) -> Syncer:
@@ -173,6 +181,10 @@ def _thread_flush(job: Job) -> Syncer:
 
 
 def _ignore_position(position: int) -> None:
+    """Nobody listens."""
+
+
+def _ignore_sync() -> None:
     """Nobody listens."""
 
 
@@ -196,7 +208,7 @@ class Store:
         recovery: Recovery,
         checkpoints: _Checkpoints,
         epoch: int,
-        held_lock: object,
+        locks: StoreLocks,
         *,
         durability: Durability,
         make_syncer: Callable[[Job], Syncer],
@@ -213,6 +225,9 @@ class Store:
         self.epoch = epoch
         #: Called on the sync thread with the new durable position. Not called with ``MEMORY``.
         self.on_durable: Callable[[int], None] = _ignore_position
+        #: Called on the sync thread around what answers wait for there; ``on_sync_ended`` not where it failed.
+        self.on_sync_began: Callable[[], None] = _ignore_sync
+        self.on_sync_ended: Callable[[], None] = _ignore_sync
         #: Called once on the thread that saw a write or sync fail: stop the process, let no reply out.
         self.on_failed: Callable[[StorePoisoned], None] = _ignore_failure
         #: Called on the thread that found no room for the next segment: refuse new messages until ``look_at_space``
@@ -225,11 +240,12 @@ class Store:
             end=recovery.end,
             synced_position=recovery.durable_position,
             reserve_bytes=reserve_bytes,
+            before_make=self.look_at_locks,
         )
         self._disk = disk
         self._identity = identity
         self._files = files
-        self._held_lock: object | None = held_lock
+        self._locks = locks
         self._make_syncer = make_syncer
         self._syncer: Syncer | None = None
         self._shard = directory / SHARD
@@ -238,7 +254,11 @@ class Store:
         self._published = 0
         #: (position, broker time ms) that derived files could not follow to, for want of room; None while they follow.
         self._behind: tuple[int, int] | None = None
+        #: A checkpoint wrote topics that nobody who reads the files has heard of.
+        self._topics_were_late = False
         self._page: PublishedPage | None = None
+        #: Number of the segment that was written at the last look at its file.
+        self._looked_to = recovery.end // identity.segment_bytes
         #: Number of a segment -> broker time of its first batch, ms.
         self._began_ms: dict[int, int] = {}
         self.derived = Derived.open(
@@ -275,10 +295,11 @@ class Store:
             OSError: the directory cannot be made or read.
         """
         disk.make_directories(directory)
-        held_lock = take_lock(disk, directory)
+        locks = take_lock(disk, directory)
         files: SegmentFiles | None = None
         try:
             identity = _identity(disk, directory, entropy, segment_bytes)
+            locks.take(directory / SHARD)
             files = SegmentFiles(disk, directory / SHARD / "log", identity.segment_bytes)
             checkpoints = _read_checkpoints(disk, directory / SHARD, identity.store_id)
             read = read_published(disk, directory / SHARD / "published")
@@ -298,7 +319,7 @@ class Store:
                 recovery,
                 checkpoints,
                 max(recovery.epoch, paged) + 1,
-                held_lock,
+                locks,
                 durability=durability,
                 make_syncer=make_syncer,
                 reserve_bytes=reserve_bytes,
@@ -306,7 +327,7 @@ class Store:
         except BaseException:
             if files is not None:
                 files.close()
-            _release(held_lock)
+            locks.close()
             raise
 
     @property
@@ -362,6 +383,7 @@ class Store:
 
         Raises:
             WrongVersion: a record of a kind that this version does not know.
+            StoreDamaged: a record that cannot be decoded, though its batch has the right checksum.
             OSError: the disk failed.
         """
         if self._identity.format != STORE_FORMAT:  # before a record that an earlier version would not know
@@ -379,7 +401,11 @@ class Store:
         if recovery.case.act is Act.START_EMPTY:
             return
         for header, view, place in LogScan(self._files).again(recovery.redo_from, recovery.end, recovery.rolls):
-            records = decode_batch(view, place, header)
+            try:
+                records = decode_batch(view, place, header)
+            except (StoreDamaged, WrongVersion) as error:
+                where = self._files.path(header.offset // self.segment_bytes)
+                raise type(error)(f"{where}, batch at log offset {header.offset}: {error}") from error
             self.derived.redo(header.offset, header.end, header.broker_time_ms, records)
             yield ScannedBatch(header.offset, header.end, header.broker_time_ms, header.epoch, records)
 
@@ -494,13 +520,90 @@ class Store:
         """
         return not self.log.prepare_next()
 
+    def segments(self) -> list[int]:
+        """Numbers of all segments, for ``missing_segments``. Writer's thread."""
+        return self._files.numbers()
+
+    def missing_segments(self, numbers: Sequence[int]) -> list[tuple[int, str]]:
+        """See ``SegmentFiles.missing``; any thread. ``has_segment`` says afterwards which of them count."""
+        return self._files.missing(numbers)
+
+    def has_segment(self, number: int) -> bool:
+        """Whether it is one of the log, not trimmed. Writer's thread."""
+        return number in self._files
+
+    def look_at_locks(self) -> None:
+        """See to it that this directory is still the one that was locked, and only ours. Any thread; now and then.
+
+        Files are made by name: in a directory that took this one's place they would be another store's. Where locks are of
+        no use, as on some network file systems, the published page shows another writer.
+
+        Raises:
+            StorePoisoned: it is not; nothing may be appended or answered any more.
+        """
+        why = self._locks.why_lost()
+        hint = "what was answered is in the directory that was locked: bring it back to its name, then start"
+        page = self._page
+        if why is None and page is not None and (epoch := page.other_writer()) is not None:
+            why = f"another broker, of epoch {epoch}, writes the store in {self.directory} beside this one, of {self.epoch}"
+            hint = "stop it; then `halfmq store verify` says what they left"
+        if why is not None:
+            self.log.failure = self.log.failure or OSError(errno.ESTALE, why)
+            raise StorePoisoned(why, hint=hint)
+
+    def look_at_written_segment(self) -> tuple[int, str] | None:
+        """See to it that the segment that is written has its file, whole; now and then, on the thread that unlinks.
+
+        On that thread, since what is looked at here may be let go meanwhile, and must not be unlinked before it was looked at.
+        All that were written since the last look are, so that a roll hides nothing: what was removed or replaced may have
+        gone before it. What was cut short may not, and of a closed segment ``missing_segments`` tells.
+
+        Returns (number, what is wrong) of the segment made for the next roll, if it is that: give it to ``make_again``.
+
+        Raises:
+            StorePoisoned: it was removed, replaced or cut short. Nothing may be appended or answered any more: a start would
+                not find it.
+            OSError: it cannot be looked at.
+        """
+        end = self.log.end
+        written = (end - 1) // self.segment_bytes
+        looked = range(min(self._looked_to, written), written + 1) if end else ()
+        self._looked_to = max(0, written)
+        for number in looked:
+            look = self._files.what_is_wrong if number == written else self._files.what_became_of
+            what = look(number) if number in self._files else None
+            if what is not None:
+                self.log.failure = self.log.failure or OSError(errno.ESTALE, what[0])
+                raise StorePoisoned(
+                    f"{what[0]}, and the log {'goes' if number == written else 'went'} on in it",
+                    hint="nothing more is taken, which no start would find; bring that file back from where it was moved, or "
+                    "from a backup, then start",
+                )
+        following = -(-end // self.segment_bytes)
+        what = self._files.what_is_wrong(following) if following in self._files else None
+        return None if what is None else (following, what[0])
+
+    def make_again(self, number: int) -> bool:
+        """Know nothing of a segment that ``look_at_written_segment`` found amiss; it is made again before it is needed.
+
+        False: it is written by now, and the next look tells. Writer's thread.
+        """
+        if number not in self._files or number * self.segment_bytes < self.log.end:
+            return False
+        self._files.forget(number)
+        return True
+
     def _sync(self, position: int) -> None:
         """The sync thread's job. Whatever goes wrong here, somebody must be told: replies wait for it."""
         try:
+            self.on_sync_began()
             durable = self.log.sync(position)
+            self.on_sync_ended()
             self.on_durable(durable)
             if not self.log.next_is_ready and not self.log.space_low:
+                self.on_sync_began()  # answers wait for this as well: the next sync comes behind it
                 self._prepare_next()
+                self.on_sync_ended()
         except StorePoisoned as error:
             self.on_failed(error)
         except Exception as error:  # noqa: BLE001 - the thread's last stop
@@ -580,9 +683,16 @@ class Store:
             OSError: derived files or slot failed; the checkpoint before still stands. What derived files hold on the
                 disk is not known: stop.
         """
+        self.look_at_locks()
         if position > self._published:
             raise InvariantViolated(f"a checkpoint at {position} was asked for, published is {self._published}")
         self.log.sync(position)
+        try:
+            self._topics_were_late = self.derived.write_late_topics() or self._topics_were_late
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise StoreFull(f"no room for topics.json in {self._shard}", hint="free space on that disk") from error
         self.derived.sync()
         snapshots = self._shard / "snapshots"
         try:
@@ -604,6 +714,16 @@ class Store:
         self._slots = (slot, *(old for old in self._slots if old.sequence == newest))
         remove_snapshots(self._disk, snapshots, [kept.position for kept in self._slots])
 
+    def checkpointed(self) -> None:
+        """On the writer's thread, behind each ``checkpoint``: who reads the files learns of topics that it wrote.
+
+        Raises:
+            OSError: the published page could not be written.
+        """
+        if self._topics_were_late and self._page is not None:
+            self._topics_were_late = False
+            self._say(self._page.durable_to, self.log.synced_position)
+
     def closed_segments(self) -> Iterator[tuple[int, int, int]]:
         """(start, start of the next one, broker time of the next one's first batch, ms) of segments that are full.
 
@@ -619,7 +739,9 @@ class Store:
         if began is None:
             segment = self.log.open_segment(number)
             start = number * self.segment_bytes
-            header = read_header(segment.view, 0, start, self.segment_bytes) if segment is not None else None
+            header = None
+            if segment is not None:
+                header = read_header(segment.read(0, BATCH_HEADER_BYTES), 0, start, self.segment_bytes)
             if not isinstance(header, Header):
                 raise StoreDamaged(
                     f"{self._files.path(number)} does not begin with a batch", hint="run `halfmq store verify`"
@@ -636,7 +758,7 @@ class Store:
 
         Raises:
             StorePoisoned: the log failed.
-            OSError: some may be left; the next start takes them too.
+            OSError: as ``unlink``.
         """
         self.secure_trim(log_start)
         gone = self.let_go(log_start)
@@ -665,6 +787,7 @@ class Store:
         """Remove the segments that ``let_go`` gave; any thread. Returns table files that went out of use, for ``drop_tables``.
 
         Raises:
+            SegmentStays: one cannot be removed; it is left, and those behind it. The next trim and the next start take them.
             OSError: some may be left; the next start takes them too.
         """
         self.log.unlink(gone.segments)
@@ -677,13 +800,14 @@ class Store:
 
     # --- read ------------------------------------------------------------------------------------------------
 
-    def stored_view(self, offset: int) -> memoryview:
-        """The stored message of the record at ``offset``, as it lies in the mapped segment.
+    def stored_view(self, offset: int, ahead: int = READ_BYTES) -> memoryview:
+        """The stored message of the record at ``offset``. ``ahead``: bytes that are asked for next, from there on.
 
         Raises:
             LookupError: before the log's start, or no message there.
+            StoreDamaged: it cannot be read; names file and offset.
         """
-        return self.log.stored_view(offset)
+        return self.log.stored_view(offset, ahead)
 
     def kind_at(self, offset: int) -> int:
         """Kind of the record at ``offset``.
@@ -717,6 +841,19 @@ class Store:
         """(first, one past the last) published queue offset; (0, 0) for a queue without messages."""
         return self.derived.bounds(topic_id, queue_id, None if self._behind is None else self._published)
 
+    @property
+    def messages_shown(self) -> int:
+        """Messages that became visible, over this process's life and with what it redid; only grows."""
+        return self.derived.queues.entries_written
+
+    def log_began_ms(self) -> int:
+        """Broker time of the first batch that the log still holds, ms."""
+        return self._began(self.log_start // self.segment_bytes)
+
+    def free_bytes(self) -> int:
+        """Of the disk that the store is on."""
+        return self._disk.free_bytes(self.directory)
+
     def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
         """Queue offset by store time; see ``ConsumeQueues.search_by_time``."""
         return self.derived.search_by_time(topic_id, queue_id, time_ms, upper=upper)
@@ -749,6 +886,14 @@ class Store:
         """
         return self.log.verdict_names(position)
 
+    def operator_of(self, position: int) -> OperatorActed | None:
+        """Who stands behind the record at ``position``, and why; None: nobody, or a log of an earlier version.
+
+        Raises:
+            LookupError: before the log's start.
+        """
+        return self.log.operator_of(position)
+
     # --- end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -762,8 +907,7 @@ class Store:
         if self.log.failure is None:
             self._close_derived()
         self.log.close()
-        lock, self._held_lock = self._held_lock, None
-        _release(lock)
+        self._locks.close()
 
     def _close_derived(self) -> None:
         try:

@@ -1,6 +1,6 @@
 """``topics.json``: names, ids and queues of topics, for readers beside the broker.
 
-Written whole at each change, as temporary file + fsync + rename, so that a reader sees the old file or the new one
+Written whole, at each change while there are few topics, else with a checkpoint (``AT_ONCE_MAX``), as temporary file + fsync + rename, so that a reader sees the old file or the new one
 and a crash leaves one of them. The fsync comes before the rename: else a crash could leave the new name with no bytes.
 """
 
@@ -15,6 +15,8 @@ from halfmq.errors import StoreDamaged, WrongVersion
 from halfmq.runtime.disk import Disk
 
 TOPICS_VERSION: Final = 1
+#: With more topics the file is not written at each change, which would cost more with every topic, but at the next checkpoint.
+AT_ONCE_MAX: Final = 256
 _REMEDY: Final = "start the broker, or stop and start it: each start writes a damaged file anew"
 
 

@@ -1,7 +1,7 @@
 """``halfmq store verify``: walk everything, say what is wrong and what to do. Reads only.
 
     log           every batch: header, checksum, the CRC of every body, the chain of segments; refs of verdicts lead to
-                  halves of their own segment, and no half is settled twice
+                  halves of their own segment, no half is settled twice, and what an operator did stands behind who did it
     queues        every entry that the log calls for stands in its place, with these fields, and no others do
     transactions  every row says what the log says, or something later
     keys          every token of KEYS is in the index, in log order
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from halfmq.errors import HalfmqError, StoreDamaged, UsageError
+from halfmq.errors import HalfmqError, StoreDamaged, UsageError, WrongVersion
 from halfmq.model import properties as props
 from halfmq.model.ids import hash64
 from halfmq.model.message_facts import tag_hash
@@ -33,10 +33,17 @@ from halfmq.model.records import (
     CarriedHalf,
     Checked,
     Committed,
+    DecidedBy,
     DelayedRecord,
+    GroupDeleted,
+    GroupSet,
     HalfRecord,
     Kind,
     MessageRecord,
+    OffsetsCommitted,
+    OperatorActed,
+    OperatorAction,
+    ProducerSet,
     Record,
     Ref,
     Released,
@@ -60,14 +67,27 @@ from halfmq.store.published import Published, read_published
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
 from halfmq.store.segment import SegmentFiles
 from halfmq.store.snapshot import WholeSnapshot, read_snapshot
-from halfmq.store.topics_file import read_topics
+from halfmq.store.topics_file import AT_ONCE_MAX, read_topics
 from halfmq.store.transaction_table import TransactionRow, TransactionTable
 from halfmq.store.two_slots import Unreadable
 
+#: Which record stands directly behind what an operator did.
+_ACTED: Final[dict[int, type]] = {
+    OperatorAction.COMMIT: Committed,
+    OperatorAction.ROLL_BACK: RolledBack,
+    OperatorAction.SET_PRODUCER: ProducerSet,
+    OperatorAction.DELETE_TOPIC: TopicDeleted,
+    OperatorAction.SET_TOPIC: TopicSet,
+    OperatorAction.SET_GROUP: GroupSet,
+    OperatorAction.RESET_OFFSET: OffsetsCommitted,
+    OperatorAction.DELETE_GROUP: GroupDeleted,
+}
 #: Findings of one kind that are told one by one; the rest are counted.
 _TOLD_MAX: Final = 20
 #: Times that the log is listed again when a broker trims it meanwhile.
 _LIST_ATTEMPTS: Final = 5
+#: Enough of a record for where its message begins and which half it is.
+_REF_LOOK_BYTES: Final = max(MESSAGE_AT_BY_KIND) + AT_QUEUE_OFFSET + 8
 
 RESTORE: Final = (
     "stop the broker and restore this segment's file from a backup that was taken after the next segment began, or the "
@@ -186,7 +206,7 @@ class _Walk:
         scan = LogScan(self._segments)
         durable = max([page.durable if page is not None else 0, *(slot.position for slot in slots)])
         if self._segments.numbers():
-            self._log(scan, durable, page)
+            self._log(scan, durable, page, slots)
         elif durable or (page is not None and page.position):
             what = f"no segments in {self._shard / 'log'}, but a checkpoint or the published position is left"
             self._notes.damage("log", what, "restore the directory from a backup; nothing else has these bytes")
@@ -199,7 +219,7 @@ class _Walk:
 
     # --- the log
 
-    def _log(self, scan: LogScan, durable: int, page: Published | None) -> None:
+    def _log(self, scan: LogScan, durable: int, page: Published | None, slots: tuple[Slot, ...]) -> None:
         rebuilding = page is not None and page.rebuilding
         below = page.position if page is not None and not rebuilding else None
         if rebuilding:
@@ -210,10 +230,15 @@ class _Walk:
         derived = _DerivedCheck(self._disk, self._shard, self._identity, self._notes, self._counted)
         if not rebuilding:
             derived.start(self._log_start, below)
+            derived.checkpoint_at = max((slot.position for slot in slots), default=0)
         for scanned in scan.from_batch(self._log_start, durable):
             if isinstance(scanned, Batch):
                 header = scanned.header
-                records = decode_batch(scanned.view, scanned.place, header)
+                try:
+                    records = decode_batch(scanned.view, scanned.place, header)
+                except (StoreDamaged, WrongVersion) as error:
+                    self._notes.damage("log", str(error), REPORT)
+                    records = []
                 self._counted["batches"] += 1
                 self._counted["records"] += len(records)
                 self._check_records(records)
@@ -255,6 +280,8 @@ class _Walk:
 
     def _check_records(self, records: list[Record]) -> None:
         for record in records:
+            if isinstance(record, OperatorActed):
+                self._check_acted(record, records)
             message = getattr(record, "message", None)
             if message is not None:
                 self._counted["bodies"] += 1
@@ -262,6 +289,23 @@ class _Walk:
             if isinstance(record, Committed | Released):
                 for ref in record.refs:
                     self._check_ref(record, ref)
+
+    def _check_acted(self, acted: OperatorActed, records: list[Record]) -> None:
+        """What an operator did stands directly behind who did it, in the same batch."""
+        what = f"the record at {acted.offset} says who did {acted.action} to {acted.subject!r}"
+        behind = next((record for record in records if record.offset == acted.offset + acted.size), None)
+        if acted.action not in _ACTED:
+            return  # of a later version, which added an action
+        if type(behind) is not _ACTED[acted.action]:
+            there = "nothing" if behind is None else f"a {type(behind).__name__}"
+            self._notes.damage("log", f"{what}, behind it stands {there}", REPORT)
+        elif isinstance(behind, Committed | RolledBack) and (
+            behind.tx_id != acted.subject or behind.decided_by != DecidedBy.OPERATOR
+        ):
+            by = behind.decided_by
+            self._notes.damage(
+                "log", f"{what}, behind it stands the verdict of {behind.tx_id!r}, decided by {by}", REPORT
+            )
 
     def _check_ref(self, record: Committed | Released, ref: Ref) -> None:
         """A verdict's refs lead to messages of its own segment."""
@@ -273,14 +317,15 @@ class _Walk:
         segment = self._segments.get(ref.offset // size)
         assert segment is not None
         place = ref.offset % size
-        kind = segment.view[place]
+        head = segment.read(place, _REF_LOOK_BYTES)
+        kind = head[0] if head else 0
         message_at = MESSAGE_AT_BY_KIND[kind]
-        length = int.from_bytes(segment.view[place + 4 : place + 8], "big") - message_at
+        length = int.from_bytes(head[4:8], "big") - message_at
         if not message_at or length != ref.message_bytes:
             self._notes.damage("log", f"{what}: no message of {ref.message_bytes} bytes lies there", REPORT)
         elif kind in (Kind.HALF, Kind.CARRIED_HALF):
-            at = place + message_at + AT_QUEUE_OFFSET
-            half_index = int.from_bytes(segment.view[at : at + 8], "big", signed=True)
+            at = message_at + AT_QUEUE_OFFSET
+            half_index = int.from_bytes(head[at : at + 8], "big", signed=True)
             if half_index != ref.half_index:
                 self._notes.damage("log", f"{what} as half {ref.half_index}, there lies half {half_index}", REPORT)
 
@@ -353,7 +398,10 @@ class _DerivedCheck:
         #: by segment as well.
         self._wrong: dict[tuple[int, int], _Wrong] = {}
         self._deleted: set[int] = set()
-        self._named: dict[int, str] = {}
+        #: Topic id -> (name, where the log says so).
+        self._named: dict[int, tuple[str, int]] = {}
+        #: Topics that were named behind it may still be missing in topics.json, where there are many.
+        self.checkpoint_at = 0
         self._undecided: set[int] = set()
         #: (group, id) -> half index of the first half, of transactions of several whose first one was read.
         self._firsts: dict[tuple[str, str], int] = {}
@@ -598,7 +646,7 @@ class _DerivedCheck:
         return start, self._key_data[start]
 
     def _topic_set(self, record: TopicSet, now_ms: int) -> None:
-        self._named[record.topic_id] = record.name
+        self._named[record.topic_id] = (record.name, record.offset)
 
     def _topic_deleted(self, record: TopicDeleted, now_ms: int) -> None:
         self._deleted.add(record.topic_id)
@@ -610,7 +658,10 @@ class _DerivedCheck:
             self._notes.damage("topics", str(error), "nothing to do: the next start writes it")
             return
         has = {topic.topic_id: topic.name for topic in topics}
-        for topic_id, name in self._named.items():
+        many = len(has.keys() | self._named.keys()) > AT_ONCE_MAX
+        for topic_id, (name, offset) in self._named.items():
+            if many and offset >= self.checkpoint_at:
+                continue
             if topic_id not in self._deleted and has.get(topic_id) != name:
                 what = f"topics.json does not name topic {topic_id}, {name!r}"
                 self._notes.damage("topics", what, "nothing to do: the next start writes it")

@@ -10,7 +10,7 @@ be there after a power loss. ``sync`` moves a file from one to the other, ``sync
     power_fails_after   an operation is cut in the middle: raises ``PowerLost``; call ``crash`` or ``kill`` next
     before, after       called with each operation; may raise ``PowerLost`` there
     cut_write           the write that ``before`` was called with is cut after so many bytes
-    fail                the next matching writes, syncs or allocations raise an OSError; a write may be short
+    fail                the next matching reads, writes, syncs or allocations raise an OSError; a write may be short
     fail_by_chance      so do the matching ones that the dice choose, until ``heal``
     fill                the disk has only so many bytes more
     flip_bit, rot       a bit rots, on the disk and in the cache
@@ -33,6 +33,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
+from halfmq.runtime.disk import Lock
 from halfmq.testing.disk_faults import MISDIRECTED, Fails, FaultOrders
 from halfmq.testing.page_cache import BLOCK_BYTES, SECTOR_BYTES, CachedFile
 
@@ -57,7 +58,8 @@ class PowerLost(BaseException):
 class Operation(NamedTuple):
     """Something that changes the disk. ``at``, ``length``: of a write; the new length of an allocation or truncation."""
 
-    #: write, sync, allocate, truncate, create, rename (``path`` is the new name), remove, mkdir, sync_directory
+    #: write, sync, allocate, truncate, create, rename (``path`` is the new name), remove, mkdir, rmdir,
+    #: sync_directory
     kind: str
     path: Path
     at: int
@@ -102,7 +104,10 @@ class FaultyFile:
         return len(data)
 
     def read(self, at: int, length: int) -> bytes:
-        return bytes(self._alive().seen[at : at + length])
+        inode = self._alive()
+        if self._disk.orders.any and (fails := self._disk.orders.take("read", self.path)) is not None:
+            self._disk._raise("read", fails.code, self.path)  # changes nothing, so it is no step
+        return bytes(inode.seen[at : at + length])
 
     def view(self) -> memoryview:
         inode = self._alive()
@@ -148,6 +153,9 @@ class FaultyFile:
     def size(self) -> int:
         return len(self._alive().seen)
 
+    def is_at(self, path: Path) -> bool:
+        return self._disk._seen.get(str(path)) is self._alive()
+
     def close(self) -> None:
         self._view = None
         self._viewed = None
@@ -162,16 +170,22 @@ class FaultyFile:
 
 
 class _Lock:
-    def __init__(self, disk: "FaultyDisk", path: str) -> None:
+    """Of a file, by whatever name it has; of a directory by its name, since none is ever moved here."""
+
+    def __init__(self, disk: "FaultyDisk", what: CachedFile | str) -> None:
         self._disk = disk
-        self._path = path
+        self._what = what
         self._life = disk.crashes
         self._held = True
-        disk._locked.add(path)
+        disk._locked.add(what)
+
+    def is_at(self, path: Path) -> bool:
+        seen = self._disk._seen
+        return str(path) in seen and (str(path) if seen[str(path)] is None else seen[str(path)]) == self._what
 
     def close(self) -> None:
         if self._held and self._life == self._disk.crashes:
-            self._disk._locked.discard(self._path)
+            self._disk._locked.discard(self._what)
         self._held = False
 
     def __del__(self) -> None:
@@ -225,7 +239,7 @@ class FaultyDisk:
         self._durable: _Names = {"/": None}
         #: Changes of names that no ``sync_directory`` has covered, in order.
         self._changes: list[_Change] = []
-        self._locked: set[str] = set()
+        self._locked: set[CachedFile | str] = set()
         self._capacity = _PLENTY
         self._used = 0
         self._was_full = False
@@ -289,7 +303,7 @@ class FaultyDisk:
     def fail(
         self, operation: str, code: int = errno.EIO, *, path_ends: str = "", times: int = 1, short: bool = False
     ) -> None:
-        """The next ``times`` operations ("write", "sync", "allocate", "create", "rename", ...) on such paths raise.
+        """The next ``times`` operations ("write", "read", "sync", "allocate", "create", "rename", ...) on such paths raise.
 
         ``short``: some bytes of the write are written first. ``MISDIRECTED`` for a write: nothing is raised, the bytes
         go to another place of the file.
@@ -409,6 +423,10 @@ class FaultyDisk:
     def exists(self, path: Path) -> bool:
         return str(path) in self._seen
 
+    def size(self, path: Path) -> int | None:
+        inode = self._seen.get(str(path))
+        return None if inode is None else len(inode.seen)
+
     def list(self, directory: Path) -> list[str]:
         start = str(directory).rstrip("/") + "/"
         skipped = len(start)
@@ -449,6 +467,15 @@ class FaultyDisk:
             self._change(_Change((_parent(name),), name, "", inode))
         self._end_whole()
 
+    def remove_directory(self, directory: Path) -> bool:
+        name = str(directory)
+        if name not in self._seen or self.list(directory):
+            return False
+        if self._begin_whole("rmdir", directory):
+            self._change(_Change((_parent(name),), name, "", None))
+        self._end_whole()
+        return True
+
     def sync_directory(self, directory: Path) -> None:
         self._need_directory(directory)
         if self._begin_whole("sync_directory", directory) and not self.sync_is_a_lie:
@@ -465,11 +492,21 @@ class FaultyDisk:
     def free_bytes(self, directory: Path) -> int:
         return max(0, self._capacity - self._used)
 
-    def lock(self, path: Path) -> object | None:
-        if str(path) in self._locked:
-            return None
+    def lock(self, path: Path) -> Lock | None:
         self.open(path, create=True)
-        return _Lock(self, str(path))
+        return self._lock("lock", path, self._inode(path))
+
+    def lock_directory(self, directory: Path) -> Lock | None:
+        self._need_directory(directory)
+        return self._lock("lock_directory", directory, str(directory))
+
+    def lock_holder(self, path: Path) -> int | None:
+        return None
+
+    def _lock(self, kind: str, path: Path, what: CachedFile | str) -> Lock | None:
+        if self.orders.any and (fails := self.orders.take(kind, path)) is not None:
+            self._raise(kind, fails.code, path)
+        return None if what in self._locked else _Lock(self, what)
 
     # --- each operation --------------------------------------------------------------------------------------
 

@@ -225,6 +225,9 @@ class End(asyncio.Transport):
         if self.orphaned:
             self.network.wrote_to_nobody(self)
 
+    def get_write_buffer_size(self) -> int:
+        return self.out.buffered
+
     def is_closing(self) -> bool:
         return self._closing
 

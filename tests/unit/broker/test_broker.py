@@ -10,7 +10,7 @@ import pytest
 from tests.support.in_process import config, serving
 
 from halfmq.broker.broker import Broker
-from halfmq.errors import EnvironmentFailed, PortTaken, StoreFull, StoreInUse
+from halfmq.errors import EnvironmentFailed, PortTaken, StoreFull, StoreInUse, UsageError
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
@@ -213,3 +213,14 @@ async def test_sync_that_ends_after_the_close_is_reported_to_nobody(tmp_path: Pa
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not broker.failed.done()
+
+
+async def test_caps_that_do_not_fit_the_segments_of_the_store_are_refused_at_start(tmp_path: Path) -> None:
+    async with serving(tmp_path, segment_bytes=1 << 16) as running:
+        assert running.state.settings.segment_bytes == 1 << 16
+    with pytest.raises(UsageError, match="65536") as caught:
+        async with serving(tmp_path, segment_bytes=1 << 30, settings=BrokerSettings(topics_max=1_000)):
+            pass
+    assert "--segment-bytes" in caught.value.hint
+    async with serving(tmp_path, segment_bytes=1 << 30) as running:
+        assert running.state.settings.segment_bytes == 1 << 16

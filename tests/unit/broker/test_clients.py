@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.support.in_process import serving
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import RawClient, command
 
+from halfmq import limits
+from halfmq.model.settings import BrokerSettings
+from halfmq.runtime.clock import SystemClock
 from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability
 
@@ -126,6 +129,30 @@ async def test_heartbeats_and_leaving_of_one_connection_count_in_the_order_in_wh
         assert await members(other, "D") == ["me"]
 
 
+async def test_what_waits_behind_a_heartbeat_is_little_and_is_counted(tmp_path: Path) -> None:
+    """35 and 34 may be as large as a frame, with a body that nobody reads."""
+    hand = Hand()
+    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
+        hand.flush.run()
+        client = await running.client()
+        clients, intake = running.broker._clients, running.broker._gateway.intake
+        asked = asyncio.create_task(client.heartbeat("me", consumers={"C": ["T"]}))
+        await until(lambda: hand.flush.asked is not None)
+        before = intake.taken
+        ext = {"clientID": "me", "consumerGroup": "x" * 100_000}
+        client.write(command(35, 4_711, ext, b"x" * 9_000, remark="x" * 9_000))
+        client.write(command(34, 4_712, ext, b'{"clientID":"me"}', remark="x" * 9_000))
+        await until(lambda: clients.waiting == 2)
+        await asyncio.sleep(0.01)
+        assert intake.taken - before >= 400_000
+        for call, _, _ in clients._behind[next(iter(clients._behind))]:
+            request = call.args[1]
+            assert (request.body, request.remark) == (b"", None)
+        hand.flush.run()
+        assert (await asked).code == 0
+        assert (await asyncio.wait_for(client.expect(4_711), 5)).code == 0
+
+
 async def test_connection_that_ends_while_its_groups_are_made_leaves_no_member(tmp_path: Path) -> None:
     hand = Hand()
     async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
@@ -157,6 +184,15 @@ async def test_two_connections_that_name_the_same_many_new_groups_are_both_membe
             assert sorted(await members(one, name)) == ["one", "two"]
 
 
+class ShiftedClock(SystemClock):
+    """Time passes when the test says so, beside the little that passes by itself."""
+
+    passed_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.passed_ms
+
+
 async def lock(client: RawClient, code: int, who: str, queues: list[int]) -> list[int]:
     body = {
         "clientId": who, "consumerGroup": "C", "onlyThisBroker": False,
@@ -170,11 +206,176 @@ async def lock(client: RawClient, code: int, who: str, queues: list[int]) -> lis
 async def test_queue_is_locked_by_one_client_at_a_time(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         one, two = await running.client(), await running.client()
+        await one.send("T", b"x", queues=3)
+        await one.heartbeat("one", consumers={"C": ["T"]})
         assert await lock(one, 41, "one", [0, 1]) == [0, 1]
         assert await lock(two, 41, "two", [1, 2]) == [2]
         assert await lock(one, 41, "one", [1]) == [1], "renewed"
         await lock(one, 42, "one", [1])
         assert await lock(two, 41, "two", [1]) == [1]
+
+
+async def test_locks_of_what_is_not_there_are_not_kept(tmp_path: Path) -> None:
+    """A group, a topic or a queue that nobody made, and a client with too long a name: nothing stays in memory."""
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        assert await lock(client, 41, "one", [0]) == []
+        await client.send("T", b"x", queues=2)
+        assert await lock(client, 41, "one", [0]) == []
+        assert not running.state.consumers
+        await client.heartbeat("one", consumers={"C": ["T"]})
+        assert await lock(client, 41, "one", [1, 2, -1]) == [1]
+        assert await lock(client, 41, "o" * (limits.CLIENT_ID_CHARS_MAX + 1), [0]) == []
+        assert len(running.state.consumers["C"].locks) == 1
+
+
+def heartbeat_of(
+    client_id: str, group: str, topic: str, expression: str, kind: str = "TAG", version: object = 1
+) -> bytes:
+    item = {"topic": topic, "subString": expression, "expressionType": kind, "subVersion": version}
+    consumer = {
+        "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": [item],
+    }  # fmt: skip
+    return json.dumps({"clientID": client_id, "producerDataSet": [], "consumerDataSet": [consumer]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (heartbeat_of("c" * (limits.CLIENT_ID_CHARS_MAX + 1), "C", "T", "*"), "client id"),
+        (heartbeat_of("c", "C", "T" * 256, "*"), "topic of 256"),
+        (heartbeat_of("c", "C", "T", "a" * (limits.EXPRESSION_CHARS_MAX + 1)), "expression of"),
+        (heartbeat_of("c", "C", "T", "*", "x" * 33), "type"),
+        (heartbeat_of("c", "C", "T", "*", version="9" * 100), "version"),
+    ],
+)
+async def test_strings_that_would_be_kept_have_bounds(tmp_path: Path, body: bytes, named: str) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        answer = await client.ask(34, {}, body)
+        assert answer.code == 29
+        assert named in (answer.remark or "")
+        assert not running.state.consumers
+        assert (await client.ask(34, {}, heartbeat_of("c", "C", "T", "a || b"))).code == 0
+
+
+async def test_what_clients_subscribe_to_is_bounded_for_each_and_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX", 40_000)
+    monkeypatch.setattr(limits, "SUBSCRIPTIONS_BYTES_MAX", 60_000)
+    monkeypatch.setattr(limits, "SUBSCRIPTIONS_BYTES_FREE", 4_000)
+    long = "x" * 15_000
+    async with serving(tmp_path) as running:
+        clients = running.broker._clients
+        one, two, three = await running.client(), await running.client(), await running.client()
+        assert (await one.ask(34, {}, heartbeat_of("one", "A", "T", long))).code == 0
+        before = clients.subscribed_bytes
+        assert before > 30_000
+        assert (await one.ask(34, {}, heartbeat_of("one", "A", "T", long))).code == 0
+        assert clients.subscribed_bytes == before, "the same again"
+        answer = await one.ask(34, {}, heartbeat_of("one", "B", "T", long))
+        assert (answer.code, "per connection" in (answer.remark or "")) == (29, True)
+        answer = await two.ask(34, {}, heartbeat_of("two", "B", "T", long))
+        assert (answer.code, "of all clients" in (answer.remark or "")) == (29, True)
+        assert (await three.ask(34, {}, heartbeat_of("three", "C", "T", "a || b"))).code == 0, "little is always taken"
+        await one.close()
+        async with asyncio.timeout(5):
+            while clients.subscribed_bytes > 4_000:
+                await asyncio.sleep(0.01)
+        assert (await two.ask(34, {}, heartbeat_of("two", "B", "T", long))).code == 0
+        left = await two.ask(35, {"clientID": "two", "producerGroup": "", "consumerGroup": "B"})
+        assert (left.code, clients.subscribed_bytes < 4_000) == (0, True)
+
+
+async def test_a_language_that_nobody_knows_is_not_kept(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        sent = command(34, 77, {}, heartbeat_of("me", "C", "T", "*"))
+        client.write(sent.replace(b'"JAVA"', b'"JAVX"'))
+        assert (await client.expect(77)).code == 0
+        (member,) = running.state.consumers["C"].members.values()
+        assert member.language == "OTHER"
+
+
+async def test_a_restart_keeps_queues_for_who_handles_them(tmp_path: Path) -> None:
+    """A Java client handles its queues for 30 s without asking anybody, also while the broker is not there."""
+    clock = ShiftedClock()
+    async with serving(tmp_path, clock=clock) as running:
+        one, two = await running.client(), await running.client()
+        await one.send("T", b"m", queues=4)
+        for client, name in ((one, "one"), (two, "two")):
+            await client.heartbeat(name, consumers={"C": ["T"]})
+        assert await lock(one, 41, "one", [0, 1]) == [0, 1]
+        assert await lock(two, 41, "two", [2]) == [2]
+        running.broker.close()  # before the clients are
+    async with serving(tmp_path, clock=clock) as running:
+        two = await running.client()
+        await two.heartbeat("two", consumers={"C": ["T"]})
+        assert await lock(two, 41, "two", [0, 1, 2, 3]) == [2, 3]
+        one = await running.client()
+        assert await lock(one, 41, "one", [0]) == [0]
+        clock.passed_ms += limits.QUEUE_LOCK_KEPT_MS
+        assert await lock(two, 41, "two", [0, 1]) == [1]
+
+
+async def test_a_lock_is_answered_when_a_crash_cannot_take_the_holder_back(tmp_path: Path) -> None:
+    hand = Hand()
+    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
+        client = await running.client()
+        asked = asyncio.create_task(client.heartbeat("one", consumers={"C": ["T"]}))
+        topic = asyncio.create_task(client.send("T", b"m", queues=4))
+        while not (asked.done() and topic.done()):
+            hand.flush.run()
+            await asyncio.sleep(0.01)
+        waiting = asyncio.create_task(lock(client, 41, "one", [0]))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        hand.flush.run()
+        assert await asyncio.wait_for(waiting, 2) == [0]
+
+
+@pytest.mark.parametrize("leaves", ["35", "cut off", "drain"])
+async def test_who_leaves_is_not_waited_for_after_a_restart_unless_the_broker_cut_it_off(
+    tmp_path: Path, leaves: str
+) -> None:
+    async with serving(tmp_path) as running:
+        one, two = await running.client(), await running.client()
+        await one.send("T", b"m", queues=4)
+        await one.heartbeat("one", consumers={"C": ["T"]})
+        assert await lock(one, 41, "one", [0]) == [0]
+        if leaves == "35":
+            await one.ask(35, {"clientID": "one", "consumerGroup": "C"})
+        elif leaves == "cut off":
+            await one.close()
+        else:
+            await running.broker.drain()
+        while leaves == "cut off" and running.state.holders:
+            await two.ask(38, {"consumerGroup": "C"})
+        assert bool(running.state.holders) == (leaves == "drain")
+    async with serving(tmp_path) as running:
+        two = await running.client()
+        await two.send("T", b"m", queues=4)
+        assert await lock(two, 41, "two", [0]) == ([] if leaves == "drain" else [0])
+
+
+async def test_that_there_are_too_many_locks_is_said_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(limits, "LOCKS_MAX", 4)
+    clock = ShiftedClock()
+    async with serving(tmp_path, clock=clock) as running:
+        one, two = await running.client(), await running.client()
+        await one.heartbeat("one", consumers={"C": ["T"]})
+        await one.send("T", b"m", queues=8)
+        for _ in range(3):
+            assert await lock(one, 41, "one", [0, 1, 2, 3, 4]) == [0, 1, 2, 3]
+            assert await lock(two, 41, "two", [5]) == []
+        assert ["4 queue locks are held" in line for line in caplog.messages].count(True) == 1
+        clock.passed_ms += 60_000
+        assert await lock(two, 41, "two", [5, 6, 7]) == [5, 6], "those of the other one ran out"
+        assert ["2 queue locks are held" in line for line in caplog.messages].count(True) == 1
 
 
 async def test_subscription_is_checked_before_a_consumer_starts(tmp_path: Path) -> None:
@@ -212,3 +413,50 @@ async def test_heartbeat_with_a_name_that_is_none_or_with_too_many_registers_not
         answer = await client.heartbeat("me", producers=["P4"])
         assert (answer.code, answer.remark) == (29, "a connection may be in 4 groups at most")
         assert (await (await running.client()).heartbeat("me", producers=["P4"])).code == 0
+
+
+async def test_a_subscription_that_gets_nothing_is_said_with_client_and_group(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Java consumer that subscribes to one more topic, by SQL92, is never refused by anything that it looks at."""
+    body = {
+        "clientID": "me@1",
+        "consumerDataSet": [{
+            "groupName": "C", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "subscriptionDataSet": [
+                {"topic": "T", "subString": "a > 5", "tagsSet": [], "codeSet": [], "subVersion": 1, "expressionType": "SQL92"},
+                {"topic": "U", "subString": "*", "tagsSet": [], "codeSet": [], "subVersion": 1, "expressionType": "TAG"},
+            ],
+        }],
+    }  # fmt: skip
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        for _ in range(3):
+            assert (await client.ask(34, {}, json.dumps(body).encode())).code == 0
+        (said,) = [record.getMessage() for record in caplog.records if record.name == "halfmq.unserved"]
+        assert said.startswith("client me@1, group C: it subscribes to topic T by SQL92 'a > 5'")
+
+
+async def test_producer_groups_that_only_have_a_member_are_bounded_over_all_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PRODUCER_GROUPS_FREE", 3)
+    monkeypatch.setattr(limits, "PRODUCER_GROUPS_EACH", 2)
+    settings = BrokerSettings(undecided_groups_max=2)
+    async with serving(tmp_path, settings=settings) as running:
+        one, two = await running.client(), await running.client()
+        assert (await one.heartbeat("one", producers=[f"P{number}" for number in range(5)])).code == 0
+        names = ["another", "third", "P1"]
+        refused = await two.heartbeat("two", producers=names, consumers={"C": ["T"]})
+        assert refused.code == 29
+        assert "--undecided-groups-max" in (refused.remark or "")
+        assert await members(two) == ["two"], "what it consumes is registered all the same"
+        assert sorted(running.state.producer_groups) == [f"P{number}" for number in range(5)]
+        assert list(running.state.produces[2]) == ["P1"], "that is known"
+        assert (await two.heartbeat("two", producers=["another"])).code == 0, "who is in few is taken"
+        assert (await two.heartbeat("two", producers=["third"])).code == 29
+        fetched = await two.ask(29_009, {"group": "third", "clientId": "two", "waitMs": "0"})
+        assert (fetched.code, "--undecided-groups-max" in (fetched.remark or "")) == (29, True)
+        await two.ask(35, {"clientID": "two", "producerGroup": "P1"})
+        assert (await two.heartbeat("two", producers=["third"])).code == 0

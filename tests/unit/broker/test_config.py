@@ -1,10 +1,14 @@
 """Settings that cannot work are refused by name; hosts are packed as RocketMQ writes them."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from halfmq.broker.config import BrokerConfig, packed_host
+from halfmq.broker import config as defaults
+from halfmq.broker.config import BrokerConfig, check_caps, packed_host
 from halfmq.errors import UsageError
 from halfmq.model.settings import BrokerSettings
 
@@ -39,6 +43,8 @@ from halfmq.model.settings import BrokerSettings
         {"disk_reserve_bytes": -1},
         {"connections_max": 0},
         {"unfinished_bytes_max": (64 << 20) + 15},
+        {"outgoing_bytes_max": (64 << 20) - 1},
+        {"connections_per_address_max": 0},
         {"checkpoint_interval_ms": 0},
         {"retention_check_ms": 0},
         {"retention_ms": -1},
@@ -53,6 +59,12 @@ from halfmq.model.settings import BrokerSettings
         {"settings": BrokerSettings(checks_in_flight_max=0)},
         {"settings": BrokerSettings(undecided_max=-1)},
         {"settings": BrokerSettings(undecided_bytes_max=-1)},
+        {"settings": BrokerSettings(undecided_total_max=-1)},
+        {"settings": BrokerSettings(undecided_total_bytes_max=-1)},
+        {"settings": BrokerSettings(undecided_groups_max=-1)},
+        {"settings": BrokerSettings(delayed_total_max=-1)},
+        {"settings": BrokerSettings(topics_max=-2)},
+        {"settings": BrokerSettings(groups_max=-2)},
     ],
 )
 def test_setting_that_cannot_work_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
@@ -114,3 +126,37 @@ def test_loopback_told_for_everywhere_is_noticed(
 ) -> None:
     config = BrokerConfig(tmp_path, host=host, advertise_host=advertise)
     assert config.advertises_loopback_for_everywhere() == expected
+
+
+@pytest.mark.parametrize("name", ["topics_max", "groups_max"])
+def test_caps_that_do_not_fit_small_segments_are_refused_with_the_smallest_that_would_do(
+    tmp_path: Path, name: str
+) -> None:
+    small = BrokerConfig(tmp_path, segment_bytes=1 << 18, settings=BrokerSettings(**{name: 1_000}))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="262144") as caught:
+        small.checked()
+    enough = int(re.findall(r"--segment-bytes ([0-9]+)", caught.value.hint)[0])
+    replace(small, segment_bytes=enough).checked()
+    with pytest.raises(UsageError):
+        replace(small, segment_bytes=enough // 2).checked()
+    most = int(re.findall(rf"--{name.replace('_', '-')} ([0-9]+)", caught.value.hint)[0])
+    replace(small, settings=BrokerSettings(**{name: most})).checked()  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no store"):
+        check_caps(BrokerSettings(**{name: 1 << 40}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "port"),
+    [
+        ({}, defaults.BROKER_PORT - 2),
+        ({"vip_channel": False}, None),
+        ({"port": 0}, None),
+        ({"port": 2}, None),
+        ({"port": 3}, 1),
+        ({"port": 9_878}, None),
+    ],
+)
+def test_vip_channel_is_two_below_unless_nothing_or_the_name_service_is_there(
+    tmp_path: Path, changes: dict[str, Any], port: int | None
+) -> None:
+    assert BrokerConfig(tmp_path, **changes).vip_port() == port

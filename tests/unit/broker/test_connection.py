@@ -1,10 +1,13 @@
 """One connection without sockets: one write for each read, frames before a broken one, and when reading stops."""
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.support.raw_client import frame
 
 from halfmq.broker.connection import RELIEVE_BYTES, Connection
+from halfmq.broker.intake import Intake
+from halfmq.broker.outgoing_bytes import OutgoingBytes
 from halfmq.wire.remoting.frame import BrokenFrame
 
 
@@ -29,12 +32,33 @@ class Transport:
     def is_closing(self) -> bool:
         return False
 
+    def get_write_buffer_size(self) -> int:
+        return 70_000
+
+
+class Loop:
+    """What is called soon waits in ``soon``."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+
+    def time(self) -> float:
+        return 0.0
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> None:
+        pass
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.soon.append(call)
+
 
 class Echo:
     """A gateway that answers each frame with its body."""
 
     def __init__(self) -> None:
         self.generation = 3
+        self.intake = Intake(Loop(), flush=self.flush)  # type: ignore[arg-type]
+        self.outgoing = OutgoingBytes(Loop(), 1 << 30)  # type: ignore[arg-type]
         self.busy = False
         self.lost: list[BrokenFrame] = []
         self.gone: list[int] = []
@@ -206,3 +230,29 @@ def test_who_waits_for_others_frames_is_not_read_from_whatever_else_allows_it() 
     assert not transport.reading, "the peer does not read"
     connection.resume_writing()
     assert transport.reading
+
+
+def test_what_takes_long_is_handled_in_parts_and_keeps_its_order() -> None:
+    """Each request takes 2 ms: four are handled, then three, and the rest waits for the loop's next rounds."""
+    connection, _, gateway = connected()
+    now = [0.0]
+    gateway.intake.clock = lambda: now[0]
+    handled: list[bytes] = []
+
+    def slow(connection: Connection, frame: bytes) -> None:
+        now[0] += 0.002
+        handled.append(frame)
+
+    gateway.frame = slow  # type: ignore[method-assign]
+    frames = [b"%08d" % number for number in range(10)]
+    connection.data_received(b"".join(len(frame).to_bytes(4) + frame for frame in frames))
+    assert (len(handled), connection.waits) == (4, True)
+    loop = gateway.intake._loop
+    for count in (7, 10, 10):
+        soon, loop.soon = loop.soon, []  # type: ignore[attr-defined]
+        for call in soon:
+            call()
+        assert len(handled) == count
+    assert [bytes(frame)[-8:] for frame in handled] == frames
+    assert not connection.waits
+    assert gateway.intake.later == 0

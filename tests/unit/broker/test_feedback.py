@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.in_process import Running, serving
-from tests.support.raw_client import Answer, RawClient
+from tests.support.raw_client import Answer, RawClient, command
 
 from halfmq.core.decision import SendCheck
 from halfmq.model import properties as props
@@ -221,3 +221,29 @@ async def test_nothing_is_handed_out_before_its_record_is_durable_though_time_is
         assert not waiting.done()
         hand.flush.run()
         assert len(halves(await waiting)) == 1
+
+
+async def test_what_is_handed_out_at_once_is_bounded_in_bytes_and_the_rest_comes_later(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=QUICK, segment_bytes=16 << 20) as running:
+        client, sender = await running.client(), await running.client()
+        for unique in (ONE, TWO):
+            await sender.half("T", bytes(700_000), unique=unique)
+        first = halves(await fetch(client, 5_000))
+        second = halves(await fetch(client, 5_000))
+        assert (len(first), len(second)) == (1, 1)
+
+
+async def test_a_parked_poll_keeps_nothing_that_its_answer_does_not_need(tmp_path: Path) -> None:
+    """A body, a remark and fields that nobody reads may be as large as a frame, and it waits for 25 s."""
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        ext = {"group": "P", "clientId": "poller", "waitMs": "9000", "more": "x" * 9_000}
+        client.write(command(FETCH, 4_711, ext, b"x" * 9_000, remark="x" * 9_000))
+        parked = running.broker._feedback._parked
+        while not parked:
+            await asyncio.sleep(0.005)
+        (one,) = parked.values()
+        assert (one.request.body, one.request.remark, one.request.ext) == (b"", None, None)
+        running.broker._feedback.release_all()
+        running.broker._gateway.flush()
+        assert (await asyncio.wait_for(client.expect(4_711), 5)).code == 0

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.in_process import config, serving
+from tests.support.ports import free_port
+from tests.support.raw_client import RawClient
 
 from halfmq.broker.broker import Broker
 from halfmq.broker.listener import bind, cannot_listen
@@ -75,6 +77,45 @@ async def test_broker_does_not_start_when_its_port_is_taken_while_it_recovers(
         other.close()
 
 
+async def test_clients_that_send_to_the_port_minus_2_are_served_there(tmp_path: Path) -> None:
+    port = free_port(-2)
+    async with serving(tmp_path, port=port) as running:
+        vip = await RawClient.connect(port - 2)
+        assert (await vip.send("T", b"by the VIP channel", unique="1" * 32)).code == 0
+        await vip.close()
+        assert b"by the VIP channel" in (await (await running.client()).pull("T")).body
+    with pytest.raises(ConnectionError):
+        await RawClient.connect(port - 2)
+    async with serving(tmp_path, port=port, vip_channel=False):
+        with pytest.raises(ConnectionError):
+            await RawClient.connect(port - 2)
+
+
+@pytest.mark.parametrize("when", ["bound", "while it recovers"])
+async def test_vip_port_that_is_taken_is_told_and_left_out(
+    tmp_path: Path, when: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port(-2)
+    with other_process(port - 2) as other:
+        if when == "bound":
+            other.listen()
+        else:
+            make_bind = Broker._bind_all
+
+            async def bind_and_lose(broker: Broker) -> object:
+                ports = await make_bind(broker)
+                other.listen()
+                return ports
+
+            monkeypatch.setattr(Broker, "_bind_all", bind_and_lose)
+        async with serving(tmp_path, port=port) as running:
+            assert (await (await running.client()).ask(106)).code == 0
+            assert (running.broker._vip, len(running.broker._doors)) == (None, 2)
+        (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert f"the VIP channel cannot listen on 127.0.0.1:{port - 2}" in told
+        assert "--no-vip-channel" in told
+
+
 async def test_every_address_of_a_name_gets_the_same_port() -> None:
     door = await bind(Gateway(asyncio.get_running_loop(), lambda: 0), "broker", "", 0)
     try:
@@ -100,7 +141,7 @@ async def test_connections_beyond_the_limit_are_closed_and_the_others_are_served
         assert not running.broker._gateway.expected
         told = [record.getMessage() for record in caplog.records if record.name == "halfmq.listener"]
         assert 1 <= len(told) <= 2, "one line for each port"
-        assert "3 connections are open" in told[0]
+        assert "3 connections open" in told[0]
         for client in burst:
             await client.close()
         async with asyncio.timeout(5):

@@ -1,6 +1,7 @@
 """Checkpoints shorten a restart, retention trims, and free space decides whether new messages are taken."""
 
 import asyncio
+import errno
 import shutil
 import threading
 from pathlib import Path
@@ -10,10 +11,14 @@ import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
 
+from halfmq.broker.seldom import Seldom
 from halfmq.errors import StoreDamaged, StorePoisoned
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
+from halfmq.store import derive, verify
+from halfmq.store.published import Published, read_published
+from halfmq.store.reader import StoreReader
 from halfmq.store.store import Store
 from halfmq.store.verify import verify_store
 
@@ -282,6 +287,216 @@ async def test_retention_goes_on_once_what_was_in_its_way_is_mended(
     assert "does not begin with a batch" in said[1]
 
 
+class Looks:
+    """Counts the looks at retention."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen = 0
+        closed_segments = Store.closed_segments
+
+        def counted(store: Store) -> Any:
+            self.seen += 1
+            return closed_segments(store)
+
+        monkeypatch.setattr(Store, "closed_segments", counted)
+
+    async def more(self, count: int) -> None:
+        until_seen = self.seen + count
+        while self.seen < until_seen:
+            await asyncio.sleep(0.002)
+
+
+async def undecided(running: Running, count: int, group: str = "P") -> list[Answer]:
+    client = await running.client()
+    return [
+        await client.half("T", bytes(8_000), unique=f"{group:H<8}{number:024d}", group=group) for number in range(count)
+    ]
+
+
+def sized(**changes: Any) -> dict[str, Any]:
+    return {
+        "segment_bytes": SMALL, "retention_check_ms": 3, "checkpoint_interval_ms": 5, "retention_ms": 0,
+        "retention_bytes": 2 * SMALL, "settings": NO_WINDOW, **changes,
+    }  # fmt: skip
+
+
+async def test_what_is_undecided_and_more_than_retention_is_copied_once_in_a_period(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: retention by size does not copy the same bodies round and round. Method: five times as much as it keeps is
+    undecided, and nothing else is written; the log may grow by one copy of that in each period."""
+    looks, clock = Looks(monkeypatch), ShiftedClock()
+    async with serving(tmp_path, clock=clock, **sized()) as running:
+        halves = await undecided(running, 40, "orders") + await undecided(running, 40, "bills")
+        size = running.state.log_end
+        for _ in range(3):
+            before, quiet = running.state.log_end, 0
+            while quiet < 3:
+                end = running.state.log_end
+                await looks.more(40)
+                quiet = quiet + 1 if running.state.log_end == end else 0
+                assert end <= before + 2 * size, "one copy, some in company, and what segments leave empty"
+            clock.passed_ms += 3_600_001
+        assert running.state.log_start > size, "once in a period it was copied, and what was before is gone"
+        said = [line for line in caplog.messages if "more than the retention of 131072" in line]
+        assert len(said) == 1, "however often it looked"
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        await looks.more(60)
+        caplog.clear()
+        maintenance._not_trimmed = Seldom(lambda: 0.0)
+        await looks.more(3)
+        said = [line for line in caplog.messages if "more than the retention of 131072" in line]
+        assert "80 transactions are undecided" in said[0]
+        assert "orders (40, " in said[0]
+        assert "bills (40, " in said[0]
+        client = await running.client()
+        for number in range(40):
+            ended = await client.end(halves[number], f"{'orders':H<8}{number:024d}", 8, group="orders")
+            assert ended.ext["HMQ_VERDICT"] == "COMMITTED"
+
+
+async def test_a_few_undecided_bodies_do_not_keep_the_log_long_while_more_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a forgotten half does not hold up retention for a period. Method: 40 segments are written on top of one."""
+    looks = Looks(monkeypatch)
+    async with serving(tmp_path, **sized()) as running:
+        await undecided(running, 1)
+        for _ in range(40):
+            await filled(running, 7)
+            await looks.more(2)
+        await looks.more(30)
+        assert running.state.log_end - running.state.log_start < 8 * SMALL
+        assert running.state.producer_groups["P"].bytes > 8_000
+
+
+async def test_what_retention_by_age_asks_for_is_not_held_up_by_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, clock = Looks(monkeypatch), ShiftedClock()
+    changes = sized(retention_ms=600_000)
+    async with serving(tmp_path, clock=clock, **changes) as running:
+        await undecided(running, 40)
+        await looks.more(60)
+        start = running.state.log_start
+        clock.passed_ms += 700_000
+        await filled(running, 10)
+        await looks.more(60)
+        assert running.state.log_start > start
+
+
+HOUR = 3_600_000
+
+
+class WrongClock(SystemClock):
+    """The wall clock is wrong by so much; the time since the start is right, and more passes when the test says so."""
+
+    def __init__(self, ahead_ms: int = 0) -> None:
+        self.ahead_ms = ahead_ms
+        self.passed_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.passed_ms
+
+
+def aged(**changes: Any) -> dict[str, Any]:
+    """72 hours are kept, as by default; nothing by size."""
+    return {
+        "segment_bytes": SMALL,
+        "retention_check_ms": 3,
+        "checkpoint_interval_ms": 5,
+        "settings": NO_WINDOW,
+        **changes,
+    }
+
+
+async def seen(running: Running) -> int:
+    """How many of the messages are still there."""
+    answer = await (await running.client()).pull("Fill", count=1)
+    return int(answer.ext["maxOffset"]) - int(answer.ext["minOffset"])
+
+
+async def test_a_start_with_a_clock_that_is_days_ahead_trims_nothing_until_somebody_confirms_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: a wrong clock loses no message. Method: starts 12 days ahead, again and again, one of them back in time."""
+    async with serving(tmp_path, **aged()) as running:
+        await filled(running)
+    looks = Looks(monkeypatch)
+    for ahead_ms in (12 * 24 * HOUR, 12 * 24 * HOUR, 0, 40 * 24 * HOUR):
+        caplog.clear()
+        async with serving(tmp_path, clock=WrongClock(ahead_ms), **aged()) as running:
+            await looks.more(40)
+            assert await seen(running) == 40
+            assert running.state.log_start == 0
+        said = [line for line in caplog.messages if "retention by age does not count" in line]
+        assert len(said) == 1
+        assert "--trust-clock" in said[0]
+    assert "does not count 39 days" in said[0] or "does not count 40 days" in said[0]
+    assert "such starts: 2" in said[0]
+    caplog.clear()
+    async with serving(tmp_path, clock=WrongClock(40 * 24 * HOUR), **aged(trust_clock=True)) as running:
+        await trimmed(running)
+        assert await seen(running) < 20
+    async with serving(tmp_path, clock=WrongClock(40 * 24 * HOUR), **aged()) as running:
+        await looks.more(20)
+        assert running.state.jumps == ()
+    assert not [line for line in caplog.messages if "retention by age does not count" in line]
+
+
+async def test_what_a_jump_kept_goes_when_running_time_has_made_it_old_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, **aged()) as running:
+        await filled(running)
+    looks, clock = Looks(monkeypatch), WrongClock(12 * 24 * HOUR)
+    async with serving(tmp_path, clock=clock, **aged()) as running:
+        clock.passed_ms += 71 * HOUR
+        await looks.more(40)
+        assert running.state.log_start == 0
+        clock.passed_ms += 2 * HOUR
+        await trimmed(running)
+        assert await seen(running) < 20
+        await filled(running, 10)
+        await looks.more(20)
+        assert await seen(running) >= 10, "what is of behind the jump has its age"
+
+
+async def test_retention_by_size_goes_on_behind_a_jump(tmp_path: Path) -> None:
+    async with serving(tmp_path, **aged()) as running:
+        await filled(running)
+    async with serving(tmp_path, clock=WrongClock(12 * 24 * HOUR), **aged(retention_bytes=2 * SMALL)) as running:
+        await trimmed(running)
+        assert running.state.jumps
+        assert 8 <= await seen(running) < 30
+
+
+async def test_a_night_without_the_broker_and_a_quiet_week_are_no_jumps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: no false alarm where nothing was written for long. Method: the broker notes the time while it runs."""
+    looks, clock = Looks(monkeypatch), WrongClock()
+    async with serving(tmp_path, clock=clock, **aged()) as running:
+        await filled(running, 3)
+        for _ in range(40):
+            clock.passed_ms += 4 * HOUR + 40 * 60_000
+            end = running.state.log_end
+            await looks.more(3)
+            assert end < running.state.log_end < end + 200
+            end = running.state.log_end
+            await looks.more(5)
+            assert running.state.log_end == end
+    week_ms = clock.passed_ms + 8 * HOUR
+    async with serving(tmp_path, clock=WrongClock(week_ms), **aged()) as running:
+        assert running.state.jumps == ()
+    assert not [line for line in caplog.messages if "does not count" in line]
+    assert verify_store(RealDisk(), tmp_path).findings == ()
+
+
 async def test_work_that_fails_comes_again(tmp_path: Path) -> None:
     failures: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
@@ -299,3 +514,216 @@ async def test_work_that_fails_comes_again(tmp_path: Path) -> None:
         while calls < 3:
             await asyncio.sleep(0.01)
     assert len(failures) >= 3
+
+
+async def test_many_topics_are_told_to_readers_beside_the_broker_with_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+    write = derive.write_topics
+    monkeypatch.setattr(
+        derive,
+        "write_topics",
+        lambda disk, path, store, topics: rows.append(len(topics)) or write(disk, path, store, topics),
+    )
+    for module in (derive, verify):
+        monkeypatch.setattr(module, "AT_ONCE_MAX", 20)
+    count = 80
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        for number in range(count):
+            answer = await client.ask(
+                17, {"topic": f"T{number}", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+            )
+            assert answer.code == 0
+        assert max(rows) == 20, "a write of all of them for each would cost more with every topic"
+        assert not verify_store(RealDisk(), tmp_path).damaged
+        page = read_published(RealDisk(), tmp_path / "shard-0" / "published")
+        assert isinstance(page, Published)
+        assert running.broker._maintenance is not None
+        done = asyncio.get_running_loop().create_future()
+        running.broker._maintenance.checkpoint(lambda: done.set_result(None))
+        await asyncio.wait_for(done, 5)
+        await asyncio.sleep(0)
+        assert rows[-1] == len(StoreReader.open(tmp_path).topics()) == count
+        later = read_published(RealDisk(), tmp_path / "shard-0" / "published")
+        assert isinstance(later, Published)
+        assert later.sequence > page.sequence, "who looked for a topic before looks again"
+        assert not verify_store(RealDisk(), tmp_path).damaged
+    async with serving(tmp_path) as running:
+        assert len(running.state.topics_by_name) == count
+
+
+async def test_segments_that_somebody_removes_or_cuts_short_are_told_once_and_trimmed_ones_are_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"segment_bytes": SMALL, "retention_check_ms": 10, "settings": NO_WINDOW}
+    async with serving(tmp_path, retention_bytes=4 * SMALL, checkpoint_interval_ms=20, **options) as running:
+        client = await filled(running, 60)
+        await until(lambda: running.state.log_start > 0)
+        assert not any("under a running broker" in line for line in caplog.messages)
+    async with serving(tmp_path, **options) as running:
+        client = await running.client()
+        first, second, *_ = sorted((tmp_path / "shard-0" / "log").glob("*.seg"))
+        (offset,) = [int((await client.pull("Fill", 0)).ext["minOffset"])]
+        first.unlink()
+        with second.open("r+b") as file:
+            file.truncate(100)
+
+        def told() -> list[str]:
+            return [line for line in caplog.messages if "under a running broker" in line]
+
+        await until(lambda: len(told()) == 2)
+        assert f"{first} was removed" in told()[0]
+        assert "bring the file back" in told()[0]
+        assert f"{second} was cut short under a running broker: it has 100 bytes instead of {SMALL}" in told()[1]
+        assert (await client.pull("Fill", offset)).code == 0, "what is open is still read"
+        await asyncio.sleep(0.1)
+        assert len(told()) == 2
+
+
+async def test_a_trim_takes_a_segment_whose_file_is_gone_already(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"segment_bytes": SMALL, "settings": NO_WINDOW, "retention_bytes": 1 << 17}
+    async with serving(tmp_path, **options) as running:
+        await filled(running)
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        (tmp_path / "shard-0" / "log" / f"{0:020d}.seg").unlink()
+        done = asyncio.get_running_loop().create_future()
+        maintenance.checkpoint(lambda: done.set_result(None))
+        await asyncio.wait_for(done, 5)
+        maintenance.look_at_retention()
+        start = await trimmed(running)
+        assert int(min((tmp_path / "shard-0" / "log").iterdir()).stem) == start
+        assert not running.broker.failed.done()
+
+
+async def test_a_segment_that_cannot_be_removed_stays_with_those_behind_it_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those behind it too: a start takes a gap for damage. Method: the first file cannot be removed, over two trims and a start."""
+    first = tmp_path / "shard-0" / "log" / f"{0:020d}.seg"
+    stuck = True
+    tried = 0
+    remove = RealDisk.remove
+
+    def refusing(disk: RealDisk, path: Path) -> None:
+        nonlocal tried
+        if stuck and path == first:
+            tried += 1
+            raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+        remove(disk, path)
+
+    monkeypatch.setattr(RealDisk, "remove", refusing)
+    options: dict[str, Any] = {"segment_bytes": SMALL, "settings": NO_WINDOW, "checkpoint_interval_ms": 20}
+    options |= {"retention_bytes": 1 << 17, "retention_check_ms": 20}
+
+    def names() -> list[int]:
+        return sorted(int(path.stem) for path in first.parent.iterdir())
+
+    def told() -> int:
+        return sum(f"{first} cannot be removed: Operation not permitted" in line for line in caplog.messages)
+
+    async with serving(tmp_path, **options) as running:
+        await filled(running)
+        start = await trimmed(running)
+        for number in range(40):
+            assert (await (await running.client()).send("Fill", bytes(8_000), unique=f"MORE{number:028d}")).code == 0
+        await until(lambda: running.state.log_start > start and tried >= 2)
+        assert not running.broker.failed.done()
+        assert names() == list(range(0, names()[-1] + 1, SMALL)), "no gap"
+        assert told() == 1
+    async with serving(tmp_path, **options) as running:
+        assert told() >= 2
+        start = running.state.log_start
+        assert names()[0] == 0 < start
+        stuck = False
+        for number in range(40):
+            assert (await (await running.client()).send("Fill", bytes(8_000), unique=f"LAST{number:028d}")).code == 0
+        await until(lambda: running.state.log_start > start and names()[0] == running.state.log_start)
+
+
+async def test_a_closed_segment_that_is_replaced_while_it_is_open_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path, segment_bytes=SMALL, retention_check_ms=10, settings=NO_WINDOW) as running:
+        client = await filled(running, 20)
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        maintenance.look_at_space()  # of what is written later it cannot be said which file has it
+        await looked(running)
+        (tmp_path / "copy").write_bytes((path := tmp_path / "shard-0" / "log" / f"{0:020d}.seg").read_bytes())
+        (tmp_path / "copy").rename(path)
+
+        def told() -> list[str]:
+            return [line for line in caplog.messages if "under a running broker" in line]
+
+        await until(lambda: bool(told()))
+        assert f"{path} was replaced under a running broker: the name leads to another file" in told()[0]
+        assert "/proc/PID/fd" in told()[0]
+        assert (await client.pull("Fill", 0)).code == 0
+        maintenance.look_at_space()
+        await asyncio.sleep(0.05)
+        assert len(told()) == 1
+        assert not running.broker.failed.done()
+
+
+@pytest.mark.parametrize("how", ["removed", "cut short", "replaced", "replaced with its directory"])
+async def test_the_broker_stops_when_the_segment_that_is_written_is_removed_replaced_or_cut_short(
+    tmp_path: Path, how: str
+) -> None:
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        client = await filled(running, 20)
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        maintenance.look_at_space()
+        await looked(running)
+        assert not running.broker.failed.done()
+        path = tmp_path / "shard-0" / "log" / f"{running.state.log_end // SMALL * SMALL:020d}.seg"
+        if how == "removed":
+            path.unlink()
+        elif how == "cut short":
+            with path.open("r+b") as file:
+                file.truncate(100)
+        elif how == "replaced":
+            shutil.copy2(path, tmp_path / "copy")
+            (tmp_path / "copy").rename(path)
+        else:
+            path.parent.rename(tmp_path / "moved")
+            shutil.copytree(tmp_path / "moved", path.parent)
+        maintenance.look_at_space()
+        failed = await asyncio.wait_for(running.broker.failed, 5)
+        assert isinstance(failed, StorePoisoned)
+        assert f"{path} was {how.partition(' with')[0]} under a running broker" in str(failed)
+        with pytest.raises((EOFError, ConnectionError, asyncio.IncompleteReadError, TimeoutError)):
+            await asyncio.wait_for(client.send("Fill", b"x", unique="1" * 32), 0.2)
+
+
+async def looked(running: Running) -> None:
+    """What was asked of the maintenance thread is done, and its answers are taken."""
+    done = asyncio.get_running_loop().create_future()
+    running.broker._maintenance._offload.run(lambda: None, lambda _: done.set_result(None))  # type: ignore[union-attr]
+    await asyncio.wait_for(done, 5)
+
+
+async def test_the_empty_segment_for_the_next_roll_is_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        await filled(running, 20)
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        path = tmp_path / "shard-0" / "log" / f"{(running.state.log_end // SMALL + 1) * SMALL:020d}.seg"
+        path.unlink()
+        maintenance.look_at_space()
+        await looked(running)
+        assert any(f"{path} was removed" in line and "it is made again" in line for line in caplog.messages)
+        maintenance.look_at_space()
+        await looked(running)
+        assert path.stat().st_size == SMALL
+        client = await running.client()
+        for number in range(20):
+            assert (await client.send("Fill", bytes(8_000), unique=f"MORE{number:028d}")).code == 0
+        assert not running.broker.failed.done()
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        assert await seen(running) == 40

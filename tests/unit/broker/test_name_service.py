@@ -9,6 +9,7 @@ from tests.support.in_process import serving
 from tests.support.raw_client import RawClient
 
 from halfmq.client.async_client import AsyncClient
+from halfmq.model.settings import BrokerSettings
 
 
 @pytest.mark.parametrize(("version", "quoted"), [(317, False), (333, False), (400, False), (401, True), (479, True)])
@@ -99,3 +100,73 @@ async def test_bad_topics_are_refused(tmp_path: Path) -> None:
         for name, code in (("no way", 29), ("SCHEDULE_TOPIC_XXXX", 16)):
             ext = {"topic": name, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
             assert (await client.ask(17, ext)).code == code, name
+
+
+async def test_a_group_is_deleted_as_mqadmin_asks_and_gives_its_room_back(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        group = {"groupName": "CG", "retryMaxTimes": 3}
+        assert (await client.ask(200, None, json.dumps(group).encode())).code == 0
+        await client.send("T", b"x", unique="A" * 32)
+        offset = {"consumerGroup": "CG", "topic": "T", "queueId": "0"}
+        assert (await client.ask(15, {**offset, "commitOffset": "1"})).code == 0
+        before = running.state.base_bytes
+        assert (await client.ask(207, {"groupName": "CG", "cleanOffset": "true"})).code == 0
+        assert running.state.base_bytes < before
+        assert "CG" not in running.state.groups
+        assert (await client.ask(207, {"groupName": "CG", "cleanOffset": "true"})).code == 0, "absent is as good"
+        assert (await client.ask(207, {"groupName": "CG"})).code == 0, "as earlier versions ask"
+    async with serving(tmp_path) as running:
+        assert "CG" not in running.state.groups
+        assert (await (await running.client()).ask(14, {**offset, "setZeroIfNotFound": "false"})).code == 22
+
+
+async def test_a_group_with_consumers_is_not_deleted_and_what_stays_of_one_is_said(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        consumer = {
+            "groupName": "CG", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False, "subscriptionDataSet": [],
+        }  # fmt: skip
+        body = json.dumps({"clientID": "c-1", "producerDataSet": [], "consumerDataSet": [consumer]}).encode()
+        assert (await client.ask(34, None, body)).code == 0
+        refused = await client.ask(207, {"groupName": "CG", "cleanOffset": "true"})
+        assert refused.code == 2
+        assert refused.remark is not None
+        assert "c-1" in refused.remark
+        await client.ask(35, {"clientID": "c-1", "consumerGroup": "CG"})
+        await client.send("%RETRY%CG", b"x", unique="B" * 32)
+        gone = await client.ask(207, {"groupName": "CG", "cleanOffset": "true"})
+        assert (gone.code, gone.remark) == (0, "what is in %RETRY%CG stays, see deleteTopic")
+
+
+async def test_where_groups_are_not_made_on_first_use_a_name_alone_makes_none(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=BrokerSettings(auto_create_groups=False)) as running:
+        client = await running.client()
+        await client.send("T", b"x", unique="A" * 32)
+        assert (await client.pull("T", group="CG")).code == 26
+        assert not running.state.groups
+        await client.ask(200, None, json.dumps({"groupName": "CG"}).encode())
+        assert (await client.pull("T", group="CG")).code == 0
+
+
+async def test_an_ordered_topic_is_made_to_the_end(tmp_path: Path) -> None:
+    """The second half of making one is a setting at the name server: taken where it says what is so, and never stored."""
+    order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
+    async with serving(tmp_path) as running:
+        client = await running.client(names=True)
+        assert (await client.ask(101, order)).code == 22
+        assert (await client.ask(100, {**order, "value": "halfmq:3"})).code == 1, "the topic is made first"
+        await client.ask(17, {"topic": "T", "readQueueNums": "3", "writeQueueNums": "3", "perm": "6", "order": "true"})
+        assert (await client.ask(100, {**order, "value": "halfmq:3"})).code == 0
+        assert (await client.ask(100, {**order, "value": "halfmq:3;"})).code == 0
+        assert (await client.ask(101, order)).ext == {"value": "halfmq:3"}
+        for wrong in ("halfmq:4", "halfmq:3;other:3", ""):
+            refused = await client.ask(100, {**order, "value": wrong})
+            assert refused.code == 1
+            assert "ordered on halfmq:3" in str(refused.remark)
+        assert (await client.ask(100, {**order, "namespace": "MINE", "value": "x"})).code == 1
+        assert (await client.ask(101, {**order, "namespace": "MINE"})).code == 22
+        assert (await client.ask(102, order)).code == 0
+    async with serving(tmp_path) as running:
+        assert (await (await running.client()).ask(101, order)).ext == {"value": "halfmq:3"}

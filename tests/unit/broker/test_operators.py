@@ -1,17 +1,25 @@
-"""An operator sees what is undecided and settles it; who it was stands in the broker's output."""
+"""An operator sees what is undecided and settles it; who it was stands in the log, and in the broker's output."""
 
 import asyncio
 import json
 import logging
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.in_process import serving
-from tests.support.raw_client import Answer, RawClient
+from tests.support.raw_client import Answer, RawClient, command
 
 from halfmq import AsyncClient, compose
+from halfmq.broker.group_scan import GroupScan
+from halfmq.model.settings import BrokerSettings
+from halfmq.runtime.disk import RealDisk
+from halfmq.store.dump import dump_store
 from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability
+from halfmq.store.verify import verify_store
+from halfmq.wire.remoting.header import Request
 
 LIST, STORY, RESOLVE = 29_002, 29_003, 29_004
 ONE = "AC10000100002A9F0000000000000001"
@@ -161,3 +169,110 @@ async def test_nothing_is_told_that_a_crash_could_take_back(tmp_path: Path) -> N
             await asyncio.sleep(0.001)
         assert (await told).code == (await half).code == 0
         assert (await decided).ext["HMQ_VERDICT"] == "COMMITTED"
+
+
+def logged(directory: Path) -> list[dict[str, object]]:
+    """What operators did, as ``store dump`` shows it: each with the kind of the record behind it."""
+    lines = [json.loads(line) for line in dump_store(RealDisk(), directory)]
+    return [
+        {**{name: line[name] for name in ("action", "subject", "name", "reason")}, "peer": line["peer"].split(":")[0],
+         "then": then["kind"]}
+        for line, then in pairwise(lines)
+        if line["kind"] == "operator_acted"
+    ]  # fmt: skip
+
+
+async def test_the_log_says_who_did_what_why_and_from_where(tmp_path: Path) -> None:
+    """A verdict and a policy by name; what mqadmin does has no name, so the address must do."""
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await client.half("orders", b"one", unique=ONE)
+        assert (await resolve(client, ONE, "COMMIT", reason="ticket 4711")).code == 0
+        fields = {"group": "P", "operator": "bob", "reason": "too many"}
+        assert (await client.ask(29_007, fields, json.dumps({"undecided_max": 5}).encode())).code == 0
+        await client.ask(17, {"topic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"})
+        await client.ask(200, body=json.dumps({"groupName": "C"}).encode())
+        await client.ask(15, {"consumerGroup": "C", "topic": "T", "queueId": "0", "commitOffset": "0"})
+        await client.ask(215, {"topic": "T"})
+    by_hand = {"name": "", "reason": "", "peer": "127.0.0.1"}
+    assert logged(tmp_path) == [
+        {"action": "commit", "subject": ONE, "name": "ada", "reason": "ticket 4711", "peer": "127.0.0.1", "then": "committed"},
+        {"action": "set_producer", "subject": "P", "name": "bob", "reason": "too many", "peer": "127.0.0.1",
+         "then": "producer_set"},
+        {"action": "set_topic", "subject": "T", **by_hand, "then": "topic_set"},
+        {"action": "set_group", "subject": "C", **by_hand, "then": "group_set"},
+        {"action": "reset_offset", "subject": "C", **by_hand, "then": "offsets"},
+        {"action": "delete_topic", "subject": "T", **by_hand, "then": "topic_deleted"},
+    ]  # fmt: skip
+    assert verify_store(RealDisk(), tmp_path).findings == ()
+
+
+async def test_members_that_say_how_far_they_are_are_no_operators(tmp_path: Path) -> None:
+    """Whether they wait for the answer or not; and who does not wait for it is a stock client that has not come back yet."""
+    async with serving(tmp_path) as running:
+        client, late = await running.client(), await running.client()
+        await client.send("T", b"x", unique=ONE)
+        await client.heartbeat("me", consumers={"C": ["T"]})
+        offset = {"consumerGroup": "C", "topic": "T", "queueId": "0"}
+        assert (await client.ask(15, {**offset, "commitOffset": "0"})).code == 0
+        late.tell(15, {**offset, "commitOffset": "1"})
+        assert (await late.ask(14, offset)).ext == {"offset": "1"}
+    assert logged(tmp_path) == []
+
+
+async def test_the_story_names_the_operator_also_after_a_restart_and_when_memory_has_forgotten(tmp_path: Path) -> None:
+    says = "decided by an operator (ada from 127.0.0.1:"
+    settings = BrokerSettings(sent_again_ms=1)
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await client.half("orders", b"one", unique=ONE)
+        await resolve(client, ONE, "ROLLBACK", reason="ticket 4711")
+        (told,) = json.loads((await client.ask(STORY, {"txId": ONE})).body)
+        assert says in told
+        assert "reason: ticket 4711)" in told
+    async with serving(tmp_path, settings=settings) as running:
+        client = await running.client()
+        await asyncio.sleep(0.01)
+        await client.send("orders", b"later", unique=TWO)
+        assert not running.state.verdicts, "only the table knows"
+        (told,) = json.loads((await client.ask(STORY, {"txId": ONE, "group": "P"})).body)
+        assert says in told
+
+
+def kept_requests(function: Any) -> list[Request[Any]]:
+    """The requests that a function and those that it refers to hold."""
+    found = []
+    for cell in function.__closure__ or ():
+        if isinstance(cell.cell_contents, Request):
+            found.append(cell.cell_contents)
+        elif callable(cell.cell_contents) and hasattr(cell.cell_contents, "__closure__"):
+            found += kept_requests(cell.cell_contents)
+    return found
+
+
+async def test_who_waits_for_a_look_at_all_groups_keeps_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, kept = GroupScan.run, []
+
+    def seen(scan: GroupScan, look: Any, then: Any) -> bool:
+        kept.append(kept_requests(look) + kept_requests(then))
+        return run(scan, look, then)
+
+    monkeypatch.setattr(GroupScan, "run", seen)
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        ext = {"txId": ONE, "operator": "ada", "verdict": "COMMIT", "more": "x" * 9_000}
+        for code in (29_003, 29_004, 29_005, 29_006):
+            client.write(command(code, code, ext, json.dumps([ONE, "x" * 9_000]).encode(), remark="x" * 9_000))
+            await asyncio.wait_for(client.expect(code), 5)
+        assert len(kept) == 4
+        for requests in kept:
+            assert requests
+            for request in requests:
+                assert (request.body, request.remark, request.ext) == (b"", None, None)
+
+
+async def test_names_that_nothing_can_have_are_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        assert (await client.ask(29_003, {"txId": "x" * 65})).code == 29
+        assert (await client.ask(29_003, {"txId": ONE, "group": "x" * 121})).code == 29

@@ -1,6 +1,7 @@
 """`halfmq serve` as people meet it: up in a second, one clear line when it cannot start, exit codes, kill and go on."""
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
@@ -96,6 +97,30 @@ def test_directory_of_another_process_is_refused_and_left_alone(served: Served) 
     asyncio.run(conversation(served, 1))
 
 
+def test_two_brokers_never_have_one_store_though_the_lock_file_is_removed_and_the_directory_moved(
+    served: Served,
+) -> None:
+    """Goal: who runs keeps the store; who has lost its name stops before anything is written into another's directory."""
+    served.start()
+    assert served.process is not None
+    (served.data / "lock").unlink()
+    line = last_line(serve("--data", str(served.data), "--port", "0", "--name-port", "0"))
+    assert f"in use by another process (pid {served.process.pid})" in line
+    asyncio.run(conversation(served, 1))
+    moved = served.data.with_name("moved")
+    served.process.send_signal(signal.SIGSTOP)  # else it notices, and is gone before the other one looks
+    served.data.rename(moved)
+    line = last_line(serve("--data", str(moved), "--port", "0", "--name-port", "0"))
+    assert f"in use by another process (pid {served.process.pid})" in line
+    served.process.send_signal(signal.SIGCONT)
+    assert served.process.wait(20) == 1
+    assert f"{served.data} is not the directory any more" in served.log.read_text().splitlines()[-1]
+    assert not served.data.exists()
+    moved.rename(served.data)
+    served.start()
+    asyncio.run(conversation(served, 2))
+
+
 def test_damaged_store_is_refused_with_file_and_remedy(served: Served) -> None:
     served.start()
     asyncio.run(conversation(served, 1))
@@ -142,12 +167,65 @@ def test_directory_that_is_not_writable_is_said(tmp_path: Path) -> None:
         (errno.ENOENT, EnvironmentFailed, "choose another --data"),
         (errno.EIO, EnvironmentFailed, "look at the disk"),
         (errno.EMFILE, EnvironmentFailed, "look at --data"),
+        (errno.ENOMEM, EnvironmentFailed, "no memory left"),
     ],
 )
 def test_errors_of_the_machine_say_what_to_do(tmp_path: Path, number: int, kind: type, words: str) -> None:
     explained = _explained(OSError(number, os.strerror(number)), config(tmp_path))
     assert isinstance(explained, kind)
     assert words in str(explained)
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "words"),
+    [
+        (errno.EACCES, "log/00000000000000000000.seg", "give it and all of"),
+        (errno.ENOTDIR, "queues/1", "a file where a directory must be"),
+        (errno.EEXIST, "queues", "a file where a directory must be"),
+        (errno.EISDIR, "published", "a directory where a file must be"),
+    ],
+)
+def test_errors_about_one_file_of_the_store_name_it_and_not_the_directory(
+    tmp_path: Path, number: int, name: str, words: str
+) -> None:
+    path = tmp_path / "shard-0" / name
+    text = str(_explained(OSError(number, os.strerror(number), str(path)), config(tmp_path)))
+    assert text.startswith(str(path))
+    assert words in text
+    assert "--data" not in text
+
+
+def test_running_out_of_memory_at_a_start_is_one_line() -> None:
+    assert "no memory left" in str(_explained(MemoryError(), config(Path("/store"))))
+
+
+def test_start_on_what_is_no_store_any_more_says_which_file_is_wrong(served: Served) -> None:
+    """A part that is a file, a part that is gone, a file that nobody may read: each its own line, and all is left alone."""
+    served.start()
+    asyncio.run(conversation(served, 1))
+    assert served.stop() == 0
+    shard = served.data / "shard-0"
+    options = ("--data", str(served.data), "--port", "0", "--name-port", "0")
+    queues = shard / "queues"
+    queues.rename(shard / "kept")
+    queues.write_text("")
+    line = last_line(serve(*options))
+    assert f"{queues}" in line
+    assert "a file where a directory must be" in line
+    queues.unlink()
+    (shard / "kept").rename(queues)
+    segment = min((shard / "log").glob("*.seg"))
+    segment.chmod(0)
+    line = last_line(serve(*options, through=AS_ANYBODY))
+    assert f"{segment} cannot be read or written" in line
+    segment.chmod(0o644)
+    shard.rename(served.data.with_name("away"))
+    line = last_line(serve(*options))
+    assert f"{shard} is missing beside {served.data / 'store.json'}: there was a log" in line
+    assert not shard.exists()
+    served.data.with_name("away").rename(shard)
+    served.start()
+    asyncio.run(conversation(served, 2))
 
 
 def test_ports_file_that_cannot_be_written_is_said_before_anything_is_touched(tmp_path: Path) -> None:
@@ -292,3 +370,45 @@ def test_drain_finishes_what_was_accepted_and_sends_new_clients_away(tmp_path: P
 
     assert asyncio.run(count()) == acknowledged
     served.stop()
+
+
+async def test_nobody_reads_the_output_and_the_broker_serves_and_stops(tmp_path: Path) -> None:
+    """Goal: a full pipe holds nobody up, from the first line on to the end."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, bytes(4_096))
+    os.set_blocking(writing, True)
+    ports = tmp_path / "ports.json"
+    command = [
+        sys.executable,
+        "-m",
+        "halfmq",
+        "serve",
+        "--data",
+        str(tmp_path / "data"),
+        "--port",
+        "0",
+        "--name-port",
+        "0",
+    ]
+    process = subprocess.Popen(  # noqa: ASYNC220 - it starts and goes on
+        [*command, "--ports-file", str(ports), "--segment-bytes", str(1 << 20)], stdout=writing, stderr=writing
+    )
+    try:
+        async with asyncio.timeout(20):
+            while not ports.exists():
+                await asyncio.sleep(0.02)
+            client = await RawClient.connect(json.loads(ports.read_text())["broker"])
+            for _ in range(20):
+                assert (await client.ask(310, {"e": "no number"})).code == 1
+            assert (await client.send("T", b"x", unique="1" * 32)).code == 0
+            process.send_signal(signal.SIGTERM)
+            await client.closed.wait()
+            assert await asyncio.to_thread(process.wait) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reading)
+        os.close(writing)

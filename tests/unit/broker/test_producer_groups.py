@@ -216,3 +216,13 @@ async def test_two_operators_who_change_different_limits_at_once_both_have_their
         assert [answer.code for answer in told] == [0, 0]
         stands = json.loads((await change(ada)).body)
         assert (stands["check_limit"], stands["past_limit"], stands["undecided_max"]) == (0, "wait", 500)
+
+
+async def test_a_flood_of_changes_does_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One connection can make thousands of them in a second; what was set stands in the store."""
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        for number in range(70):
+            assert (await change(client, f"P{number}", undecided_max=7)).code == 0
+        lines = [record.getMessage() for record in caplog.records if "set producer group" in record.getMessage()]
+        assert len(lines) == 50

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ from tests.support.raw_client import Answer, RawClient, command, end_ext
 from halfmq.broker import pump
 from halfmq.core import base_room
 from halfmq.core.base import base_payload
-from halfmq.core.commands import SetProducer
+from halfmq.core.base_bytes import recount
+from halfmq.core.commands import RELEASES_MAX, CarryForward, EnsureGroup, SetProducer
+from halfmq.core.transaction.invariants import check
 from halfmq.errors import StoreFull, StorePoisoned
 from halfmq.model.records import Record
 from halfmq.model.settings import BrokerSettings, ProducerSettings
+from halfmq.runtime.clock import SystemClock
 from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.published import Published, read_published
 from halfmq.store.store import Durability, Store
@@ -280,6 +284,7 @@ async def test_a_start_without_room_for_its_base_says_so(tmp_path: Path, monkeyp
         for number in range(600):
             name = f"group-{number:03d}".ljust(110, "n")
             running.state.producer_settings[name] = ProducerSettings(name, skip_age_ms=3_600_000)
+        running.state.base_bytes = recount(running.state).base
         monkeypatch.setattr(pump, "fits", lambda *_: False)  # the segment is full
         end = running.state.log_end
         with pytest.raises(StoreFull, match="of the head of each log segment") as caught:
@@ -537,6 +542,53 @@ async def test_delayed_message_that_cannot_be_copied_does_not_hold_up_the_others
     assert sum("not shown before the next start" in line for line in caplog.messages) == 1
 
 
+class _Later(SystemClock):
+    def wall_ms(self) -> int:
+        return super().wall_ms() + 100_000
+
+
+async def test_many_delayed_messages_that_cannot_be_copied_are_put_aside_together_and_a_tick_looks_at_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: the loop is free between two ticks, whatever is damaged. Method: more delayed messages than two ticks release,
+    all but each hundredth damaged, due at a start; looks are counted by the batch that they belong to."""
+    count = 560
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        client = await running.client()
+        bodies = [b"whole" if number % 100 == 50 else b"soon damaged" for number in range(count)]
+        delayed = [client.send("T", body, TIMER_DELAY_MS="60000") for body in bodies]
+        assert {answer.code for answer in await asyncio.gather(*delayed)} == {0}
+        await filled(client, 8)
+        await running.broker.drain()
+    segments = 0
+    for path in (tmp_path / "shard-0" / "log").iterdir():
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b"soon damaged", b"damaged now!"))
+        segments += b"soon damaged" in data
+    looked: Counter[int] = Counter()
+    look = Store.why_not_copied
+
+    def counted(store: Store, source: int, message_bytes: int) -> str | None:
+        looked[running.broker._pump.decided] += 1
+        return look(store, source, message_bytes)
+
+    monkeypatch.setattr(Store, "why_not_copied", counted)
+    async with serving(tmp_path, segment_bytes=SMALL, clock=_Later()) as running:
+        async with asyncio.timeout(5):
+            while running.state.delayed_heap:
+                await asyncio.sleep(0.002)
+        assert running.state.topics_by_name["T"].ends[0] == 6
+        assert len(running.state.delayed) == 554
+        check(running.state)
+    assert max(looked.values()) <= RELEASES_MAX
+    assert sum(looked.values()) == count, "each once"
+    told = [line for line in caplog.messages if "not shown before the next start" in line]
+    assert len(told) == segments + 1
+    named = sum(int(line.partition(" of one segment")[0].rpartition(" ")[2]) for line in told[:-1])
+    assert told[-1].startswith(f"{554 - named} more")
+    assert told[-1].endswith("554 in all")
+
+
 @pytest.mark.parametrize("times", range(1, 6))
 async def test_room_that_comes_back_between_two_tries_lets_waiting_answers_out(tmp_path: Path, times: int) -> None:
     disk = FaultyDisk()
@@ -573,3 +625,236 @@ async def test_a_drain_does_not_wait_for_a_disk_that_stays_full(
     async with serving(tmp_path, disk=disk) as running:
         client = await running.client()
         assert (await client.end(half, ID, COMMIT)).ext["HMQ_VERDICT"] == "COMMITTED"
+
+
+# --- bounds that are wrong ---------------------------------------------------------------------------------------
+
+
+async def bodies_up_to_the_end(running: Running) -> RawClient:
+    """Fill the first segment until less than one more body fits."""
+    client = await running.client()
+    number = 0
+    while running.state.log_end % SMALL < SMALL - 6_000:
+        assert (await client.send("T", bytes(5_000), unique=f"{number:032d}")).code == 0
+        number += 1
+    return client
+
+
+async def test_records_that_do_not_fit_although_the_bound_said_so_are_decided_anew_behind_a_roll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        client = await bodies_up_to_the_end(running)
+        monkeypatch.setattr(pump, "size_bound", lambda state, command: 0)
+        for number in range(12):
+            assert (await client.send("T", bytes(9_000), unique=f"L{number:031d}")).code == 0
+        assert len(running.state.bases) >= 2
+        assert sum("the bound of SendMessage was wrong" in line for line in caplog.messages) == 1, "once"
+        end = int((await client.pull("T", count=1)).ext["maxOffset"])
+        assert running.broker._pump.failed is None
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        assert int((await (await running.client()).pull("T", count=1)).ext["maxOffset"]) == end
+
+
+async def test_a_bound_that_breaks_stops_nobody_and_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(state: Any, command: Any) -> int:
+        raise ZeroDivisionError("a bug in a bound")
+
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        client = await bodies_up_to_the_end(running)
+        monkeypatch.setattr(pump, "size_bound", broken)
+        half = await client.half("T", bytes(9_000), unique=ID)
+        assert (await client.end(half, ID, COMMIT)).ext["HMQ_VERDICT"] == "COMMITTED"
+        for number in range(12):
+            assert (await client.send("T", bytes(9_000), unique=f"L{number:031d}")).code == 0
+        assert sum("no bound for SendMessage" in line for line in caplog.messages) == 1
+        assert running.broker._pump.failed is None
+
+
+async def test_what_fits_no_segment_although_the_bound_said_so_fails_alone_and_rolls_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: one broken decision costs its command only. Method: a decision of more than any segment holds, and one that
+    would fit by its size and does not behind the roll either, because nothing ever fits."""
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        client = await bodies_up_to_the_end(running)
+        real, fits = pump.decide, pump.fits
+        with monkeypatch.context() as patch:
+            patch.setattr(pump, "size_bound", lambda state, command: 0)
+
+            def too_much(state: Any, command: Any, now_ms: int) -> Any:
+                decision = real(state, command, now_ms)
+                record = decision.records[-1]
+                return decision._replace(records=(*decision.records[:-1], record._replace(size=SMALL)))
+
+            patch.setattr(pump, "decide", too_much)
+            before = running.log_bytes()
+            refused = await client.send("T", bytes(9_000), unique="1" * 32)
+            assert refused.code == 1
+            assert "do not fit the log at" in refused.remark
+            assert running.log_bytes() == before, "nothing was rolled for it"
+            patch.setattr(pump, "decide", real)
+            patch.setattr(
+                pump, "fits", lambda end, is_open, size, segment: size < 8_000 and fits(end, is_open, size, segment)
+            )
+            for number in range(5):
+                assert (await client.send("T", bytes(9_000), unique=f"N{number:031d}")).code == 1
+            assert len(running.state.bases) == 2, "it rolled once in vain, and no more"
+            assert (await client.send("T", b"small", unique="2" * 32)).code == 0
+        assert (await client.send("T", bytes(9_000), unique="3" * 32)).code == 0
+        assert sum("everything else goes on" in line for line in caplog.messages) == 1
+        assert running.broker._pump.failed is None
+
+
+async def test_checks_of_a_tick_that_was_decided_anew_go_out_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = BrokerSettings(check_immunity_ms=0, check_interval_ms=60_000)
+    async with serving(tmp_path, segment_bytes=SMALL, settings=settings) as running:
+        client = await running.client()
+        fits, refused = pump.fits, []
+
+        def one_no(end: int, is_open: bool, size: int, segment: int) -> bool:
+            if size and not refused:
+                refused.append(size)
+                return False
+            return fits(end, is_open, size, segment)
+
+        for number in range(5):
+            await client.half("T", b"x", unique=f"{number:032d}")
+        monkeypatch.setattr(pump, "size_bound", lambda state, command: 0)
+        monkeypatch.setattr(pump, "fits", one_no)
+        await client.heartbeat("c", producers=["P"])
+        checks = [await asyncio.wait_for(client.pushes.get(), 5) for _ in range(5)]
+        assert len(refused) == 1
+        assert len({check.ext["transactionId"] for check in checks}) == 5
+        await turns()
+        assert client.pushes.empty()
+        assert all(known.checks == 1 for known in running.state.producer_groups["P"].undecided.values())
+
+
+async def test_a_trim_goes_on_where_what_is_undecided_lies_behind_much_that_is_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One old half of group A and some of B stand behind newer ones of A: what a step found only when it was decided did not
+    fit where the log stood, and the broker stopped."""
+    from halfmq.core.transaction import retention
+
+    monkeypatch.setattr(retention, "LOOKED_AT_MAX", 10)
+    async with serving(
+        tmp_path, segment_bytes=SMALL, retention_bytes=SMALL, retention_ms=0, retention_check_ms=3_600_000,
+        settings=BrokerSettings(sent_again_ms=0),
+    ) as running:  # fmt: skip
+        client = await running.client()
+        assert (await client.half("T", b"old", unique="A" * 32, group="A")).code == 0
+        for number in range(10):
+            assert (await client.half("T", bytes(3_000), unique=f"B{number:031d}", group="B")).code == 0
+        while running.state.log_end < SMALL:
+            assert (await client.send("T", bytes(2_000), unique=f"{running.state.log_end:032d}")).code == 0
+        for number in range(33):
+            assert (await client.half("T", b"new", unique=f"A{number:031d}", group="A")).code == 0
+        running.broker._pump.submit(CarryForward(SMALL, 256), None)
+        await turns()
+        while running.state.log_end % SMALL < SMALL - 3_000:
+            assert (await client.send("T", bytes(1_000), unique=f"{running.state.log_end:032d}")).code == 0
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        maintenance._trimming = SMALL
+        maintenance._carry()
+        while maintenance._trimming is not None and running.broker._pump.failed is None:
+            await turns(1)
+        assert running.broker._pump.failed is None
+        assert running.state.log_start == SMALL
+
+
+async def test_a_step_of_a_trim_that_breaks_halfway_forgets_nothing_of_what_it_was_to_carry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from halfmq.core.transaction import retention
+
+    carry, calls = retention._carry, []
+
+    def broken(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 5:
+            raise ZeroDivisionError("a bug")
+        return carry(*arguments)
+
+    async with serving(
+        tmp_path, segment_bytes=SMALL, retention_ms=0, retention_check_ms=3_600_000, settings=BrokerSettings(sent_again_ms=0),
+    ) as running:  # fmt: skip
+        client = await running.client()
+        halves = [await client.half("T", bytes(1_000), unique=f"{number:032d}") for number in range(8)]
+        while running.state.log_end < SMALL:
+            assert (await client.send("T", bytes(2_000), unique=f"P{running.state.log_end:031d}")).code == 0
+        monkeypatch.setattr(retention, "_carry", broken)
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        for _ in range(2):
+            maintenance._trimming = SMALL
+            maintenance._carry()
+            while maintenance._trimming is not None:
+                await turns(1)
+        assert running.state.log_start == SMALL
+        for number, half in enumerate(halves):
+            assert (await client.end(half, f"{number:032d}", COMMIT)).ext["HMQ_VERDICT"] == "COMMITTED"
+
+
+async def test_what_is_submitted_during_a_turn_that_is_cut_comes_behind_its_rest(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        cut = running.broker._pump
+        now = [0.0]
+
+        def clock() -> float:
+            now[0] += 0.008
+            return now[0]
+
+        cut.clock = clock
+        done: list[int] = []
+        on_deadline = cut._on_deadline
+
+        def submit_one(at_ms: int | None) -> None:
+            cut._on_deadline = on_deadline
+            cut.submit(EnsureGroup("late"), lambda context, _: done.append(context), 10)
+            on_deadline(at_ms)
+
+        cut._on_deadline = submit_one
+        for number in range(10):
+            cut.submit(EnsureGroup(f"G{number}"), lambda context, _: done.append(context), number)
+        while len(done) < 11:
+            await asyncio.sleep(0)
+        assert done == list(range(11))
+
+
+async def test_a_turn_that_takes_long_is_cut_and_order_and_counts_stay(tmp_path: Path) -> None:
+    """A clock that goes on by 8 ms at each look: a turn has room for few commands that are looked at."""
+    async with serving(tmp_path) as running:
+        cut = running.broker._pump
+        now = [0.0]
+
+        def clock() -> float:
+            now[0] += 0.008
+            return now[0]
+
+        cut.clock = clock
+        done: list[int] = []
+        called: list[int] = []
+        first = cut.submitted
+        for number in range(10):
+            cut.submit(EnsureGroup(f"G{number}"), lambda context, _: done.append(context), number)
+        assert cut.expected_s > 0
+        assert cut.after_turn(lambda: called.append(len(done)))
+        turns_seen = []
+        while len(done) < 10 or not called:
+            await asyncio.sleep(0)
+            assert cut.submitted == first + 10
+            assert cut.decided == first + len(done)
+            turns_seen.append(len(done))
+        assert done == list(range(10))
+        assert len(set(turns_seen)) >= 5
+        assert called == [10], "what is to come behind them does"
+        assert (cut.expected_s, cut.idle) == (0, True)
+        cut.submit(EnsureGroup("H"), None)
+        assert cut.expected_s >= 0.008, "it has learned"

@@ -1,6 +1,7 @@
 """Rules that hold for every command: who is sent away, who is cut off, when reading stops."""
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,27 @@ async def test_handler_that_breaks_is_answered_with_code_1(tmp_path: Path) -> No
         assert (await client.ask(106)).code == 0
 
 
+async def test_what_a_peer_does_wrong_is_said_once_and_then_with_how_often(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it comes again and again on new connections. Another kind of mistake is said at once."""
+    caplog.set_level(logging.INFO, "halfmq.gateway")
+    async with serving(tmp_path) as running:
+        gateway = running.broker._gateway
+        for _ in range(5):
+            client = await running.client()
+            for _ in range(100):
+                assert (await client.ask(310, {"e": "no number"})).code == 1
+            client.write(b"\xff\xff\xff\xff")
+            await client.closed.wait()
+        told = [record.getMessage() for record in caplog.records]
+        assert [text.split(": ")[1] for text in told] == ["fields of command 310", "it is closed"]
+        monkeypatch.setattr(gateway._seldom, "_rest_s", 0)
+        caplog.clear()
+        assert (await (await running.client()).ask(310, {"e": "no number"})).code == 1
+        assert "(500 times since this was last said)" in caplog.messages[0]
+
+
 async def test_answers_of_the_peer_are_dropped(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         client = await running.client()
@@ -89,6 +111,26 @@ async def test_answers_of_the_peer_are_dropped(tmp_path: Path) -> None:
         client.write(answer)
         assert (await client.ask(106)).code == 0
         assert not client.expect(5).done()
+
+
+async def test_who_asks_for_what_is_not_offered_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(tmp_path) as running:
+        for _ in range(3):
+            client = await running.client()
+            assert (await client.ask(200_050, {"consumerGroup": "Poppers", "topic": "T"})).code == 3
+        (said,) = [record.getMessage() for record in caplog.records if record.name == "halfmq.unserved"]
+        assert "group Poppers: command 200050 (POP_MESSAGE)" in said
+
+
+async def test_tls_on_a_plain_port_is_closed_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(tmp_path) as running:
+        for _ in range(3):
+            client = await running.client()
+            client.write(bytes([22, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3]))
+            await asyncio.wait_for(client.closed.wait(), 2)
+        warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(warnings) == 1
+        assert "TLS handshake" in warnings[0]
 
 
 async def test_nothing_behind_a_frame_that_closes_the_connection_is_served(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.support.raw_client import RawClient, send_ext
 
 from halfmq import limits
 from halfmq.broker import unfinished_frames
-from halfmq.broker.unfinished_frames import ADMITTED_S, UnfinishedFrames, least
+from halfmq.broker.unfinished_frames import _SAY_EACH_S, ADMITTED_S, UnfinishedFrames, least
 
 FRAME = 1_000
 BOUND = least(
@@ -60,6 +60,7 @@ class Peer:
         self.number = number
         self.reads = True
         self.closed = False
+        self.held_up = False
         self.held = 0
         self.size = 0
         self._house = house
@@ -230,6 +231,36 @@ def test_an_admitted_frame_that_takes_too_long_is_closed_only_while_others_wait(
     house.check()
     house.clock.sleep(60)
     assert not house.clock.timers
+
+
+def test_time_in_which_the_broker_does_not_read_an_admitted_frame_does_not_count() -> None:
+    house = House()
+    slow = house.peer(1_000, 10)
+    waiting = house.peer(1_000, 20)
+    slow.held_up = True
+    house.clock.sleep(5 * ADMITTED_S)
+    assert not slow.closed
+    slow.held_up = False
+    house.clock.sleep(ADMITTED_S - 2)
+    assert not slow.closed, "it has its whole time from then on"
+    house.clock.sleep(4)
+    assert slow.closed
+    assert waiting.reads
+
+
+def test_it_is_said_how_many_were_closed_also_behind_the_first(caplog: pytest.LogCaptureFixture) -> None:
+    house = House()
+    for _ in range(20):
+        house.peer(1_000, 100)
+    closed = sum(peer.closed for peer in house.peers)
+    assert closed > 2
+    house.clock.sleep(_SAY_EACH_S + 1)
+    closed = sum(peer.closed for peer in house.peers)
+    house.clock.sleep(_SAY_EACH_S + 1)
+    said = [int(str(record.args[2])) for record in caplog.records if record.args]  # type: ignore[index]
+    assert said[0] == 1
+    assert sum(said) >= closed
+    assert len(said) <= 3, "and not for each of them"
 
 
 def test_a_frame_whose_length_comes_later_asks_anew() -> None:

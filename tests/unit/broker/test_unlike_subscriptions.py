@@ -38,6 +38,14 @@ def test_difference_is_told_once_and_again_when_it_changes(told: pytest.LogCaptu
     assert "client till@2 wants loyalty '*', client shop@1 wants nothing beside" in told.records[-1].getMessage()
 
 
+def test_retry_topics_are_the_clients_own_affair(told: pytest.LogCaptureFixture) -> None:
+    """A Java consumer that gets its queues from the broker subscribes to one more of them, in its own time."""
+    watch = UnlikeSubscriptions()
+    watch.heard("C", 1, "shop@1", wants("TagA") + wants("*", topic="%RETRY%C_orders"))
+    watch.heard("C", 2, "till@2", wants("TagA"))
+    assert not told.records
+
+
 def test_other_groups_clients_that_left_and_the_client_itself_on_an_older_connection_do_not_count(
     told: pytest.LogCaptureFixture,
 ) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from halfmq.cli.ask import ask
+from halfmq.cli.ask import AT_ONCE_MAX, ask, ask_each
 from halfmq.client.connector import Address
 from halfmq.errors import ConnectError, ProtocolError, RequestFailed, SendTimeout
+from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import decode, encode_request, encode_response
 
 
@@ -60,3 +61,33 @@ def test_server_that_does_not_know_the_command_is_named() -> None:
 def test_something_else_than_an_answer_is_no_answer() -> None:
     with pytest.raises(ProtocolError):
         asked_of(lambda connection, frame: connection.sendall(encode_request(40, 1, {})))
+
+
+def test_many_questions_go_over_one_connection_and_answers_come_in_their_order() -> None:
+    """The server answers in pairs, the second one first."""
+    connections = 0
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            nonlocal connections
+            connection, _ = listener.accept()
+            connections += 1
+            splitter = FrameSplitter()
+            held: list[bytes] = []
+            with connection:
+                while data := connection.recv(65_536):
+                    for frame in splitter.feed(data):
+                        request = decode(frame)
+                        held.append(encode_response(request, 0, ext={"of": request.ext["txId"]}))
+                        if len(held) == 2:
+                            connection.sendall(held[1] + held[0])
+                            held.clear()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        count = 3 * AT_ONCE_MAX
+        exts = [{"txId": str(number)} for number in range(count)]
+        answers = list(ask_each(Address(*listener.getsockname()), 29_004, exts, 5))
+        thread.join()
+    assert [answer.ext["of"] for answer in answers] == [str(number) for number in range(count)]
+    assert connections == 1

@@ -36,21 +36,32 @@ def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
     flags = [
         "--data", str(tmp_path), "--host", "0.0.0.0", "--port", "0", "--name-port", "1", "--advertise-host", "mq",
         "--durability", "memory", "--segment-bytes", "131072", "--checkpoint-interval-ms", "9", "--retention-hours", "0.5",
-        "--retention-bytes", "7", "--retention-check-ms", "8", "--disk-reserve-bytes", "6", "--check-immunity-ms", "5",
+        "--retention-bytes", "7", "--retention-check-ms", "8", "--trust-clock", "--disk-reserve-bytes", "6", "--check-immunity-ms", "5",
         "--check-interval-ms", "4", "--check-interval-max-ms", "40", "--check-answer-ms", "41", "--checks-in-flight-max", "42",
-        "--undecided-max", "43", "--undecided-bytes-max", "44", "--sent-again-ms", "45", "--no-auto-create-topics", "--connections-max", "3", "--unfinished-bytes-max", "99", "--ports-file", str(tmp_path / "ports.json"), "-v",
+        "--undecided-max", "43", "--undecided-bytes-max", "44", "--undecided-total-max", "46", "--undecided-total-bytes-max", "47", "--undecided-groups-max", "48", "--delayed-total-max", "51", "--topics-max", "49", "--groups-max", "50", "--no-auto-create-groups", "--sent-again-ms", "45", "--no-auto-create-topics", "--connections-max", "3", "--unfinished-bytes-max", "99", "--outgoing-bytes-max", "98", "--connections-per-address-max", "97",
+        "--ports-file", str(tmp_path / "ports.json"), "-v",
     ]  # fmt: skip
     assert CliRunner().invoke(app, ["serve", *flags]).exit_code == 0
     config: BrokerConfig = served["config"]
     assert (config.host, config.port, config.name_port, config.advertise_host) == ("0.0.0.0", 0, 1, "mq")
     assert (config.durability, config.segment_bytes, config.checkpoint_interval_ms) == (Durability.MEMORY, 131_072, 9)
     assert (config.retention_ms, config.retention_bytes, config.retention_check_ms) == (1_800_000, 7, 8)
+    assert (config.outgoing_bytes_max, config.connections_per_address_max) == (98, 97)
+    assert config.trust_clock
     assert (config.disk_reserve_bytes, config.connections_max, config.unfinished_bytes_max) == (6, 3, 99)
     assert (config.settings.check_immunity_ms, config.settings.check_interval_ms) == (5, 4)
     assert (config.settings.check_interval_max_ms, config.settings.check_answer_ms) == (40, 41)
     assert config.settings.sent_again_ms == 45
     assert config.settings.checks_in_flight_max == 42
     assert (config.settings.undecided_max, config.settings.undecided_bytes_max) == (43, 44)
+    assert (config.settings.undecided_total_max, config.settings.undecided_total_bytes_max) == (46, 47)
+    assert (config.settings.undecided_groups_max, config.settings.topics_max, config.settings.groups_max) == (
+        48,
+        49,
+        50,
+    )
+    assert config.settings.delayed_total_max == 51
+    assert not config.settings.auto_create_groups
     assert not config.settings.auto_create_topics
     assert served["ports_file"] == tmp_path / "ports.json"
     assert served["verbose"]

@@ -11,6 +11,7 @@ from tests.support.raw_client import RawClient
 from tests.unit.broker.test_back_check import answered, next_check
 from typer.testing import CliRunner, Result
 
+from halfmq.broker import group_scan, operators, producer_groups
 from halfmq.cli import tx
 from halfmq.core.transaction.check_schedule import set_aside_in
 from halfmq.model.settings import BrokerSettings
@@ -157,8 +158,9 @@ async def test_limits_are_seen_set_and_taken_away(tmp_path: Path, monkeypatch: p
     async with serving(tmp_path) as running:
         assert "policy: waits for ever\n" in (await run(running, "limits", "P")).stdout
         set_ = await run(
-            running, "limits", "P", "--skip-age", "72h", "--undecided-max", "5", "--operator", "ada"
+            running, "limits", "P", "--skip-age", "72h", "--undecided-max", "5", "--operator", "ada", "--reason", "ticket 9"
         )  # fmt: skip
+        assert b"ticket 9" in running.log_bytes()
         assert "policy: set-aside at 3 days (set by ada)" in set_.stdout
         assert "undecided transactions: at most 5\n" in set_.stdout
         assert "as the broker's" in set_.stdout
@@ -317,3 +319,155 @@ async def test_a_verdict_that_memory_has_forgotten_is_shown_and_stands(tmp_path:
         opposite = await run(running, "rollback", ONE, "--operator", "ada")
         assert (opposite.exit_code, "is COMMITTED since" in opposite.output) == (4, True)
         assert (await run(running, "check", ONE)).exit_code == 4
+
+
+async def in_groups(client: RawClient, count: int, groups: int) -> None:
+    for number in range(count):
+        await asyncio.sleep(0.002)  # so that each is older than the next
+        answer = await client.half("orders", b"x", unique=f"{number:032X}", group=f"G{number % groups}")
+        assert answer.code == 0
+
+
+async def test_the_oldest_of_very_many_groups_are_found_page_by_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operators, "GROUPS_PER_PAGE_MAX", 3)
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await in_groups(client, 16, 8)
+        first = await client.ask(29_002, {"max": "1000"})
+        assert (len(json.loads(first.body)), first.ext["total"]) == (6, "16"), "of three groups"
+        listed = await run(running, "list", "--max", "4")
+        assert [line.split()[3] for line in listed.stdout.splitlines()[1:]] == [f"{number:032X}" for number in range(4)]
+        assert "16 undecided, 4 shown" in listed.stderr
+        assert "--group" in listed.stderr
+        document = json.loads((await run(running, "list", "--json")).stdout)
+        assert [row["tx_id"] for row in document["transactions"]] == [f"{number:032X}" for number in range(16)]
+        assert (await client.ask(29_002, {"from": "x"})).code == 29
+
+
+async def test_a_group_is_listed_a_page_at_a_time(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        await in_groups(await running.client(), 5, 1)
+        seen = []
+        start = 0
+        while True:
+            page = json.loads(
+                (await run(running, "list", "--group", "G0", "--max", "2", "--from", str(start), "--json")).stdout
+            )
+            seen += [row["tx_id"] for row in page["transactions"]]
+            start = page.get("next", 0)
+            if not start:
+                break
+        assert seen == [f"{number:032X}" for number in range(5)]
+        assert "the next ones: --from 2" in (await run(running, "list", "--group", "G0", "--max", "2")).stderr
+        assert (await run(running, "list", "--from", "2")).exit_code == 2
+
+
+async def test_figures_of_very_many_groups_come_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_groups, "GROUPS_PER_PAGE_MAX", 3)
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await in_groups(client, 15, 8)
+        assert len(json.loads((await client.ask(29_008, {})).body)) == 3
+        shown = await run(running, "stats")
+        assert [line.split()[0] for line in shown.stdout.splitlines()[1:]] == [f"G{number}" for number in range(8)]
+        assert "15 undecided in 8 groups\n" in shown.stderr
+        shown = await run(running, "stats", "--max", "2")
+        assert len(shown.stdout.splitlines()) == 3
+        assert "15 undecided in 8 groups, 2 shown" in shown.stderr
+        assert len(json.loads((await run(running, "stats", "--group", "G7", "--json")).stdout)) == 1
+        assert (await client.ask(29_008, {"from": "9" * 19})).code == 29
+
+
+async def test_a_transaction_without_its_group_is_found_among_very_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_scan, "LOOKED_AT_PER_TURN_MAX", 2)
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await in_groups(client, 9, 9)
+        wanted = [f"{number:032X}" for number in (7, 99, 3)]
+        assert json.loads((await client.ask(29_005, None, json.dumps(wanted).encode())).body) == [wanted[0], wanted[2]]
+        assert (await client.ask(29_003, {"txId": wanted[0]})).ext["group"] == "G7"
+        await client.half("orders", b"x", unique=wanted[0], group="G8")
+        assert "G7, G8 each have" in str((await client.ask(29_003, {"txId": wanted[0]})).remark)
+        monkeypatch.setattr(group_scan, "WAITING_MAX", 0)
+        assert (await client.ask(29_003, {"txId": wanted[0]})).code == 2
+        assert (await client.ask(29_005, None, json.dumps(wanted).encode())).code == 2
+        assert (await client.ask(29_003, {"txId": wanted[0], "group": "G7"})).code == 0
+
+
+async def test_every_transaction_of_a_group_is_settled_each_by_a_verdict_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tx, "_PAGE", 3)
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await in_groups(client, 10, 1)
+        await client.half("orders", b"one", unique=ONE, HMQ_TX_ID="T-1", HMQ_TX_INDEX="0", group="G0")
+        await client.half("orders", b"other", unique=TWO, group="other")
+        first = await run(running, "commit", "--group", "G0", "--all", "--operator", "ada", "--yes", "--max", "4")
+        assert (first.exit_code, "4 transactions of group G0 are COMMITTED, 0 were refused, 7" in first.stdout) == (
+            0,
+            True,
+        )
+        assert "3 settled, 0 refused" in first.stderr, "progress"
+        assert (await client.ask(30, {"topic": "orders", "queueId": "0"})).ext == {"offset": "4"}
+        caplog.clear()
+        rest = await run(
+            running, "commit", "--group", "G0", "--all", "--operator", "ada", "--reason", "ticket 7", "--yes"
+        )
+        assert "6 transactions of group G0 are COMMITTED, 1 were refused, 1 are undecided" in rest.stdout
+        assert (rest.exit_code, "T-1: " in rest.stderr) == (4, True), "it is not whole, so it cannot be committed"
+        decided = [line for line in caplog.messages if "operator ada" in line and "ticket 7" in line]
+        assert len(decided) == 6
+        last = await run(running, "rollback", "--group", "G0", "--all", "--operator", "ada", "--yes")
+        assert (last.exit_code, "1 transactions of group G0 are ROLLED_BACK" in last.stdout) == (0, True)
+        nothing = await run(running, "rollback", "--group", "G0", "--all", "--operator", "ada", "--yes")
+        assert (nothing.exit_code, "nothing is undecided" in nothing.stderr) == (0, True)
+        assert running.state.undecided_count == 1, "that of the other group"
+
+
+async def test_only_what_is_older_is_settled_and_only_when_it_is_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await in_groups(client, 3, 1)
+        arguments = ["rollback", "--group", "G0", "--all", "--operator", "ada"]
+        for wrong in (["--yes", ONE], ["--older", "soon", "--yes"], []):
+            assert (await run(running, *arguments, *wrong)).exit_code == 2, wrong
+        for wrong in (["--all"], ["--older", "1s", ONE], ["--max", "2", ONE], []):
+            assert (await run(running, "rollback", "--operator", "ada", "--yes", *wrong)).exit_code == 2, wrong
+        older = await run(running, *arguments, "--older", "1h", "--yes")
+        assert (older.exit_code, "0 transactions of group G0 are ROLLED_BACK" in older.stdout) == (0, True)
+        monkeypatch.setattr(tx, "_has_terminal", lambda: True)
+        assert (await run(running, *arguments, typed="other\n")).exit_code == 1
+        assert running.state.undecided_count == 3
+        assert (await run(running, *arguments, typed="G0\n")).exit_code == 0
+        assert running.state.undecided_count == 0
+
+
+async def test_a_transaction_that_others_settle_meanwhile_hides_none_of_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tx, "_PAGE", 3)
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await in_groups(client, 9, 1)
+        page = tx._page
+        loop = asyncio.get_running_loop()
+        done: list[str] = []
+
+        def settled_by_others(*arguments: Any) -> Any:
+            found = page(*arguments)
+            if arguments[2] == 3 and not done:
+                done.append(found[1][0].tx_id)
+                fields = {"group": "G0", "txId": done[0], "verdict": "ROLLBACK", "operator": "bob", "reason": ""}
+                asyncio.run_coroutine_threadsafe(client.ask(29_004, fields), loop).result(5)
+            return found
+
+        monkeypatch.setattr(tx, "_page", settled_by_others)
+        result = await run(running, "commit", "--group", "G0", "--all", "--operator", "ada", "--yes")
+        assert "8 transactions of group G0 are COMMITTED, 1 were refused, 0 are undecided" in result.stdout

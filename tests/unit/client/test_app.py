@@ -15,6 +15,7 @@ from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.transaction_block import AsyncTransaction, Transaction
 from halfmq.errors import UsageError
+from halfmq.model import properties
 
 
 @dataclass
@@ -90,12 +91,15 @@ def test_each_transaction_has_its_own_check() -> None:
     run(test())
 
 
-def test_transaction_without_check_is_warned_of_and_a_name_is_taken_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_transaction_without_check_is_warned_of_and_refused_and_a_name_is_taken_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def test() -> None:
         app = app_of(ScriptedBroker().network())
 
         @app.transaction("unchecked")
-        async def one(tx: AsyncTransaction) -> None: ...
+        async def one(tx: AsyncTransaction) -> None:
+            raise AssertionError("not called here")
 
         with pytest.raises(UsageError, match="taken"):
 
@@ -103,11 +107,20 @@ def test_transaction_without_check_is_warned_of_and_a_name_is_taken_once(caplog:
             async def two(tx: AsyncTransaction) -> None: ...
 
         async with app.run():
-            pass
+            with pytest.raises(UsageError, match="undecided for ever"):
+                await one()  # the function is not run
+
+        @app.transaction("elsewhere", checked_elsewhere=True)
+        async def two_(tx: AsyncTransaction) -> str:
+            return "ran"
+
+        async with app.run():
+            assert await two_() == "ran"
 
     with caplog.at_level(logging.WARNING):
         run(test())
     assert "unchecked" in caplog.text
+    assert "elsewhere" not in caplog.text
 
 
 def test_listener_class_for_those_who_come_from_java() -> None:
@@ -233,5 +246,197 @@ def test_health_and_lifespan() -> None:
         async with app.lifespan(object()) as client:
             assert client is app.client()
             assert await app.healthy()
+
+    run(test())
+
+
+# --- sharding keys --------------------------------------------------------------------------------------------------
+
+
+def with_keys(*bodies: str) -> ScriptedBroker:
+    """One queue; the first letter of each body is its sharding key, ``-`` for none."""
+    broker = ScriptedBroker(queues=1)
+    broker.topics.add("t")
+    for body in bodies:
+        key = {} if body[0] == "-" else {properties.SHARDING_KEY: body[0]}
+        broker.append("t", 0, body.encode(), properties.encode({"UNIQ_KEY": body, **key}))
+    return broker
+
+
+class Handling:
+    """A handler that notes what begins and ends when."""
+
+    def __init__(self, app: App, **options: Any) -> None:
+        self.begun: list[str] = []
+        self.ended: list[str] = []
+        self.under_way: list[str] = []
+        self.most_at_once = 0
+        self.two_of_one_key: list[str] = []
+        self.fails: dict[str, int] = {}
+        app.consumer("t", group="g", **options)(self.handle)
+
+    async def handle(self, message: Message) -> None:
+        body = message.text()
+        self.begun.append(body)
+        if body[0] != "-" and body[0] in {other[0] for other in self.under_way}:
+            self.two_of_one_key.append(body)
+        self.under_way.append(body)
+        self.most_at_once = max(self.most_at_once, len(self.under_way))
+        # Earlier ones take longer: whoever handles two of one key at once ends them in the wrong order.
+        await asyncio.sleep(5 / (1 + int(body[1:])))
+        self.under_way.remove(body)
+        if self.fails.get(body):
+            self.fails[body] -= 1
+            raise RuntimeError("not now")
+        self.ended.append(body)
+
+    def ended_of(self, key: str) -> list[str]:
+        return [body for body in self.ended if body[0] == key]
+
+
+def test_one_sharding_key_is_handled_in_order_and_others_at_the_same_time() -> None:
+    async def test() -> None:
+        bodies = [f"{key}{number}" for number in range(30) for key in "abc-"]
+        broker = with_keys(*bodies)
+        app = app_of(broker.network())
+        handling = Handling(app)
+        async with app.run():
+            await asyncio.sleep(60)
+            for key in "abc":
+                assert handling.ended_of(key) == [f"{key}{number}" for number in range(30)]
+            assert len(handling.ended_of("-")) == 30
+            assert handling.two_of_one_key == []
+            assert handling.most_at_once > 4  # the three, and those without a key
+            await asyncio.sleep(2)
+            assert broker.offsets["g", "t", 0] == len(bodies)
+
+    run(test())
+
+
+def test_message_with_a_key_that_fails_holds_its_key_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        broker = with_keys("a0", "a1", "b0", "a2", "-0", "b1")
+        app = app_of(broker.network())
+        handling = Handling(app)
+        handling.fails = {"a0": 2, "a1": 1}
+        async with app.run():
+            await asyncio.sleep(12)  # a0: 5 s, a pause of 1 s, 5 s, one of 2 s
+            assert handling.ended_of("b") == ["b0", "b1"]
+            assert handling.ended_of("-") == ["-0"]
+            assert handling.begun.count("a0") == 2
+            assert "a1" not in handling.begun
+            await asyncio.sleep(1.5)
+            assert broker.offsets["g", "t", 0] == 0  # a kill now brings a0 again, and all behind it
+            await asyncio.sleep(30)
+            assert handling.ended_of("a") == ["a0", "a1", "a2"]
+            assert (handling.begun.count("a0"), handling.begun.count("a1")) == (3, 2)
+            assert broker.offsets["g", "t", 0] == 6
+        assert broker.requests(36) == []
+        assert "1 of 17 times; its key 'a' waits, and it is handled again in 1 s" in caplog.text
+
+    run(test())
+
+
+def test_handler_that_awaits_what_was_cancelled_has_failed_and_neither_its_key_nor_its_worker_stops() -> None:
+    async def test() -> None:
+        broker = with_keys("a0", "-0", "a1", "a2")
+        app = app_of(broker.network())
+        begun: list[str] = []
+
+        @app.consumer("t", group="g", concurrency=1)
+        async def handle(message: Message) -> None:
+            begun.append(message.text())
+            if begun.count(message.text()) == 1 and message.text() in ("a0", "-0"):
+                other = asyncio.create_task(asyncio.sleep(60))
+                await asyncio.sleep(0)
+                other.cancel()
+                await other
+
+        async with app.run():
+            await asyncio.sleep(5)
+            assert [body for body in begun if body[0] == "a"] == ["a0", "a0", "a1", "a2"]
+            assert [request.ext.origin_msg_id for request in broker.requests(36)] == ["-0"]
+
+    run(test())
+
+
+def test_message_that_never_succeeds_goes_to_the_dead_letters_and_its_key_goes_on() -> None:
+    async def test() -> None:
+        broker = with_keys("a0", "a1", "a2")
+        app = app_of(broker.network())
+        handling = Handling(app, retries=2)
+        handling.fails = {"a0": 99}
+        async with app.run():
+            await asyncio.sleep(60)
+        assert handling.begun == ["a0", "a0", "a0", "a1", "a2"]
+        assert [back.ext.delay_level for back in broker.requests(36)] == [-1]
+        assert broker.offsets["g", "t", 0] == 3
+
+    run(test())
+
+
+def test_keys_that_wait_take_no_worker() -> None:
+    async def test() -> None:
+        broker = with_keys(*(f"{chr(97 + number)}9" for number in range(20)), "-9", "A9")
+        app = app_of(broker.network())
+        handling = Handling(app, concurrency=2)
+        handling.fails = {f"{chr(97 + number)}9": 99 for number in range(20)}
+        async with app.run():
+            await asyncio.sleep(20)
+            assert sorted(handling.ended) == ["-9", "A9"]
+
+    run(test())
+
+
+def test_key_that_waits_does_not_hold_up_the_end_and_its_messages_stay() -> None:
+    async def test() -> None:
+        broker = with_keys("a9", "a8", "a7")
+        app = app_of(broker.network())
+        handling = Handling(app)
+        handling.fails = {"a9": 99}
+        async with app.run():
+            await asyncio.sleep(20)
+            end = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - end < 1
+        assert set(handling.begun) == {"a9"}
+        begun = len(handling.begun)
+        await asyncio.sleep(120)
+        assert len(handling.begun) == begun
+        assert broker.offsets["g", "t", 0] == 0
+
+    run(test())
+
+
+def test_what_waits_behind_a_key_is_bounded_as_all_that_waits() -> None:
+    async def test() -> None:
+        broker = with_keys("a0", *(f"a{number}" for number in range(1, 1_500)))
+        app = app_of(broker.network())
+        handling = Handling(app)
+        handling.fails = {"a0": 5}
+        async with app.run():
+            await asyncio.sleep(20)
+            (member,) = app.client()._members.values()
+            (opened,) = [len(puller._tracker or ()) for puller, _ in member._pullers.values() if not puller.is_retry]
+            assert opened <= 1_000 + 1
+            await asyncio.sleep(200)
+            assert handling.ended_of("a") == [f"a{number}" for number in range(1_500)]
+
+    run(test())
+
+
+def test_key_goes_on_when_its_queue_was_given_up_and_came_back() -> None:
+    async def test() -> None:
+        broker = with_keys("a9", "a8")
+        app = app_of(broker.network())
+        handling = Handling(app)
+        handling.fails = {"a9": 2}
+        async with app.run():
+            await asyncio.sleep(1.2)
+            (member,) = app.client()._members.values()
+            assert handling.begun == ["a9"]
+            member._release([queue for queue in member._pullers if queue.topic == "t"])  # and it is taken up anew
+            await asyncio.sleep(30)
+            assert handling.ended_of("a") == ["a9", "a8"]
+            assert broker.offsets["g", "t", 0] == 2
 
     run(test())

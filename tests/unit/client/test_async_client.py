@@ -1,6 +1,8 @@
 """The client as a whole: it opens or fails at once, reconnects, and closes without losing what is on its way."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,15 @@ from tests.support.in_process import serving
 from tests.support.scripted_broker import BROKER, NAMES, Network, ScriptedBroker, client_of
 from tests.support.virtual_time import run
 
+from halfmq.client import forks
 from halfmq.client.async_client import AsyncClient, environment
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
 from halfmq.client.transaction_block import Transaction
-from halfmq.errors import ConnectError, InvalidName, SendTimeout, UsageError
+from halfmq.errors import ConnectError, HalfmqError, InvalidName, SendTimeout, UsageError
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.header import encode_request, encode_response
+from halfmq.wire.remoting.operators import HMQ_UNDECIDED
 
 
 def test_no_name_server_fails_at_once() -> None:
@@ -219,7 +223,9 @@ def test_request_that_is_not_known_is_answered_so() -> None:
         broker = ScriptedBroker()
         async with client_of(broker.network()):
             for peer in broker.heartbeats:
-                peer.send(encode_request(RequestCode.GET_CONSUMER_RUNNING_INFO, 77, {}))
+                peer.send(
+                    encode_request(RequestCode.GET_CONSUMER_RUNNING_INFO, 77, {"consumerGroup": "C", "clientId": "me"})
+                )
             await asyncio.sleep(0.1)
         answers = [request for request in broker.seen if request.is_response]
         assert [(answer.opaque, answer.code) for answer in answers] == [(77, 3)]
@@ -308,3 +314,135 @@ def test_client_serves_on_uvloop(tmp_path: Path) -> None:
                 assert {message.body for message in found if message is not None} == {b"sent", b"committed"}
 
     uvloop.run(test())
+
+
+def silent(broker: ScriptedBroker) -> None:
+    """Its process stands still: connections stay and are made, and nothing is answered."""
+    for code in RequestCode:
+        broker.on[code] = lambda *_: None
+    broker.on[HMQ_UNDECIDED] = lambda *_: None
+
+
+def silent_on_new_connections(broker: ScriptedBroker) -> None:
+    silent(broker)
+    for peer in list(broker.peers):
+        peer.cut()
+
+
+def unreachable(broker: ScriptedBroker) -> None:
+    """Connections are lost, and packets to it too."""
+    for peer in list(broker.peers):
+        peer.cut()
+    broker.unreachable = True
+
+
+async def elapsed(call: Awaitable[Any]) -> float:
+    now = asyncio.get_running_loop().time
+    start = now()
+    with suppress(HalfmqError):
+        await call
+    return now() - start
+
+
+@pytest.mark.parametrize("befalls", [silent, silent_on_new_connections, unreachable])
+def test_timeout_bounds_every_call_whatever_the_servers_do(befalls: Callable[[ScriptedBroker], None]) -> None:
+    """Routes, connecting, heartbeats, attempts and pauses together. 50 ms is what a connection's deadlines are exact to."""
+
+    async def of(name: str, call: Callable[[AsyncClient], Awaitable[Any]], *, halfmq: bool = True) -> tuple[str, float]:
+        broker = ScriptedBroker(halfmq=halfmq)
+        async with client_of(broker.network(), timeout=4.0) as mq:
+            await mq.send("t", b"before")
+            befalls(broker)
+            await asyncio.sleep(0.1)
+            return name, await elapsed(call(mq))
+
+    async def of_verdict(*, halfmq: bool) -> tuple[str, float]:
+        broker = ScriptedBroker(halfmq=halfmq)
+        async with client_of(broker.network(), timeout=4.0) as mq:
+            prepared = await mq.prepare([compose("t", b"1"), compose("t", b"2"), compose("t", b"3")], tx_id="T-1")
+            befalls(broker)
+            await asyncio.sleep(0.1)
+            return f"commit at {halfmq=}", await elapsed(mq.commit(prepared))
+
+    async def test() -> None:
+        large = [b"x" * 3_000_000] * 3  # a request for each
+        took = [
+            await of("send", lambda mq: mq.send("t", b"x")),
+            await of("send to a topic that is new", lambda mq: mq.send("u", b"x")),
+            await of("send_many", lambda mq: mq.send_many("t", large)),
+            await of("prepare", lambda mq: mq.prepare([compose("t", b"1"), compose("u", b"2")], tx_id="T-1")),
+            await of("undecided", lambda mq: mq.undecided(["T-1"])),
+            await of("healthy", lambda mq: mq.healthy()),
+            await of_verdict(halfmq=True),
+            await of_verdict(halfmq=False),
+        ]
+        assert all(seconds > 0.9 for _, seconds in took), took  # it did meet what it was to meet
+        assert {name: seconds for name, seconds in took if seconds > 4.06} == {}
+
+    run(test())
+
+
+def test_timeout_of_send_many_is_for_all_its_requests() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+
+        def slowly(peer: Any, request: Any) -> None:
+            asyncio.get_running_loop().call_later(2.5, lambda: peer.send(broker.usual(peer, request)))
+
+        async with client_of(broker.network(), timeout=4.0) as mq:
+            await mq.send("t", b"before")
+            broker.on[RequestCode.SEND_BATCH_MESSAGE] = slowly
+            assert await elapsed(mq.send_many("t", [b"x" * 3_000_000] * 3)) == pytest.approx(4.0, abs=0.06)
+            assert len(broker.requests(RequestCode.SEND_BATCH_MESSAGE)) == 2  # no time for the third
+
+    run(test())
+
+
+@pytest.mark.parametrize("befalls", [silent, unreachable])
+def test_timeout_bounds_connecting_too(befalls: Callable[[ScriptedBroker], None]) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        befalls(broker)
+        mq = client_of(broker.network(), timeout=2.0)
+        assert await elapsed(mq.connect()) == pytest.approx(2.0, abs=0.06)
+        assert not mq.is_open
+
+    run(test())
+
+
+def test_prepare_that_ran_out_of_time_is_rolled_back_behind_its_caller() -> None:
+    """One half was acknowledged, the other never: cleaning up takes none of the caller's time."""
+
+    async def test() -> None:
+        broker = ScriptedBroker(queues=1)
+        async with client_of(broker.network(), timeout=4.0) as mq:
+            await mq.send("t", b"before")
+            first: list[Any] = []
+
+            def answers_once(peer: Any, request: Any) -> bytes | None:
+                first.append(request)
+                return broker.usual(peer, request) if len(first) == 1 else None
+
+            broker.on[RequestCode.SEND_MESSAGE_V2] = answers_once
+            broker.on[RequestCode.END_TRANSACTION] = lambda *_: None
+            assert await elapsed(mq.prepare([compose("t", b"1"), compose("t", b"2")], tx_id="T-1")) <= 4.06
+            del broker.on[RequestCode.END_TRANSACTION]
+            await asyncio.sleep(10)
+        assert broker.verdicts == {"T-1": 12}
+
+    run(test())
+
+
+def test_client_of_a_process_that_was_forked_off_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            monkeypatch.setattr(forks, "generation", forks.generation + 1)
+            with pytest.raises(UsageError, match="forked from"):
+                mq.new_transaction_id()
+            await mq.close()  # of the parent's: nothing is said to its broker
+            assert not broker.requests(RequestCode.UNREGISTER_CLIENT)
+            monkeypatch.undo()
+            assert mq.new_transaction_id()
+
+    run(test())

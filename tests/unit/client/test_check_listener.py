@@ -9,6 +9,7 @@ import pytest
 from tests.support.scripted_broker import ScriptedBroker, client_of
 from tests.support.virtual_time import run
 
+from halfmq.client import check_listener
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.listener import TransactionListener
 from halfmq.client.message import Message
@@ -16,8 +17,12 @@ from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
 from halfmq.client.transaction_block import Transaction
 from halfmq.model import properties
+from halfmq.model.stored_message import SYS_COMPRESSED, body_crc_of
+from halfmq.wire.remoting import message_codec
 from halfmq.wire.remoting.codes import RequestCode
+from halfmq.wire.remoting.compression import ZLIB, compress_zlib
 from halfmq.wire.remoting.header import Request, encode_oneway_request
+from halfmq.wire.remoting.message_codec import PulledMessage, unpack
 
 END = RequestCode.END_TRANSACTION
 
@@ -45,6 +50,30 @@ def test_check_that_a_marker_answers_says_so_to_a_broker_that_keeps_it(halfmq: b
             await asyncio.sleep(0.1)
         (end,) = broker.requests(END)
         assert end.ext.decided_by == ("marker" if halfmq else "")
+
+    run(test())
+
+
+def test_what_a_check_remarks_goes_with_unknown_and_with_nothing_else() -> None:
+    async def test() -> None:
+        def look(tx: Transaction) -> Outcome:
+            tx.remark = f"looked for {tx.marker}" + "." * 1_000
+            return Outcome.UNKNOWN if tx.checks == 1 else Outcome.COMMIT
+
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            mq.add_check("order.create", look)
+            half = compose("orders", b"body")
+            half = half._replace(properties=properties.encode([(properties.HMQ_TX_MARKER, "7.9")]))
+            await mq.prepare([half], tx_id="T-1", name="order.create")
+            for checks in (1, 2):
+                broker.check(0, "orders", checks=checks)
+                await asyncio.sleep(0.1)
+        unknown, commit = broker.requests(END)
+        assert unknown.remark is not None
+        assert unknown.remark.startswith("looked for 7.9...")
+        assert len(unknown.remark) == 500
+        assert commit.remark is None
 
     run(test())
 
@@ -93,6 +122,65 @@ def test_check_finds_its_function_by_name_and_its_answer_settles() -> None:
     run(test())
 
 
+def test_packed_halves_are_unpacked_when_their_checks_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked: list[int] = []
+    seen: list[bytes] = []
+
+    def counted(half: PulledMessage) -> PulledMessage:
+        unpacked.append(len(half.message.body))
+        return unpack(half)
+
+    async def test() -> None:
+        go_on = asyncio.Event()
+
+        async def look(tx: Transaction) -> Outcome:
+            await go_on.wait()
+            assert tx.message is not None
+            seen.append(tx.message.body)
+            return Outcome.COMMIT
+
+        broker = ScriptedBroker()
+        async with client_of(broker.network(), checks=1) as mq:
+            mq.add_check("order.create", look)
+            for number in range(3):
+                await left_undecided(mq, tx_id=f"T-{number}")
+                packed = compress_zlib(bytes(50_000))
+                broker.halves[number] = broker.halves[number]._replace(
+                    body=packed, body_crc=body_crc_of(packed), sys_flag=SYS_COMPRESSED | ZLIB
+                )
+                broker.check(number, "orders")
+            await asyncio.sleep(0.1)
+            assert len(unpacked) == 1
+            go_on.set()
+            await asyncio.sleep(0.1)
+
+    monkeypatch.setattr(check_listener, "unpack", counted)
+    run(test())
+    assert seen == [bytes(50_000)] * 3
+    assert max(unpacked) < 1_000
+
+
+def test_number_of_checks_that_is_none_costs_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker's own is left out where there is no room for it; then the half's is there, which its sender chose."""
+    counted: list[int] = []
+
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
+            mq.add_check("order.create", lambda tx: counted.append(tx.checks) or Outcome.COMMIT)
+            for number, text in enumerate(("abc", "-1", "٣", "9" * 5_000, "7")):
+                half = compose("orders", b"body")
+                half = half._replace(properties=properties.encode([(properties.TRANSACTION_CHECK_TIMES, text)]))
+                await mq.prepare([half], tx_id=f"T-{number}", name="order.create")
+                broker.check(number, "orders")
+            await asyncio.sleep(0.1)
+            assert len(answers(broker)) == 5
+
+    monkeypatch.setattr(message_codec, "with_check_times", lambda stored, checks: stored)
+    run(test())
+    assert counted == [1, 1, 1, 1, 7]
+
+
 def test_unknown_name_is_unknown_and_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         broker = ScriptedBroker()
@@ -113,9 +201,20 @@ def raises(_: Transaction) -> Outcome:
     raise RuntimeError("database is down")
 
 
+async def awaits_what_somebody_cancelled(_: Transaction) -> Outcome:
+    query: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    query.cancel()
+    return await query
+
+
 @pytest.mark.parametrize(
     ("check", "reported"),
-    [(raises, "database is down"), (lambda _: None, "returned None"), (lambda _: "COMMIT", "returned 'COMMIT'")],
+    [
+        (raises, "database is down"),
+        (awaits_what_somebody_cancelled, "CancelledError"),
+        (lambda _: None, "returned None"),
+        (lambda _: "COMMIT", "returned 'COMMIT'"),
+    ],
 )
 def test_failing_check_is_unknown_and_reported_with_its_traceback(
     check: Callable[[Transaction], Any], reported: str, caplog: pytest.LogCaptureFixture
@@ -185,7 +284,7 @@ def test_stock_brokers_check_of_a_copy_of_what_it_committed_makes_no_second_mess
     async def test() -> None:
         broker = ScriptedBroker(halfmq=False)
         async with client_of(broker.network()) as mq:
-            async with mq.begin("order.create") as tx:
+            async with mq.begin("order.create", checked_elsewhere=True) as tx:
                 tx.send("orders", b"x")
             for _ in range(2):
                 broker.check(0, "orders")
@@ -215,7 +314,7 @@ def test_stock_broker_that_was_restarted_may_have_lost_the_commit_and_gets_it_ag
     async def test() -> None:
         broker = ScriptedBroker(halfmq=False)
         async with client_of(broker.network()) as mq:
-            async with mq.begin("order.create") as tx:
+            async with mq.begin("order.create", checked_elsewhere=True) as tx:
                 tx.send("orders", b"x")
             broker.stop()
             await asyncio.sleep(1)
@@ -242,7 +341,7 @@ def test_verdict_that_is_on_its_way_is_not_overtaken_by_a_check() -> None:
                 return answer
 
             broker.on[END] = slow
-            async with mq.begin("order.create") as tx:
+            async with mq.begin("order.create", checked_elsewhere=True) as tx:
                 tx.send("orders", b"x")
         assert answers(broker) == [8, 0]
         assert broker.visible("orders") == [b"x"]

@@ -161,7 +161,7 @@ def test_lost_connection_ends_what_waits_and_refuses_what_comes() -> None:
 def test_pushes_are_handed_on_and_answered_only_when_they_ask() -> None:
     async def test(world: World) -> None:
         world.connection.data_received(encode_oneway_request(40, 5, {"consumerGroup": "g"}))
-        world.connection.data_received(encode_request(307, 6, {}))
+        world.connection.data_received(encode_request(307, 6, {"consumerGroup": "C", "clientId": "me"}))
         assert [request.code for request in world.pushes] == [40, 307]
         for request in world.pushes:
             world.connection.answer(request, 3, "not here")

@@ -1,9 +1,11 @@
 """URLs and addresses, and the one place that opens sockets."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from halfmq.client.async_client import AsyncClient
 from halfmq.client.connector import Address, TcpConnector, parse_address, parse_url
 from halfmq.errors import UsageError
 
@@ -42,3 +44,35 @@ async def test_refused_connection_is_an_os_error() -> None:
     await server.wait_closed()
     with pytest.raises(OSError, match="Connect call failed"):
         await TcpConnector().connect(Address("127.0.0.1", port), asyncio.Protocol)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rocketmq://user:hunter2@host:9876",
+        "rocketmq://hunter2@host",
+        "user:hunter2@host:9876",
+        "rocketmq://user:hunter2;@a:1;b:2",
+        "amqp://user:hunter2@host/vhost",
+        "rocketmq://host:9876?password=hunter2",
+        "rocketmq://user:hunter2",
+        "rocketmq://host?password=hunter2",
+        "rocketmq://user%3Ahunter2%40host:1",
+        "user:hunter2:9876",
+        "rocketmq://host:1;user:hunter2@other:1",
+        b"rocketmq://user:hunter2@host:9876",
+        {"password": "hunter2"},
+    ],
+)
+def test_no_error_shows_a_password(url: Any) -> None:
+    """Such a URL is refused, so that it is in no later error either: of a connection, of the log."""
+    for make in (parse_url, AsyncClient):
+        with pytest.raises(UsageError) as caught:
+            make(url)
+        assert "host:port" in str(caught.value)
+        assert "hunter2" not in str(caught.value) + repr(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[fe80::1%eth0]:1", "fe80::1"])
+def test_addresses_of_version_6(text: str) -> None:
+    assert parse_address(text).host == text.removeprefix("[").removesuffix("]:1")

@@ -150,7 +150,7 @@ async def test_an_application_may_give_its_own_transaction_id(tmp_path: Path) ->
     async with serving(tmp_path) as running:
         url = f"127.0.0.1:{running.ports.names}"
         async with AsyncClient(url, group="orders") as mq:
-            async with mq.begin("order.create", tx_id="order:7") as tx:
+            async with mq.begin("order.create", tx_id="order:7", checked_elsewhere=True) as tx:
                 tx.send("orders", b"one")
             assert tx.receipt is not None
             assert (tx.id, tx.receipt.tx_id) == ("order:7", "order:7")

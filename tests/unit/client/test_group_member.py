@@ -7,6 +7,7 @@ import pytest
 from tests.support.scripted_broker import NAMES, ScriptedBroker, client_of
 from tests.support.virtual_time import run
 
+from halfmq.client import group_member
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.connector import Address
 from halfmq.client.offset_tracker import OffsetTracker
@@ -121,6 +122,26 @@ def test_two_members_share_and_the_rest_takes_over_when_one_leaves() -> None:
             assert owned(first) == [0, 1, 2, 3]
 
     run(test())
+
+
+def test_a_fault_in_one_rebalance_is_logged_and_the_next_one_comes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("no such strategy")
+
+    async def test() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(group_member, "allocate", fails)
+            async with client_of(broker_with(4).network()) as mq, mq.consumer("t", group="g") as messages:
+                await asyncio.sleep(1)
+                assert owned(messages) == []
+                patched.undo()
+                await asyncio.sleep(60)
+                assert owned(messages) == [0, 1, 2, 3]
+
+    run(test())
+    assert "no such strategy" in caplog.text
 
 
 def test_without_notice_members_agree_after_the_next_rebalance() -> None:

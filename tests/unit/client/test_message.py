@@ -123,11 +123,29 @@ def test_processing_acknowledges_and_hands_back(caplog: pytest.LogCaptureFixture
             pass
         async with message(delivery=said).processing():
             raise RuntimeError("broken handler")
-        with pytest.raises(asyncio.CancelledError):
-            async with message(delivery=said).processing():
-                raise asyncio.CancelledError
         return said.heard
 
     with caplog.at_level(logging.ERROR):
         assert asyncio.run(process()) == ["ack", ("retry", None)]
     assert "broken handler" in caplog.text
+
+
+async def test_processing_that_is_cancelled_leaves_the_message_and_one_that_awaits_what_was_cancelled_hands_it_back() -> (
+    None
+):
+    said = Said()
+
+    async def process() -> None:
+        async with message(delivery=said).processing():
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(process())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert said.heard == []
+
+    async with message(delivery=said).processing():
+        await task
+    assert said.heard == [("retry", None)]

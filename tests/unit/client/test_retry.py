@@ -8,7 +8,7 @@ import pytest
 from tests.support.virtual_time import run
 
 from halfmq.client.connection import NoAnswer, NotSent
-from halfmq.client.retry import ATTEMPTS, Attempts
+from halfmq.client.retry import ATTEMPTS, Attempts, OutOfTime
 from halfmq.errors import ConnectError, RequestFailed, SendTimeout, ServerBusy, TopicNotFound, TransactionRefused
 
 
@@ -107,6 +107,40 @@ def test_attempt_never_takes_longer_than_the_call() -> None:
         await asyncio.sleep(2)
         assert plan.timeout_s() == pytest.approx(2.0)
         await asyncio.sleep(5)
-        assert 0 < plan.timeout_s() < 0.1
+        assert plan.left_s() == 0
+        with pytest.raises(OutOfTime):
+            plan.timeout_s()
 
     run(left())
+
+
+def test_what_comes_before_an_attempt_is_cut_off_at_the_end_of_the_call() -> None:
+    async def connecting() -> None:
+        plan, start = attempts(timeout_s=4), asyncio.get_running_loop().time()
+        assert await plan.within(asyncio.sleep(1, "connected")) == "connected"
+        with pytest.raises(ConnectionError):
+            await plan.within(refused())
+        with pytest.raises(OutOfTime):
+            await plan.within(asyncio.sleep(60))
+        assert asyncio.get_running_loop().time() - start == pytest.approx(4.0)
+
+    async def refused() -> None:
+        raise ConnectionError
+
+    run(connecting())
+
+
+def test_end_of_the_time_hides_neither_the_reason_nor_the_doubt() -> None:
+    async def over() -> None:
+        plan = attempts(timeout_s=1)
+        await plan.lost(ConnectError("refused by b:1"))
+        with pytest.raises(ConnectError, match="b:1"):
+            await plan.lost(OutOfTime("over"))
+        with pytest.raises(ConnectError, match="over"):
+            await attempts(timeout_s=1).lost(OutOfTime("over")) or await attempts(timeout_s=0).lost(OutOfTime("over"))
+        plan = attempts(timeout_s=1)
+        await plan.lost(NoAnswer("silence"))
+        with pytest.raises(SendTimeout):
+            await plan.lost(OutOfTime("over"))
+
+    run(over())

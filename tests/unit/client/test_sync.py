@@ -4,24 +4,30 @@
 import asyncio
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.support.scripted_broker import URL, Network, ScriptedBroker
+from tests.support.children import fork
+from tests.support.scripted_broker import URL, Dice, Network, ScriptedBroker
+from tests.support.scripted_server import ScriptedServer
 
+from halfmq.client import sync
 from halfmq.client.listener import TransactionListener
 from halfmq.client.loop_thread import loop_thread
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.sync import Client
 from halfmq.client.transaction_block import Transaction
-from halfmq.errors import ConnectError, UsageError
+from halfmq.errors import ConnectError, SendTimeout, UsageError
 from halfmq.wire.remoting.codes import RequestCode
+from halfmq.wire.remoting.header import encode_response
+from halfmq.wire.remoting.route import BrokerData, QueueData, Route, encode_route
 
 
 def client(broker: ScriptedBroker | None, **options: Any) -> Client:
@@ -298,3 +304,254 @@ def test_checks_need_a_group() -> None:
 
 def _commit(tx: Transaction) -> Outcome:
     return Outcome.COMMIT
+
+
+# --- forks: gunicorn with preload -----------------------------------------------------------------------------------
+
+
+class Markers:
+    """As ``halfmq.sql.TransactionLog``, for who only begins."""
+
+    name = "markers"
+
+    def bind(self, client: Any, session: Any, *, query_id: str = "") -> Any:
+        return f"block of {client.new_transaction_id()}"
+
+    bind_async = checker = bind
+
+
+def without_network(mq: Client) -> None:
+    """The calls that need no answer of a server."""
+    mq.begin()
+    mq.transaction(None, log=Markers())
+    mq.new_transaction_id()
+
+
+class EntropyThatWaits(Dice):
+    """Holds up whoever makes a client in a child, until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_child = False
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def token(self, nbytes: int) -> bytes:
+        if self.is_child:
+            self.asked.set()
+            assert self.go_on.wait(10)
+        return super().token(nbytes)
+
+
+def test_threads_of_a_child_begin_while_another_one_reconnects() -> None:
+    entropy = EntropyThatWaits()
+    with client(ScriptedBroker(), entropy=entropy) as mq:
+        mq.add_check("markers", _commit)
+
+        def work() -> list[str]:
+            entropy.is_child = True
+            failures: list[str] = []
+
+            def attempt(call: Callable[[], object]) -> None:
+                try:
+                    call()
+                except UsageError as error:
+                    failures.append(str(error))
+
+            first = threading.Thread(target=attempt, args=(lambda: mq.send("t", b"x"),))
+            first.start()
+            assert entropy.asked.wait(10)
+            others = [threading.Thread(target=attempt, args=(lambda: without_network(mq),)) for _ in range(4)]
+            for thread in others:
+                thread.start()
+            time.sleep(0.05)  # they find it half made, or wait for it
+            entropy.go_on.set()
+            for thread in (first, *others):
+                thread.join(10)
+            made = mq._client
+            without_network(mq)
+            assert mq._client is made  # once, whoever came first
+            return failures
+
+        assert fork(work).result() == []
+
+
+def test_child_whose_first_call_met_a_broker_that_was_down_recovers() -> None:
+    broker = ScriptedBroker()
+    with client(broker, timeout=0.2) as mq:
+        mq.add_check("markers", _commit)
+
+        def work() -> list[Any]:
+            parents = set(broker.heartbeats)
+            broker.up = False
+            with pytest.raises(ConnectError):
+                mq.send("t", b"too early")
+            without_network(mq)
+            assert not mq.healthy()
+            broker.start()
+            # By itself, so that it is asked about its group's transactions although it sends nothing.
+            deadline = time.monotonic() + 10
+            while not any(
+                "orders" in body.producer_groups for peer, body in broker.heartbeats.items() if peer not in parents
+            ):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            return [mq.send("t", b"x").status, mq.healthy()]
+
+        assert fork(work).result() == ["SEND_OK", True]
+
+
+def test_child_that_connects_itself_is_told_when_it_cannot_and_may_go_on() -> None:
+    broker = ScriptedBroker()
+    with client(broker, timeout=0.2) as mq:
+
+        def work() -> str:
+            broker.up = False
+            with pytest.raises(ConnectError):
+                mq.connect()  # in a post_fork hook
+            broker.start()
+            return mq.send("t", b"x").status
+
+        assert fork(work).result() == "SEND_OK"
+
+
+def test_lock_that_another_thread_held_at_the_fork_is_free_in_the_child() -> None:
+    with client(ScriptedBroker()) as mq:
+        with sync._reopening:
+            child = fork(lambda: mq.send("t", b"x").status)
+        assert child.result() == "SEND_OK"
+
+
+def test_what_the_parent_is_in_the_middle_of_is_refused_in_the_child() -> None:
+    broker = ScriptedBroker(queues=1)
+    broker.topics.add("t")
+    broker.append("t", 0, b"0")
+    with client(broker) as mq, mq.consumer("t", group="g") as messages:
+        message = messages.get(5)
+        assert message is not None
+        block = mq.begin()
+        with block as tx:
+            tx.send("t", b"x")
+            tx.prepare()
+
+            def work() -> int:
+                refused = 0
+                for call in (messages.get, message.ack, message.retry, tx.prepare, tx.rollback):
+                    with pytest.raises(UsageError, match="forked from"):
+                        call()
+                    refused += 1
+                messages.stop()
+                messages.close()
+                for error in (RuntimeError(), SystemExit()):
+                    block.__exit__(type(error), error, None)  # the child leaves, through the parent's frames
+                mq.send("t", b"child")
+                return refused if not broker.requests(RequestCode.END_TRANSACTION) else 0
+
+            assert fork(work).result() == 5
+        assert tx.receipt is not None
+    assert broker.visible("t") == [b"0", b"x"]
+
+
+def real_server() -> ScriptedServer:
+    """One broker behind real sockets; it lives in this process, whoever connects."""
+    broker = ScriptedBroker()
+    peer: Any = object()
+
+    def answer(request: Any) -> bytes | None:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            brokers = (BrokerData("C", "b", {0: f"127.0.0.1:{server.port}"}),)
+            return encode_response(
+                request, 0, body=encode_route(Route(brokers, (QueueData("b", 1, 1, 6),)), request.version)
+            )
+        return broker.usual(peer, request)
+
+    server = ScriptedServer(answer)
+    return server
+
+
+def test_broker_sees_the_end_of_a_parent_although_its_child_lives() -> None:
+    server = real_server()
+    go_on, told = os.pipe()
+
+    def parent() -> None:
+        with Client(server.url, group="orders") as mq:
+            mq.send("t", b"x")
+            os.close(told)
+
+            def child() -> None:
+                mq.send("t", b"child")
+                os.write(ready, b"x")
+                os.read(go_on, 1)  # lives until the test has seen
+
+            heard, ready = os.pipe()
+            fork(child)
+            os.read(heard, 1)
+            mq.send("t", b"parent again")
+            os._exit(0)  # as killed
+
+    assert fork(parent).ended() == 0
+    deadline = time.monotonic() + 10
+    while len(open_streams(server)) > 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(open_streams(server)) == 2  # the child's own: name server and broker
+    assert len(server._streams) == 4  # and the parent's, which it had until its end
+    os.close(told)
+    os.close(go_on)
+    server.close()
+
+
+def open_streams(server: ScriptedServer) -> list[Any]:
+    return [stream for stream in server._streams if stream.fileno() >= 0]
+
+
+def test_forks_under_threads_and_lost_connections_all_work_and_share_no_id() -> None:
+    """Eight forks while threads of the parent send on connections that are cut all the time."""
+    server = real_server()
+    stop = threading.Event()
+    ids: list[str] = []
+
+    def give_ids(mq: Client) -> list[str]:
+        got = [mq.new_transaction_id(), mq.begin().id]
+        while True:
+            with suppress(SendTimeout, ConnectError):  # cut three times in a row; anything else is a bug
+                return [*got, mq.send("t", b"x").message_id]
+
+    def send(mq: Client) -> None:
+        while not stop.is_set():
+            ids.extend(give_ids(mq))
+
+    def cut() -> None:
+        while not stop.wait(0.003):
+            for stream in open_streams(server):
+                with suppress(OSError):
+                    stream.shutdown(socket.SHUT_RDWR)
+
+    with Client(server.url, group="orders") as mq:
+        mq.add_check("markers", _commit)
+        without_network(mq)
+        busy = [threading.Thread(target=send, args=(mq,)) for _ in range(3)] + [threading.Thread(target=cut)]
+        for thread in busy:
+            thread.start()
+
+        def child() -> list[str]:
+            got: list[str] = []
+            threads = [threading.Thread(target=lambda: got.extend(give_ids(mq))) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            without_network(mq)
+            for thread in threads:
+                thread.join()
+            assert len(got) == 9, "a thread failed"
+            return got
+
+        children = []
+        for _ in range(8):
+            children.append(fork(child))
+            time.sleep(0.01)
+        stop.set()
+        for one in children:
+            ids.extend(one.result())
+        for thread in busy:
+            thread.join()
+    server.close()
+    assert len(ids) > 8 * 9
+    assert len(set(ids)) == len(ids)

@@ -20,6 +20,7 @@ def test_block_sends_late_and_commits_all() -> None:
     async def test() -> None:
         broker = ScriptedBroker()
         async with client_of(broker.network()) as mq:
+            mq.add_check("order.create", lambda _: Outcome.COMMIT)
             async with mq.begin("order.create", topic="orders", query_id="7") as tx:
                 tx.send({"id": 7}, key=7)
                 tx.send("stock", b"s")
@@ -89,17 +90,44 @@ def test_exception_after_prepare_is_left_to_the_check_where_there_is_one(error: 
     run(test())
 
 
-def test_check_of_another_name_answers_nothing_for_this_block() -> None:
+def test_name_without_its_check_is_refused_before_the_block_begins() -> None:
     async def test() -> None:
         broker = ScriptedBroker()
         async with client_of(broker.network()) as mq:
             mq.add_check("order.cancel", lambda _: Outcome.COMMIT)
+            with pytest.raises(
+                UsageError, match=r"'order\.create'.*add_check\('order\.create', check\).*checked_elsewhere"
+            ):
+                mq.begin("order.create")
+            mq.add_check("order.create", lambda _: Outcome.COMMIT)
+            async with mq.begin("order.create"):
+                pass
+        assert broker.requests(SEND) == []
+
+    run(test())
+
+
+def test_client_that_fetches_checks_by_itself_may_begin_under_any_name() -> None:
+    async def test() -> None:
+        async with client_of(ScriptedBroker().network(), fetches_checks=True) as mq:
+            mq.begin("order.create")
+            mq.add_check("order.cancel", lambda _: Outcome.COMMIT)  # now the client answers, and knows only this one
+            with pytest.raises(UsageError, match="undecided for ever"):
+                mq.begin("order.create")
+
+    run(test())
+
+
+def test_exception_in_a_block_that_is_checked_elsewhere_is_left_to_that_check() -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        async with client_of(broker.network()) as mq:
             with pytest.raises(KeyError):
-                async with mq.begin("order.create") as tx:
+                async with mq.begin("order.create", checked_elsewhere=True) as tx:
                     tx.send("orders", b"x")
                     await tx.prepare()
                     raise KeyError("order")
-        assert [end.ext.commit_or_rollback for end in broker.requests(END)] == [12]
+        assert [end.ext.commit_or_rollback for end in broker.requests(END)] == [0]
 
     run(test())
 

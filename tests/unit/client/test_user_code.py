@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from halfmq.client.user_code import Threads, call
+from halfmq.client.user_code import Threads, call, is_our_cancellation
 
 
 async def test_plain_functions_leave_the_loop_and_coroutines_stay() -> None:
@@ -25,3 +25,24 @@ async def test_plain_functions_leave_the_loop_and_coroutines_stay() -> None:
         await call(threads, lambda: 1 / 0)
     threads.close()
     threads.close()
+
+
+async def test_cancellation_is_ours_only_when_our_task_is_cancelled() -> None:
+    told: list[bool] = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError as error:
+            told.append(is_our_cancellation(error))
+            raise
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError as error:
+        told.append(is_our_cancellation(error))
+    assert told == [True, False]
+    assert not is_our_cancellation(ValueError())

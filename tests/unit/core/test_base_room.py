@@ -3,9 +3,8 @@
 import pytest
 from tests.support.core_log import CoreLog, consumer, message, refused, sent
 
-from halfmq.core import base_room
+from halfmq.core import apply, base, base_bytes, base_room, topics
 from halfmq.core.base import base_payload
-from halfmq.core.base_room import base_bytes_bound
 from halfmq.core.commands import CommitOffset, DeleteTopic, EnsureGroup, SetGroup, SetProducer, SetTopic
 from halfmq.core.decision import Done, OffsetNotStored, ProducerIsSet, Refused, Why
 from halfmq.core.queues.offsets import MayBeLost, NotStored, Stored, query_offset
@@ -63,7 +62,7 @@ def full_of_offsets() -> tuple[CoreLog, int]:
 def test_limits_of_producer_groups_are_refused_when_the_head_of_a_segment_would_not_hold_them() -> None:
     log, count = with_limits()
     assert count > 50
-    assert len(base_payload(log.state)) <= base_bytes_bound(log.state) <= 65_536 * 7 // 16
+    assert len(base_payload(log.state)) <= log.state.base_bytes <= 65_536 * 7 // 16
     assert len(log.state.producer_settings) == count
     refused(log.do(SetTopic("orders", 100, 100, 6)), Why.LIMIT_REACHED)
     log.roll()
@@ -85,7 +84,8 @@ def test_limits_that_are_taken_away_make_room_for_offsets() -> None:
     log.do(SetProducer(limits_of(0, skip_age_ms=0)))
     log.do(SetTopic("orders", 2, 2, 6))
     log.do(SetProducer(limits_of(1, skip_age_ms=0)))
-    log.do(EnsureGroup("CG"))
+    refused(log.do(EnsureGroup("CG")), Why.LIMIT_REACHED)
+    assert log.do(SetGroup("CG", 16, 1, True)) == Done(), "by hand there is room"
     log.do(CommitOffset("CG", "orders", 0, 1))
     for number in range(2, count):
         log.do(SetProducer(limits_of(number, skip_age_ms=0)))
@@ -97,8 +97,8 @@ def test_who_set_limits_is_counted_in_bytes() -> None:
     log = CoreLog()
     for number in range(20):
         log.do(SetProducer(limits_of(number, "ü" * 120, undecided_max=1 << 52, undecided_bytes_max=1 << 52)))
-    assert len(base_payload(log.state)) <= base_bytes_bound(log.state)
-    assert base_bytes_bound(log.state) < len(base_payload(log.state)) + 2_000
+    assert len(base_payload(log.state)) <= log.state.base_bytes
+    assert log.state.base_bytes < len(base_payload(log.state)) + 2_000
     log, _ = with_limits()
     refused(log.do(SetProducer(limits_of(0, set_by="b" * 120))), Why.LIMIT_REACHED)
 
@@ -107,7 +107,7 @@ def test_a_new_offset_is_refused_when_the_head_of_a_segment_would_not_hold_it() 
     log, queue = full_of_offsets()
     log.tick()
     assert query_offset(log.state, "CG", "wide", queue - 1) == Stored(7)
-    assert len(base_payload(log.state)) <= base_bytes_bound(log.state) <= 65_536 * 7 // 16
+    assert len(base_payload(log.state)) <= log.state.base_bytes <= 65_536 * 7 // 16
     assert log.effects[-1] == OffsetNotStored("CG", "wide", queue)
     log.roll()
     log.restart()
@@ -136,34 +136,31 @@ def test_offsets_that_are_not_logged_yet_are_counted() -> None:
         log.do(EnsureGroup(group))
         for queue in range(1_000):
             taken += log.do(CommitOffset(group, "wide", queue, 1 << 40)) == Done()
-    bound = base_bytes_bound(log.state)
+    bound = log.state.base_bytes
     assert 500 < taken < 8_000
     log.tick()
     assert sum(map(len, log.state.offsets.values())) == taken
-    assert base_bytes_bound(log.state) == bound, "logging them changes nothing"
+    assert log.state.base_bytes == bound, "logging them changes nothing"
     check(log.state)
     log.roll()
     log.restart()
 
 
-def test_what_is_new_is_counted_anew_and_not_what_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = []
-    count = base_room.base_bytes_bound
-    monkeypatch.setattr(base_room, "base_bytes_bound", lambda state: counted.append(1) or count(state))
-    log = CoreLog()
-    log.do(SetTopic("wide", 100, 100, 6))
-    log.do(EnsureGroup("CG"))
-    check(log.state)
-    counted.clear()
-    for at in range(3):
-        for queue in range(100):
-            log.do(CommitOffset("CG", "wide", queue, at))
-    assert len(counted) == 1
+def test_whether_there_is_room_is_known_without_a_look_at_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     log, queue = full_of_offsets()
-    counted.clear()
-    for _ in range(100):
-        refused(log.do(CommitOffset("CG", "wide", queue, 7)), Why.LIMIT_REACHED)
-    assert not counted, "a store that is full is not looked through for every offset"
+    log.do(SetProducer(limits_of(0)))
+    counted = []
+    for name in ("topic_bytes", "group_bytes", "producer_bytes"):
+        count = getattr(base_bytes, name)
+        for module in (base_bytes, base, base_room, topics, apply):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, lambda of, count=count: counted.append(of) or count(of))
+    refused(log.do(CommitOffset("CG", "wide", queue, 7)), Why.LIMIT_REACHED)
+    refused(log.do(SetTopic("orders", 100, 100, 6)), Why.LIMIT_REACHED)
+    refused(log.do(SetProducer(limits_of(1))), Why.LIMIT_REACHED)
+    log.do(DeleteTopic("topic-0"))
+    assert log.do(SetTopic("orders", 1, 1, 6)) == Done()
+    assert 0 < len(counted) < 20, "a few for each of these, however many topics there are"
 
 
 def test_a_refused_offset_is_known_in_this_run_and_a_later_one_says_that_messages_may_be_lost() -> None:
@@ -210,10 +207,9 @@ def test_a_full_store_takes_a_topic_with_fewer_queues_and_no_group_without_a_ret
     sent(log.do(message("M1", topic="topic-0")))
 
 
-def test_room_that_is_not_there_is_noticed() -> None:
+def test_bytes_that_are_counted_wrongly_are_noticed() -> None:
     log = filled()
     log.do(CommitOffset("CG", "wide", 1, 7))
-    assert log.state.offsets_room is not None
-    log.state.offsets_room += 1
-    with pytest.raises(InvariantViolated, match="room"):
+    log.state.base_bytes += 1
+    with pytest.raises(InvariantViolated, match="base"):
         check(log.state)

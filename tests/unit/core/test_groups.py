@@ -1,11 +1,16 @@
 """Consumer groups and their retry topics."""
 
-from tests.support.core_log import CoreLog, refused
+import pytest
+from tests.support.core_log import CoreLog, consumer, message, refused, sent
 
-from halfmq.core.commands import EnsureGroup, SetGroup
-from halfmq.core.decision import Done, TopicChanged, Why
-from halfmq.model.records import GroupSet, TopicSet
-from halfmq.model.settings import BrokerSettings, GroupSettings
+from halfmq.core.commands import CommitOffset, DeleteGroup, DeleteTopic, EnsureGroup, LockQueues, SetGroup, SetTopic
+from halfmq.core.decide import size_bound
+from halfmq.core.decision import Done, GroupIsGone, TopicChanged, Why
+from halfmq.core.queues.offsets import NotStored, Stored, query_offset
+from halfmq.core.session import ConnectionClosed
+from halfmq.core.transaction.invariants import check
+from halfmq.model.records import GroupDeleted, GroupSet, TopicDeleted, TopicSet
+from halfmq.model.settings import BrokerSettings, GroupSettings, caps_that_fit
 
 
 def test_a_group_is_made_on_first_use_with_its_retry_topic_and_only_once() -> None:
@@ -43,3 +48,140 @@ def test_a_group_without_retries_gets_no_retry_topic() -> None:
     log.do(SetGroup("CG", 3, 0, True))
     assert not log.of(TopicSet)
     refused(log.do(SetGroup("CG", 3, -1, True)), Why.INVALID_PARAMETER)
+
+
+def with_offset() -> CoreLog:
+    """Group CG has an offset in the topic ``orders``, logged and newer."""
+    log = CoreLog()
+    log.do(SetTopic("orders", 2, 2, 6))
+    log.do(EnsureGroup("CG"))
+    log.do(CommitOffset("CG", "orders", 0, 7))
+    log.do(CommitOffset("CG", "orders", 0, 8))
+    return log
+
+
+def test_a_deleted_group_is_gone_with_its_offsets_and_its_empty_retry_topic_also_after_a_restart() -> None:
+    log = with_offset()
+    empty = CoreLog()
+    empty.do(SetTopic("orders", 2, 2, 6))
+    bound = size_bound(log.state, DeleteGroup("CG", with_offsets=True))
+    assert log.do(DeleteGroup("CG", with_offsets=True)) == GroupIsGone(())
+    assert sum(record.size for record in (*log.of(GroupDeleted), *log.of(TopicDeleted))) <= bound
+    for _ in range(2):
+        assert not log.state.groups
+        assert set(log.state.topics_by_name) == {"orders"}
+        assert isinstance(query_offset(log.state, "CG", "orders", 0), NotStored)
+        assert log.state.base_bytes == empty.state.base_bytes, "it gives all of its room back"
+        log.later(5_000)
+        log.tick()
+        check(log.state)
+        log.roll()
+        log.restart()
+    assert log.do(EnsureGroup("CG")) == Done()
+
+
+def test_nothing_in_memory_is_left_of_a_deleted_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or who makes and deletes groups fills it."""
+    log = with_offset()
+    log.do(LockQueues("CG", "a", (("orders", 0), ("orders", 1))))
+    monkeypatch.setattr("halfmq.core.queues.offsets.is_room_for_offset", lambda state, group: False)
+    log.do(SetTopic("other", 1, 1, 6))
+    refused(log.do(CommitOffset("CG", "other", 0, 1)), Why.LIMIT_REACHED)
+    assert [list(log.state.topics_by_name[name].groups) for name in ("orders", "other")] == [["CG"], ["CG"]]
+    log.do(DeleteGroup("CG", with_offsets=False))
+    assert not log.state.consumers
+    assert list(log.state.topics_by_name["orders"].groups) == ["CG"], "its offsets stay"
+    log.do(DeleteGroup("CG", with_offsets=True))
+    assert [list(log.state.topics_by_name[name].groups) for name in ("orders", "other")] == [[], []]
+    assert not log.state.offsets
+    assert not log.state.offsets_refused
+    check(log.state)
+
+
+def test_offsets_that_are_to_stay_are_there_for_a_group_of_this_name_until_they_are_deleted_too() -> None:
+    log = with_offset()
+    assert log.do(DeleteGroup("CG", with_offsets=False)) == GroupIsGone(())
+    refused(log.do(CommitOffset("CG", "orders", 0, 9)), Why.GROUP_NOT_EXIST)
+    log.later(5_000)
+    log.tick()
+    log.roll()
+    log.restart()
+    log.do(EnsureGroup("CG"))
+    assert query_offset(log.state, "CG", "orders", 0) == Stored(8), "also what was not logged when it went"
+    log.do(DeleteGroup("CG", with_offsets=False))
+    log.do(DeleteGroup("CG", with_offsets=True))
+    assert "CG" not in log.state.offsets
+
+
+def test_a_group_that_is_not_there_is_as_good_as_deleted() -> None:
+    log = with_offset()
+    at = log.state.log_end
+    assert log.do(DeleteGroup("Other", with_offsets=True)) == GroupIsGone(())
+    assert log.do(DeleteGroup("x" * 5_000, with_offsets=True)) == GroupIsGone(())
+    assert log.state.log_end == at
+
+
+def test_a_group_with_members_is_not_deleted_and_is_when_they_are_gone() -> None:
+    log = with_offset()
+    log.session(consumer(1, log.now_ms))
+    assert "client-1" in refused(log.do(DeleteGroup("CG", with_offsets=True)), Why.NOT_NOW).text
+    assert query_offset(log.state, "CG", "orders", 0) == Stored(8)
+    log.session(ConnectionClosed(1))
+    assert log.do(DeleteGroup("CG", with_offsets=True)) == GroupIsGone(())
+
+
+def test_topics_of_a_deleted_group_that_hold_messages_stay_and_are_named() -> None:
+    log = with_offset()
+    sent(log.do(message("M1", topic="%RETRY%CG")))
+    sent(log.do(message("M2", topic="%DLQ%CG")))
+    log.do(EnsureGroup("Later"))
+    sent(log.do(message("M3", topic="%RETRY%Later", DELAY="1")))
+    assert log.do(DeleteGroup("CG", with_offsets=True)) == GroupIsGone(("%RETRY%CG", "%DLQ%CG"))
+    assert log.do(DeleteGroup("Later", with_offsets=True)) == GroupIsGone(("%RETRY%Later",)), (
+        "a message is to come there"
+    )
+    assert not log.of(TopicDeleted)
+    assert log.do(DeleteTopic("%RETRY%CG")) == Done()
+    assert log.do(DeleteGroup("CG", with_offsets=True)) == GroupIsGone(("%DLQ%CG",))
+
+
+def test_there_are_only_so_many_groups_and_a_deleted_one_makes_room() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, groups_max=2))
+    log.do(EnsureGroup("A"))
+    log.do(EnsureGroup("B"))
+    for command in (EnsureGroup("C"), SetGroup("C", 3, 1, True)):
+        text = refused(log.do(command), Why.LIMIT_REACHED).text
+        assert "2 (--groups-max)" in text
+    assert log.do(SetGroup("A", 3, 1, True)) == Done()
+    log.restart()
+    refused(log.do(EnsureGroup("C")), Why.LIMIT_REACHED)
+    log.do(DeleteGroup("A", with_offsets=True))
+    assert log.do(EnsureGroup("C")) == Done()
+
+
+def test_long_names_of_groups_leave_room_for_topics_and_offsets_at_any_size_of_segments() -> None:
+    """What peers make by naming groups: as many as there may be, with names as long as they may be."""
+    for segment_bytes in (1 << 16, 1 << 18, 1 << 20):
+        log = CoreLog(BrokerSettings(segment_bytes=segment_bytes))
+        made = 0
+        for number in range(1_000):
+            reply = log.do(EnsureGroup(f"{number:04d}".ljust(120, "x")))
+            if reply != Done():
+                assert "consumer groups take" in refused(reply, Why.LIMIT_REACHED).text
+                break
+            made += 1
+        assert made == caps_that_fit(log.state.settings).groups > 40
+        sent(log.do(message("M1", topic="a-new-one", queues=8)))
+        assert log.do(SetTopic("orders", 8, 8, 6)) == Done()
+        for queue in range(8):
+            assert log.do(CommitOffset(f"{0:04d}".ljust(120, "x"), "orders", queue, 1)) == Done()
+        log.roll()
+        check(log.state)
+
+
+@pytest.mark.parametrize("times", [-2, 1 << 31, 10**30])
+def test_retries_that_no_setting_can_hold_are_refused(times: int) -> None:
+    log = CoreLog()
+    refused(log.do(SetGroup("CG", times, 1, True)), Why.INVALID_PARAMETER)
+    assert "CG" not in log.state.groups
+    assert log.do(SetGroup("CG", -1, 1, True)) == Done()

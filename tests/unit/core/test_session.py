@@ -2,7 +2,7 @@
 
 from tests.support.core_log import CoreLog, consumer, end, half, producer
 
-from halfmq.core.session import ConnectionClosed, MembersChanged, Published, Reachable, Unregistered
+from halfmq.core.session import ConnectionClosed, Heartbeat, MembersChanged, Published, Reachable, Unregistered
 from halfmq.core.state import GROUPS_KEPT_MIN
 from halfmq.core.transaction.check_schedule import next_check_ms
 from halfmq.core.transaction.invariants import check
@@ -101,3 +101,11 @@ def test_a_producer_that_reads_again_is_asked_what_is_due_and_no_back_off_is_cut
     log.session(Unregistered(1, "client-1", "PG", ""))
     log.session(Reachable(1, "client-1", "PG"))
     assert not group.members, "who left meanwhile is not asked"
+
+
+def test_names_that_one_connection_takes_and_gives_up_do_not_collect() -> None:
+    log = CoreLog()
+    for number in range(3 * GROUPS_KEPT_MIN):
+        log.session(Heartbeat(1, "me", 409, "JAVA", (f"P{number}",), (), log.now_ms))
+        log.session(Unregistered(1, "me", f"P{number}", ""))
+        assert len(log.state.producer_groups) <= GROUPS_KEPT_MIN

@@ -19,7 +19,7 @@ def test_a_topic_knows_the_size_of_its_records_before_they_are_encoded() -> None
 def test_a_topic_knows_what_is_added_to_each_queues_halves() -> None:
     topic = Topic(BrokerSettings(cluster="C"), 1, "orders", 2, 3, 6)
     assert [to_dict(suffix)["REAL_QID"] for suffix in topic.half_suffixes] == ["0", "1", "2"]
-    assert to_dict(topic.plain_suffix) == {"CLUSTER": "C"}
+    assert to_dict(topic.plain_suffix) == {"CLUSTER": "C", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
     assert len(topic.ends) == len(topic.wakes) == 3
 
 

@@ -5,10 +5,11 @@ from tests.support.core_log import CoreLog, end, half, message, part, refused, s
 
 from halfmq import limits
 from halfmq.core.base import base_payload
-from halfmq.core.base_room import base_bytes_bound
-from halfmq.core.commands import DeleteTopic, EnsureTopic, SetTopic, TrimLog, Wanted
+from halfmq.core.base_bytes import recount
+from halfmq.core.commands import CommitOffset, DeleteTopic, EnsureGroup, EnsureTopic, SetTopic, TrimLog, Wanted
 from halfmq.core.decision import Done, TopicChanged, Why
 from halfmq.model.records import TopicDeleted, TopicSet
+from halfmq.model.settings import BrokerSettings, caps_that_fit
 
 
 @pytest.mark.parametrize(
@@ -129,6 +130,35 @@ def test_a_topic_is_not_deleted_while_undecided_or_delayed_messages_will_come_to
     assert log.do(DeleteTopic("orders")) == Done(), "absent is as good as deleted"
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_deleted_topic_takes_its_offsets_with_it_and_no_others(restarted: bool) -> None:
+    """Both ways of finding them: a group with few offsets in a topic of many queues, and one with many."""
+    log = CoreLog()
+    log.do(SetTopic("orders", 4, 4, 6))
+    log.do(SetTopic("stock", 8, 8, 6))
+    for queue in range(4):
+        sent(log.do(message(f"M{queue}", queue=queue)))
+    for group in ("few", "many"):
+        log.do(EnsureGroup(group))
+    log.do(CommitOffset("few", "orders", 2, 1))
+    for queue in range(4):
+        log.do(CommitOffset("many", "orders", queue, 1))
+    for queue in range(8):
+        log.do(CommitOffset("many", "stock", queue, 0))
+    log.run_to(log.now_ms + 10_000)
+    orders, stock = (log.state.topics_by_name[name].topic_id for name in ("orders", "stock"))
+    assert set(log.state.offsets["few"]) == {(orders, 2)}
+    if restarted:
+        log.roll()
+        log.do(TrimLog(max(log.state.bases)))
+        log.restart()
+    assert log.do(DeleteTopic("orders")) == Done()
+    assert {group: set(offsets) for group, offsets in log.state.offsets.items()} == {
+        "many": {(stock, queue) for queue in range(8)}
+    }
+    assert log.state.base_bytes == recount(log.state).base
+
+
 def test_a_route_makes_its_topic_once() -> None:
     log = CoreLog()
     assert log.do(EnsureTopic("orders", 3)) == Done()
@@ -144,8 +174,32 @@ def test_topics_are_refused_when_the_head_of_a_segment_would_not_hold_them() -> 
         made += 1
     refused(reply, Why.LIMIT_REACHED)
     assert made > 10
-    assert len(base_payload(log.state)) <= base_bytes_bound(log.state)
+    assert len(base_payload(log.state)) <= log.state.base_bytes
     reply = sent(log.do(half("T1", topic="topic-0", body=b"x" * 31_000)))
     log.roll()
     log.do(end("T1", reply))
     log.restart()
+
+
+def test_there_are_only_so_many_topics_and_a_deleted_one_makes_room() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, topics_max=2))
+    sent(log.do(message("M1", topic="A")))
+    log.do(SetTopic("B", 1, 1, 6))
+    for command in (message("M2", topic="C"), EnsureTopic("C", 1), SetTopic("C", 1, 1, 6)):
+        assert "2 (--topics-max)" in refused(log.do(command), Why.LIMIT_REACHED).text
+    sent(log.do(message("M2", topic="A")))
+    assert log.do(SetTopic("B", 4, 4, 6)) == Done()
+    log.do(DeleteTopic("B"))
+    sent(log.do(message("M2", topic="C")))
+
+
+def test_topics_that_clients_name_leave_room_for_offsets_and_for_topics_made_by_hand() -> None:
+    log = CoreLog()
+    made = 0
+    while not hasattr(reply := log.do(message(f"M{made}", topic=f"{made:03d}".ljust(127, "x"), queues=8)), "why"):
+        made += 1
+    assert "by naming it" in refused(reply, Why.LIMIT_REACHED).text
+    assert made >= caps_that_fit(log.state.settings).topics - 1
+    assert log.state.base_bytes <= 65_536 * 7 // 16 * 3 // 4
+    assert log.do(SetTopic("by-hand", 8, 8, 6)) == Done()
+    assert log.do(EnsureTopic("000".ljust(127, "x"), 1)) == Done(), "what is there is there"

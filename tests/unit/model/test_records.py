@@ -9,7 +9,8 @@ def test_kinds_have_numbers_of_their_own_that_stand_on_disks() -> None:
     assert {kind.name: kind.value for kind in Kind} == {
         "MESSAGE": 1, "HALF": 2, "CARRIED_HALF": 3, "COMMITTED": 4, "ROLLED_BACK": 5, "CHECKED": 6, "DELAYED": 7,
         "CARRIED_DELAYED": 8, "RELEASED": 9, "TOPIC_SET": 16, "TOPIC_DELETED": 17, "GROUP_SET": 18, "OFFSETS": 19,
-        "EPOCH_STARTED": 20, "BASE": 21, "TRIM": 22, "PRODUCER_SET": 23, "SET_ASIDE": 24,
+        "EPOCH_STARTED": 20, "BASE": 21, "TRIM": 22, "PRODUCER_SET": 23, "SET_ASIDE": 24, "GROUP_DELETED": 25,
+        "OPERATOR_ACTED": 32,
     }  # fmt: skip
 
 
@@ -23,6 +24,7 @@ def test_a_record_is_its_head_its_prefix_and_what_it_holds() -> None:
     assert records.rolled_back_size("grp", "id12", 2) == 8 + 8 + 3 + 4 + 2 * 8
     assert records.checked_size("grp", "id12") == 8 + 24 + 3 + 4
     assert records.released_size(3) == 8 + 8 + 3 * 64
+    assert records.operator_acted_size("T1", "gr\u00fcn", "why", "1:2") == 8 + 12 + 2 + 5 + 3 + 3 + 4
     assert records.payload_record_size(b"12345") == 13
     assert records.base_size(b"12345") == 21
     assert records.TRIM_SIZE == 16

@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import os
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,32 @@ def test_remove_takes_the_name_and_leaves_open_files(disk: Disk, home: Path) -> 
         disk.rename(home / "a", home / "b")
 
 
+def test_an_open_file_is_at_its_name_until_that_leads_elsewhere(disk: Disk, home: Path) -> None:
+    file = disk.open(home / "a", create=True)
+    other = disk.open(home / "b", create=True)
+    assert file.is_at(home / "a")
+    assert not file.is_at(home / "b")
+    disk.rename(home / "b", home / "a")
+    assert not file.is_at(home / "a")
+    assert other.is_at(home / "a")
+    disk.remove(home / "a")
+    assert not other.is_at(home / "a")
+
+
+def test_a_directory_is_removed_only_when_there_is_nothing_in_it(disk: Disk, home: Path) -> None:
+    disk.make_directories(home / "d" / "e")
+    disk.open(home / "d" / "e" / "a", create=True)
+    assert not disk.remove_directory(home / "d" / "e")
+    assert not disk.remove_directory(home / "d")
+    disk.remove(home / "d" / "e" / "a")
+    assert disk.remove_directory(home / "d" / "e")
+    assert disk.remove_directory(home / "d")
+    assert not disk.remove_directory(home / "d")
+    assert disk.list(home) == []
+    disk.make_directories(home / "d")
+    assert disk.list(home) == ["d"]
+
+
 def test_list_is_sorted_and_empty_for_what_is_not_there(disk: Disk, home: Path) -> None:
     for name in "bca":
         disk.open(home / name, create=True)
@@ -197,6 +224,67 @@ def test_a_lock_is_held_by_one_until_it_is_dropped(disk: Disk, home: Path) -> No
     del held
     gc.collect()
     assert disk.lock(home / "lock") is not None
+
+
+def test_a_lock_belongs_to_the_file_and_not_to_its_name(disk: Disk, home: Path) -> None:
+    held = disk.lock(home / "lock")
+    assert held is not None
+    assert held.is_at(home / "lock")
+    disk.remove(home / "lock")
+    assert not held.is_at(home / "lock")
+    other = disk.lock(home / "lock")
+    assert other is not None
+    assert not held.is_at(home / "lock")
+    assert other.is_at(home / "lock")
+    held.close()
+    assert disk.lock(home / "lock") is None
+
+
+def test_a_directory_is_locked_whatever_becomes_of_the_files_in_it(disk: Disk, home: Path) -> None:
+    held = disk.lock_directory(home)
+    assert held is not None
+    assert held.is_at(home)
+    assert not held.is_at(home / "elsewhere")
+    disk.open(home / "a", create=True)
+    disk.remove(home / "a")
+    assert disk.lock_directory(home) is None
+    assert disk.lock(home / "lock") is not None, "the directory and a file in it are two things"
+    held.close()
+    assert disk.lock_directory(home) is not None
+
+
+def test_who_holds_a_lock_is_told_by_the_machine(tmp_path: Path) -> None:
+    disk = RealDisk()
+    assert disk.lock_holder(tmp_path / "missing") is None
+    assert disk.lock_holder(tmp_path) is None
+    held = disk.lock_directory(tmp_path)
+    assert held is not None
+    if Path("/proc/locks").exists():
+        assert disk.lock_holder(tmp_path) == os.getpid()
+
+
+def test_a_directory_that_was_moved_or_replaced_is_not_the_one_that_was_locked(tmp_path: Path) -> None:
+    disk = RealDisk()
+    home = tmp_path / "store"
+    home.mkdir()
+    held = disk.lock_directory(home)
+    assert held is not None
+    home.rename(tmp_path / "moved")
+    assert not held.is_at(home)
+    home.mkdir()
+    assert not held.is_at(home)
+    assert held.is_at(tmp_path / "moved")
+    assert disk.lock_directory(tmp_path / "moved") is None
+
+
+def test_the_size_of_a_name_is_what_it_leads_to_now(disk: Disk, home: Path) -> None:
+    file = disk.open(home / "a", create=True)
+    file.write(0, [b"abc"])
+    assert disk.size(home / "a") == 3
+    disk.remove(home / "a")
+    assert disk.size(home / "a") is None
+    assert file.size() == 3
+    assert disk.size(home / "none" / "a") is None
 
 
 def test_free_bytes_is_a_number(disk: Disk, home: Path) -> None:

@@ -33,8 +33,8 @@ def writer(tmp_path: Path) -> StoreWriter:
     return made
 
 
-def reader(writer: StoreWriter, topics: str = "orders,loyalty") -> DirectReader:
-    return DirectReader(parse_options({"path": str(writer.directory), "subscribe": topics}), Patience(50))
+def reader(writer: StoreWriter, topics: str = "orders,loyalty", patience_ms: int = 50) -> DirectReader:
+    return DirectReader(parse_options({"path": str(writer.directory), "subscribe": topics}), Patience(patience_ms))
 
 
 def whole(cut: Cut) -> Ranges:
@@ -286,7 +286,7 @@ def test_a_broker_that_has_made_the_queues_again_meanwhile_is_looked_at_again(
 
     monkeypatch.setattr(Disturbed, "disturb", live_again, raising=False)
     monkeypatch.setattr(direct_reader, "QueueFiles", Disturbed)
-    source = reader(writer)
+    source = reader(writer, patience_ms=10_000)  # the writing here may take long, and is waited for
     assert source.cut().queues["orders", "0"] == (0, 1)
     assert source.cut().epoch == 2
     lives.clear()

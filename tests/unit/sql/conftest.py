@@ -5,13 +5,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from sqlalchemy import Column, Engine, ForeignKey, Integer, MetaData, String, Table, create_engine, event
+from sqlalchemy import (
+    Column,
+    Engine,
+    ForeignKey,
+    Integer,
+    MetaData,
+    Select,
+    String,
+    Table,
+    create_engine,
+    event,
+    select,
+)
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from tests.support.postgres import postgres_database, postgres_server
 from tests.unit.sql.memory_broker import AsyncMemoryClient, MemoryBroker, MemoryClient
 
 from halfmq.sql import TransactionLog
+from halfmq.sql.table_identity import RESERVED
 
 __all__ = ["postgres_database", "postgres_server"]
 
@@ -44,6 +57,11 @@ def shop_on(engine: Engine) -> Shop:
     log = TransactionLog(metadata, table="mq_tx", min_age_s=0, lock_wait_ms=100)
     metadata.create_all(engine)
     return Shop(metadata, orders, lines, log, engine)
+
+
+def markers_of(table: Table) -> "Select[tuple[str, str]]":
+    """(id, outcome) of the transactions in a marker table; the rows about the table itself are left out."""
+    return select(table.c.tx_id, table.c.outcome).where(table.c.tx_id.not_in(RESERVED)).order_by(table.c.tx_id)
 
 
 def with_foreign_keys(engine: Engine) -> Engine:

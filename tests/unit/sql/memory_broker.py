@@ -11,6 +11,7 @@ from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import COMMITTED, ROLLED_BACK, Prepared, PreparedHalf, TransactionReceipt, Verdict
 from halfmq.errors import TransactionRefused
+from halfmq.model.properties import HMQ_TX_MARKER, to_dict
 
 
 @dataclass
@@ -18,6 +19,8 @@ class Asked:
     id: str
     prepared_at_ms: int | None = 0
     decided_by: str = ""
+    marker: str = ""
+    remark: str = ""
 
 
 @dataclass
@@ -37,6 +40,8 @@ class MemoryBroker:
     on_prepare: Callable[[str], None] = lambda _tx_id: None
     #: Raised instead of an answer to COMMIT or ROLLBACK.
     end_error: Exception | None = None
+    #: What the checks said with UNKNOWN, by transaction.
+    remarks: dict[str, str] = field(default_factory=dict)
     _next: int = 0
 
     def new_transaction_id(self) -> str:
@@ -69,13 +74,22 @@ class MemoryBroker:
     def undecided(self) -> list[str]:
         return [tx_id for tx_id, held in self.transactions.items() if held.verdict is None]
 
+    def asked(self, tx_id: str) -> Asked:
+        """The question, with what the halves carry of the marker."""
+        carried = {to_dict(message.properties).get(HMQ_TX_MARKER, "") for message in self.transactions[tx_id].messages}
+        (marker,) = carried
+        return Asked(tx_id, marker=marker)
+
     async def check(self, function: Callable[[Asked], Outcome | Awaitable[Outcome]]) -> dict[str, Outcome]:
         """Ask about everything that is undecided, and settle what is answered."""
         answers = {}
         for tx_id in self.undecided():
-            answer = function(Asked(tx_id))
+            asked = self.asked(tx_id)
+            answer = function(asked)
             answers[tx_id] = outcome = await answer if isawaitable(answer) else answer
-            if outcome is not Outcome.UNKNOWN:
+            if outcome is Outcome.UNKNOWN:
+                self.remarks[tx_id] = asked.remark
+            else:
                 self.settle(tx_id, COMMITTED if outcome is Outcome.COMMIT else ROLLED_BACK)
         return answers
 

@@ -4,7 +4,7 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData, create_engine
+from sqlalchemy import MetaData, create_engine, make_url
 from sqlalchemy.orm import Session, sessionmaker
 from tests.unit.sql.conftest import AsyncShop, Shop
 from tests.unit.sql.memory_broker import Asked
@@ -12,7 +12,7 @@ from tests.unit.sql.memory_broker import Asked
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
 from halfmq.sql import TransactionLog
-from halfmq.sql.checks import AgeGuard
+from halfmq.sql.checks import AgeGuard, MarkerChecks, _place
 
 
 class Clock:
@@ -82,6 +82,26 @@ async def test_async_sessionmaker_gives_a_coroutine_function(async_shop: AsyncSh
     asked = Asked("t1")
     assert await check(asked) is Outcome.ROLLBACK
     assert asked.decided_by == "marker"
+
+
+def test_database_that_is_not_meant_is_logged_once_a_minute_and_without_its_password(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    checks = MarkerChecks(shop.log._markers, shop.sessions(), min_age_ms=0)
+    clock = Clock()
+    checks._guard.monotonic_ms = lambda: clock.monotonic_ms
+    check: Any = checks.check_function()
+    asked = [Asked(f"t{number}", marker="77.1") for number in range(3)]
+    assert [check(one) for one in asked] == [Outcome.UNKNOWN] * 3
+    assert all("another database" in one.remark for one in asked)
+    assert check(Asked("other", marker="78.1")) is Outcome.UNKNOWN
+    clock.advance(60_000)
+    assert check(Asked("t3", marker="77.1")) is Outcome.UNKNOWN
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split()[1] for line in lines] == ["t0", "other", "t3"]
+    assert str(shop.engine.url.database) in lines[0]
+    with_password = "postgresql://ada:secret@db.example:5433/shop?sslpassword=secret"
+    assert _place(make_url(with_password)) == "postgresql://db.example:5433/shop"
 
 
 def test_what_is_no_sessionmaker_is_refused(shop: Shop) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, event, func, insert, select
 from sqlalchemy.orm import Session, sessionmaker
-from tests.unit.sql.conftest import Shop
+from tests.unit.sql.conftest import Shop, markers_of
 from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
 from halfmq.errors import UnsupportedCombination, UsageError
@@ -150,11 +150,21 @@ def test_routing_session_gets_the_marker_where_the_table_is(
         session.connection(bind_arguments={"clause": shop.log.table}).execute(insert(shop.orders).values(id=1))
         tx.send("orders", b"x")
     with shop.engine.connect() as connection:
-        assert len(connection.execute(select(shop.log.table)).all()) == 1
+        assert len(connection.execute(markers_of(shop.log.table)).all()) == 1
     assert topics(broker) == ["orders"]
 
 
 # --- sessions without a transaction of their own -----------------------------------------------------------------
+
+
+def test_no_password_of_a_database_is_shown(shop: Shop, other_engine: Engine, client: MemoryClient) -> None:
+    for engine in (shop.engine, other_engine):
+        engine.url = engine.url.set(username="app", password="hunter2", host="db", query={"sslpassword": "hunter2"})
+    sessions = sessionmaker(binds={shop.log.table: other_engine, shop.orders: shop.engine})
+    with sessions() as session:
+        with pytest.raises(UsageError, match=r"app:\*\*\*@db.*app:\*\*\*@db") as caught, shop.log.bind(client, session):
+            session.execute(insert(shop.orders).values(id=1))
+    assert "hunter2" not in str(caught.value)
 
 
 def test_autocommit_engine_is_refused(shop: Shop, client: MemoryClient) -> None:

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import Column, Engine, MetaData, String, Table, create_engine, insert, select, text
+from sqlalchemy import Column, Engine, MetaData, String, Table, create_engine, insert, text
 from sqlalchemy.exc import IntegrityError
-from tests.unit.sql.conftest import Place
+from tests.unit.sql.conftest import Place, markers_of
 
 from halfmq.client.outcome import Outcome
 from halfmq.errors import ConnectError, UsageError
@@ -27,7 +27,7 @@ def markers(engine: Engine) -> MarkerTable:
 
 def decide(engine: Engine, markers: MarkerTable, tx_id: str, *, may_fence: bool = True, wait_ms: int = 100) -> Outcome:
     with engine.connect() as connection:
-        return markers.decide(connection, tx_id, may_fence=may_fence, lock_wait_ms=wait_ms)
+        return markers.decide(connection, tx_id, may_fence=may_fence, lock_wait_ms=wait_ms).outcome
 
 
 def test_committed_marker_answers_commit_again_and_again(engine: Engine, markers: MarkerTable) -> None:
@@ -183,7 +183,7 @@ def aged(engine: Engine, age_ms: int, ids: list[str]) -> MarkerTable:
 
 def remaining(engine: Engine, markers: MarkerTable) -> list[str]:
     with engine.connect() as connection:
-        return list(connection.scalars(select(markers.table.c.tx_id).order_by(markers.table.c.tx_id)))
+        return list(connection.scalars(markers_of(markers.table)))
 
 
 def test_prune_takes_old_rows_and_leaves_young_and_undecided_ones(engine: Engine) -> None:

@@ -9,7 +9,8 @@ from sqlalchemy import event, func, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, registry
-from tests.unit.sql.conftest import AsyncShop, Shop
+from tests.support.children import fork
+from tests.unit.sql.conftest import AsyncShop, Shop, markers_of
 from tests.unit.sql.memory_broker import Asked, AsyncMemoryClient, MemoryBroker, MemoryClient
 
 from halfmq.client.outcome import Outcome
@@ -31,7 +32,7 @@ def orders_in(shop: Shop) -> int:
 
 def markers_in(shop: Shop) -> list[tuple[str, str]]:
     with shop.engine.connect() as connection:
-        return [tuple(row) for row in connection.execute(select(shop.log.table.c.tx_id, shop.log.table.c.outcome))]
+        return [tuple(row) for row in connection.execute(markers_of(shop.log.table))]
 
 
 def topics(broker: MemoryBroker) -> list[str]:
@@ -53,9 +54,34 @@ def test_rows_marker_and_all_messages_appear_together(shop: Shop, client: Memory
     assert tx.receipt.tx_id == tx.id == "tx-1"
 
 
+def test_block_that_was_begun_in_the_parent_is_refused_in_a_child_and_goes_on_in_the_parent(
+    shop: Shop, client: MemoryClient, broker: MemoryBroker
+) -> None:
+    def child() -> list[object]:
+        try:
+            block.__exit__(None, None, None)
+        except UsageError as error:
+            return [str(error), block.__exit__(SystemExit, SystemExit(), None), broker.calls]
+        return []
+
+    with shop.sessions()() as session:
+        block = shop.log.bind(client, session)
+        tx = block.__enter__()
+        place_order(session, shop, 7)
+        tx.send("orders", {"id": 7})
+        said, left, calls = fork(child).result()
+        assert "forked" in said
+        assert (left, calls) == (None, [])
+        block.__exit__(None, None, None)
+    assert orders_in(shop) == 1
+    assert topics(broker) == ["orders"]
+
+
 def test_marker_is_first_and_halves_go_directly_before_commit(
     shop: Shop, client: MemoryClient, broker: MemoryBroker
 ) -> None:
+    with shop.sessions()() as session, shop.log.bind(client, session):
+        pass  # once, the identity of the table is read
     steps: list[str] = []
     event.listen(shop.engine, "before_cursor_execute", lambda _c, _cu, sql, *_: steps.append(" ".join(sql.split()[:3])))
     event.listen(shop.engine, "commit", lambda _c: steps.append("COMMIT"))
@@ -281,8 +307,8 @@ def test_wrong_kind_of_session_is_refused(shop: Shop, client: MemoryClient, asyn
 async def count(shop: AsyncShop) -> tuple[int, int]:
     async with shop.engine.connect() as connection:
         orders = await connection.scalar(select(func.count()).select_from(shop.shop.orders))
-        markers = await connection.scalar(select(func.count()).select_from(shop.shop.log.table))
-    return orders, markers
+        markers = await connection.execute(markers_of(shop.shop.log.table))
+    return orders, len(markers.all())
 
 
 async def test_async_rows_and_messages_appear_together(

@@ -1,13 +1,15 @@
 from pathlib import Path
 
-from sqlalchemy import MetaData, create_engine, insert, select
+import pytest
+from sqlalchemy import MetaData, create_engine, insert
 from sqlalchemy.orm import scoped_session, sessionmaker
 from tests.support.in_process import serving
+from tests.support.scripted_broker import URL, ScriptedBroker
 from tests.unit.broker.test_producer_groups import ONE, QUICK, TWO, change, until_set_aside
-from tests.unit.sql.conftest import AsyncShop, Shop
+from tests.unit.sql.conftest import AsyncShop, Shop, markers_of
 from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
-from halfmq import AsyncClient
+from halfmq import AsyncClient, Client, UsageError
 from halfmq.client.transaction_log import TransactionLog as TransactionLogPort
 from halfmq.sql import TransactionLog
 
@@ -38,10 +40,10 @@ def test_prune_runs_in_the_sessions_transaction(shop: Shop) -> None:
     with shop.sessions()() as session:
         assert shop.log.prune(session, older_than_s=86_400, undecided=()) == 1
         session.rollback()
-        assert session.execute(select(shop.log.table)).all() != []
+        assert session.execute(markers_of(shop.log.table)).all() != []
         assert shop.log.prune(session, older_than_s=86_400, undecided=()) == 1
         session.commit()
-        assert session.execute(select(shop.log.table)).all() == []
+        assert session.execute(markers_of(shop.log.table)).all() == []
 
 
 async def test_prune_with_an_async_session_asks_and_keeps_what_is_undecided(async_shop: AsyncShop) -> None:
@@ -59,7 +61,7 @@ async def test_prune_with_an_async_session_asks_and_keeps_what_is_undecided(asyn
         assert await log.prune_async(session, older_than_s=86_400, undecided=which) == 1
         await session.commit()
         assert await log.prune_async(session, older_than_s=86_400, undecided=which) == 0
-        assert [row.tx_id for row in await session.execute(select(log.table))] == ["undecided"]
+        assert [row.tx_id for row in await session.execute(markers_of(log.table))] == ["undecided"]
     assert asked == [["settled", "undecided"], ["undecided"]]
 
 
@@ -81,7 +83,7 @@ async def test_prune_keeps_the_marker_of_a_transaction_that_a_policy_set_aside(
         async with AsyncClient(f"127.0.0.1:{running.ports.names}", group="P") as mq, async_shop.sessions() as session:
             assert await log.prune_async(session, older_than_s=86_400, undecided=mq.undecided) == 1
             await session.commit()
-            assert [row.tx_id for row in await session.execute(select(log.table))] == [ONE]
+            assert [row.tx_id for row in await session.execute(markers_of(log.table))] == [ONE]
 
 
 def test_create_all_makes_the_table(tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -90,5 +92,37 @@ def test_create_all_makes_the_table(tmp_path) -> None:  # type: ignore[no-untype
     engine = create_engine(f"sqlite:///{tmp_path / 'x.db'}")
     metadata.create_all(engine)
     with engine.connect() as connection:
-        assert connection.execute(select(log.table)).all() == []
+        assert connection.execute(markers_of(log.table)).all() == []
     engine.dispose()
+
+
+@pytest.mark.parametrize("answered", ["by nobody", "here", "elsewhere"])
+def test_local_commit_that_nobody_could_tell_the_broker_of_does_not_begin(shop: Shop, answered: str) -> None:
+    broker = ScriptedBroker()
+    options = {"checked_elsewhere": True} if answered == "elsewhere" else {}
+    with Client(URL, group="orders", connector=broker.network()) as mq, shop.sessions()() as session:
+        if answered == "here":
+            mq.answer_checks(shop.log, shop.sessions())
+        if answered == "by nobody":
+            with pytest.raises(UsageError, match=r"answer_checks.*at start; or checked_elsewhere"):
+                mq.transaction(session, log=shop.log)
+            assert not session.in_transaction()
+        else:
+            with mq.transaction(session, log=shop.log, **options) as tx:  # type: ignore[arg-type]
+                session.execute(insert(shop.orders).values(id=1))
+                tx.send("t", b"x")
+        rows = session.execute(markers_of(shop.log.table)).all()
+    assert len(rows) == len(broker.visible("t")) == (answered != "by nobody")
+
+
+async def test_on_asyncio_too(async_shop: AsyncShop) -> None:
+    log = async_shop.shop.log
+    async with (
+        AsyncClient(URL, group="orders", connector=ScriptedBroker().network()) as mq,
+        async_shop.sessions() as session,
+    ):
+        with pytest.raises(UsageError, match=r"answer_checks.*at start; or checked_elsewhere"):
+            mq.transaction(session, log=log)
+        mq.transaction(session, log=log, checked_elsewhere=True)
+        mq.answer_checks(log, async_shop.sessions)
+        mq.transaction(session, log=log)

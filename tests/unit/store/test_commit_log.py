@@ -10,7 +10,7 @@ import pytest
 from tests.support import log_records as make
 
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned
-from halfmq.model.records import HalfRecord, Kind
+from halfmq.model.records import BATCH_HEADER_BYTES, HalfRecord, Kind
 from halfmq.runtime.disk import RealDisk
 from halfmq.store import segment
 from halfmq.store.log_scan import Batch, LogScan
@@ -353,6 +353,36 @@ def test_trim_removes_whole_segments_oldest_first_and_each_durably(under: make.L
         under.log.stored_view(64)
 
 
+def test_what_was_read_last_is_not_found_any_more_once_it_is_trimmed(under: make.LogUnderTest) -> None:
+    for _ in range(20):
+        under.append(make.plain(b"x" * 8_000))
+    under.log.sync(under.log.end)
+    first = BATCH_HEADER_BYTES + make.laid_out(0, [make.base(0)])[0].size
+    assert under.log.kind_at(64) == Kind.BASE
+    assert len(under.log.stored_view(first)) > 8_000
+    under.log.trim(make.SEGMENT)
+    for look in (under.log.stored_view, under.log.kind_at, under.log.first_offset):
+        with pytest.raises(LookupError):
+            look(first)
+
+
+def test_a_record_that_came_after_the_last_read_is_read_anew(under: make.LogUnderTest) -> None:
+    """What is kept of a read ends with the log: behind that were zeros then."""
+    ends = [under.append(make.plain(b"a" * 100)), under.append(make.plain(b"b" * 100))]
+    assert b"b" * 100 in bytes(under.log.stored_view(ends[0] + BATCH_HEADER_BYTES, 1 << 18))
+    under.append(make.plain(b"c" * 100))
+    assert b"c" * 100 in bytes(under.log.stored_view(ends[1] + BATCH_HEADER_BYTES))
+
+
+def test_bytes_that_claim_to_be_a_huge_record_are_not_read(under: make.LogUnderTest, disk: FaultyDisk) -> None:
+    """An offset that a peer made up may point into a body that looks like one."""
+    claimed = bytes([Kind.MESSAGE, 0, 0, 0]) + (1 << 30).to_bytes(4, "big")
+    under.append(make.plain(claimed * 20))
+    body_at = disk.content(under.log._directory / segment_name(0)).index(claimed)
+    with pytest.raises(LookupError, match="no message"):
+        under.log.stored_view(body_at)
+
+
 def test_trim_never_removes_what_is_not_durable(under: make.LogUnderTest) -> None:
     for _ in range(20):
         under.append(make.plain(b"x" * 8_000))
@@ -392,6 +422,20 @@ def test_the_names_in_a_verdict_are_read_from_its_record_and_from_no_other(under
     for nowhere in (half.offset, -1, under.log.end, 1 << 40, first.offset + 8):
         with pytest.raises(LookupError):
             under.log.verdict_names(nowhere)
+
+
+def test_who_stands_behind_a_verdict_is_found_from_the_verdict(under: make.LogUnderTest) -> None:
+    under.append(make.plain())
+    acted = make.operator_acted(2, "T2", "ada", "ticket 4711")
+    makes = (make.half(0, tx_id="T1"), make.rolled_back(0, tx_id="T1"), acted, make.rolled_back(1, tx_id="T2"))
+    start = under.log.end
+    under.append(*makes)
+    half, first, who, second = make.laid_out(start, makes)
+    assert under.log.operator_of(second.offset) == who
+    assert [under.log.operator_of(record.offset) for record in (half, first, who)] == [None, None, None]
+    for nowhere in (-1, under.log.end, 1 << 40):
+        with pytest.raises(LookupError):
+            under.log.operator_of(nowhere)
 
 
 def test_few_segments_are_open_between_checkpoints_at_memory(

@@ -1,6 +1,7 @@
 """Queues on their own: bounds, time search, files that begin inside their chunk."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.vectors import vectors
@@ -64,7 +65,7 @@ def test_reading_starts_and_stops_where_it_is_told() -> None:
 
 def test_zeros_are_no_entries_even_between_entries_that_survived() -> None:
     data = b"".join([entry(0), entry(1), bytes(48), entry(3)])
-    assert visible_before(memoryview(data), 1 << 40) == 2
+    assert visible_before(lambda at, length: data[at : at + length], 4, 1 << 40) == 2
 
 
 # Source: RocketMQ ``ConsumeQueue.binarySearchInQueueByTime``.
@@ -163,19 +164,67 @@ def test_a_deleted_topics_files_go_and_what_was_staged_with_them() -> None:
     made.add(1, 0, 1, entry(1))
     made.delete_topic(1)
     made.flush()
-    assert disk.list(ROOT / "1" / "0") == []
+    assert disk.list(ROOT) == ["2"], "nor do empty directories stay, one for each topic that ever was"
     assert made.bounds(1, 0) == (0, 0)
     assert made.bounds(2, 0) == (0, 1)
+    made.delete_topic(3)
+
+
+class _NotLookedThrough(dict[Any, Any]):
+    def __iter__(self) -> Any:
+        raise AssertionError("a look at each queue of the store")
+
+    keys = values = items = __iter__
+
+
+def test_topics_are_deleted_and_keys_found_without_a_look_at_the_queues_of_others() -> None:
+    made = queues()
+    made.load(0, 0)
+    for topic_id in (1, 2):
+        for queue_id in (0, 1):
+            made.begin_at(topic_id, queue_id, 5)
+            made.add(topic_id, queue_id, 5, entry(5))
+    made.flush()
+    made._queues = _NotLookedThrough(made._queues)
+    assert [queue_id for queue_id, _, _ in made.find_key(1, 5)] == [0, 1]
+    made.delete_topic(1)
+    assert [made.bounds(topic_id, 1) for topic_id in (1, 2)] == [(0, 0), (5, 6)]
+    assert list(made.find_key(1, 5)) == []
+    made.load(0, 0)
+    made.reset()
+    assert made.bounds(2, 1) == (0, 0)
+
+
+def test_what_is_in_the_directory_of_a_deleted_topic_and_is_not_ours_stays() -> None:
+    disk = FaultyDisk()
+    made = queues(disk)
+    made.load(0, 0)
+    made.add(1, 0, 0, entry(0))
+    made.add(1, 1, 0, entry(0))
+    made.flush()
+    disk.open(ROOT / "1" / "1" / "note", create=True).write(0, [b"mine"])
+    made.delete_topic(1)
+    assert disk.paths() == (ROOT / "1" / "1" / "note",)
+    assert disk.list(ROOT / "1") == ["1"]
+
+
+def test_directories_without_files_are_no_queues() -> None:
+    """Releases before kept those of deleted topics, and a crash may: each start would take memory for all of them."""
+    disk = FaultyDisk()
+    disk.make_directories(ROOT / "1" / "0")
+    made = queues(disk)
+    made.load(0, 0)
+    assert not made._queues
 
 
 def test_no_look_touches_what_was_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hole that is touched in a map claims a page: a full tmpfs kills the process for it."""
+    """What is behind a queue's end is zeros, or of a log end that did not survive."""
     monkeypatch.setattr(consume_queue, "QUEUE_FILE_ENTRIES", 65_536)
     looks: list[int] = []
 
-    def looked(view: memoryview, position: int, *, zeros_end: bool) -> int:
-        looks.append(len(view) // QUEUE_ENTRY.size)
-        return visible_before(view, position, zeros_end=zeros_end)
+    def looked(read: Any, entries: int, position: int, *, zeros_end: bool) -> int:
+        looks.append(entries)
+        return visible_before(read, entries, position, zeros_end=zeros_end)
 
     monkeypatch.setattr(consume_queue, "visible_before", looked)
     disk = RealDisk()

@@ -2,10 +2,13 @@
 
 import copy
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tests.support.random_log import SEGMENT, Expected, LogBatch, RandomLog
+from tests.support.store_writer import StoreWriter
 
 from halfmq.errors import InvariantViolated
 from halfmq.model.records import CarriedDelayed, Committed, HalfRecord, Ref, Released
@@ -304,3 +307,44 @@ def test_a_half_that_is_committed_with_a_delay_is_seen_when_it_is_released() -> 
     assert row is not None
     assert (row.state, row.queue_offset, row.current_offset, row.original_offset) == (2, 0, moved, half.offset)
     assert derived.read_queue(topic_id, 1, 0, 5, 1 << 40) == [(moved, 484, 3, moved + 600, 9_001, 0, 4)]
+
+
+def test_topics_that_change_while_a_checkpoint_writes_the_file_are_in_it_and_the_writer_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would write the same temporary file. Method: a topic comes while the checkpoint's thread is about to rename it."""
+    writer = StoreWriter(tmp_path)
+    derived = writer.derived
+    here = threading.get_ident()
+    inside, go_on = threading.Event(), threading.Event()
+    renamed_here: list[Path] = []
+    rename = RealDisk.rename
+
+    def watched(disk: RealDisk, old: Path, new: Path) -> None:
+        if threading.get_ident() == here:
+            renamed_here.append(new)
+        elif not inside.is_set():
+            inside.set()
+            assert go_on.wait(5)
+        rename(disk, old, new)
+
+    monkeypatch.setattr(RealDisk, "rename", watched)
+    derived._topics_changed = True  # as between ``stage`` and the end of ``flush``
+    with ThreadPoolExecutor(1) as checkpoint:
+        late = checkpoint.submit(derived.write_late_topics)
+        try:
+            assert inside.wait(5)
+            writer.topic("two")
+            writer.publish()
+        finally:
+            go_on.set()
+        assert late.result(5)
+    assert not renamed_here, "the loop does not wait for the fsync of the checkpoint's thread, nor write beside it"
+    path = writer.shard / "topics.json"
+    assert [topic.name for topic in read_topics(writer.disk, path)[1]] == ["two"]
+    assert not derived._topics_changed
+    writer.topic("three")
+    writer.publish()
+    assert len(renamed_here) == 1
+    assert [topic.name for topic in read_topics(writer.disk, path)[1]] == ["two", "three"]
+    derived.close()

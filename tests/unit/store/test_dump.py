@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.sample_store import add_checkpoint, sample_store
+from tests.support import log_records as make
+from tests.support.sample_store import add_checkpoint, properties, sample_store
 
 from halfmq.errors import StoreDamaged, UsageError
 from halfmq.model.records import Kind
@@ -153,3 +154,17 @@ def test_a_segment_that_goes_without_a_trim_is_an_error(tmp_path: Path) -> None:
     sorted((writer.shard / "log").iterdir())[1].unlink()
     with pytest.raises(FileNotFoundError):
         list(dump)
+
+
+def test_who_acted_is_named_before_what_was_done(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    halves = writer.prepare("by-hand", [("orders", 0, b"h", properties(9_000, tx_id="by-hand"))])
+    writer.roll_back_by(make.operator_acted(2, "by-hand"), "by-hand", halves)
+    writer.publish()
+    acted, verdict = lines(tmp_path)[-2:]
+    assert {name: acted[name] for name in ("kind", "action", "subject", "name", "reason", "peer")} == {
+        "kind": "operator_acted", "action": "roll_back", "subject": "by-hand", "name": "gr\u00fcn",
+        "reason": "the bank said so", "peer": "10.0.0.1:4242",
+    }  # fmt: skip
+    assert (verdict["kind"], verdict["decided_by"], verdict["tx_id"]) == ("rolled_back", "operator", "by-hand")
+    assert (verdict["batch"], verdict["offset"]) == (acted["batch"], acted["offset"] + acted["size"])

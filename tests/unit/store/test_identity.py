@@ -1,10 +1,13 @@
 """``store.json``: golden text, what is refused, and that it is whole or not there."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from halfmq.errors import StoreDamaged, StoreInUse, WrongVersion
+from halfmq.errors import EnvironmentFailed, StoreDamaged, StoreInUse, WrongVersion
+from halfmq.runtime.disk import RealDisk
 from halfmq.store.identity import Identity, read_identity, take_lock, write_identity
 from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 
@@ -105,3 +108,75 @@ def test_the_lock_names_the_directory() -> None:
     with pytest.raises(StoreInUse, match="/store is in use by another process"):
         take_lock(disk, HOME)
     assert held is not None
+
+
+def test_the_lock_outlives_the_lock_file(tmp_path: Path) -> None:
+    disk = RealDisk()
+    held = take_lock(disk, tmp_path)
+    (tmp_path / "lock").unlink()
+    with pytest.raises(StoreInUse, match=f"in use by another process .pid {os.getpid()}"):
+        take_lock(disk, tmp_path)
+    held.close()
+    take_lock(disk, tmp_path)
+
+
+def test_a_broker_of_an_earlier_version_that_runs_is_seen_by_its_file() -> None:
+    disk = disk_with_home()
+    earlier = disk.lock(HOME / "lock")
+    assert earlier is not None
+    for _ in range(2):
+        with pytest.raises(StoreInUse):
+            take_lock(disk, HOME)
+    earlier.close()
+    take_lock(disk, HOME)
+
+
+def test_where_directories_cannot_be_locked_the_file_is(caplog: pytest.LogCaptureFixture) -> None:
+    """NFS locks no directory."""
+    disk = disk_with_home()
+    disk.fail("lock_directory", errno.EBADF, times=2)
+    held = take_lock(disk, HOME)
+    assert "locks no directories" in caplog.text
+    with pytest.raises(StoreInUse):
+        take_lock(disk, HOME)
+    assert held.why_lost() is None
+
+
+def test_where_nothing_can_be_locked_there_is_no_start() -> None:
+    disk = disk_with_home()
+    disk.fail("lock_directory", errno.EBADF)
+    disk.fail("lock", errno.ENOLCK)
+    with pytest.raises(EnvironmentFailed, match=r"cannot lock files: No locks available .*local file system"):
+        take_lock(disk, HOME)
+    disk.fail("lock", errno.ENOLCK)
+    take_lock(disk, HOME)  # the directory is locked
+
+
+def test_a_lock_file_that_was_removed_is_made_and_locked_again(caplog: pytest.LogCaptureFixture) -> None:
+    disk = disk_with_home()
+    held = take_lock(disk, HOME)
+    disk.remove(HOME / "lock")
+    assert held.why_lost() is None
+    assert "was removed under a running broker" in caplog.text
+    assert disk.lock(HOME / "lock") is None, "a broker of an earlier version is kept away again"
+    disk.remove(HOME / "lock")
+    earlier = disk.lock(HOME / "lock")
+    assert earlier is not None
+    assert "in use by another process" in str(held.why_lost())
+
+
+def test_a_directory_that_was_moved_or_replaced_is_told(tmp_path: Path) -> None:
+    disk = RealDisk()
+    home = tmp_path / "store"
+    (home / "shard-0").mkdir(parents=True)
+    held = take_lock(disk, home)
+    held.take(home / "shard-0")
+    assert held.why_lost() is None
+    (home / "shard-0").rename(tmp_path / "kept")
+    (home / "shard-0").mkdir()
+    assert f"{home / 'shard-0'} is not the directory any more" in str(held.why_lost())
+    (home / "shard-0").rmdir()
+    (tmp_path / "kept").rename(home / "shard-0")
+    assert held.why_lost() is None
+    home.rename(tmp_path / "moved")
+    assert f"{home} is not the directory any more" in str(held.why_lost())

@@ -77,6 +77,18 @@ def test_whole_batches_then_zeros() -> None:
     assert scanned(disk) == (ends, EndOfLog(ends[-1], 1))
 
 
+def test_a_batch_that_is_written_while_the_log_is_gone_through_is_seen() -> None:
+    """What was read ahead may be older than what a broker has written since."""
+    disk = FaultyDisk()
+    under = written_log(disk)
+    ends = [under.append(make.plain(b"x")), under.append(make.plain(b"y"))]
+    going = LogScan(SegmentFiles(disk, HOME, make.SEGMENT)).from_batch(0, 0)
+    seen = [next(going), next(going)]
+    ends.append(under.append(make.plain(b"z")))
+    seen += list(going)
+    assert [one.header.end for one in seen if isinstance(one, Batch)][-2:] == ends[-2:]
+
+
 def test_a_scan_starts_at_any_batch() -> None:
     disk = FaultyDisk()
     under = written_log(disk)

@@ -49,6 +49,20 @@ def test_zero_leaves_what_lies_before_and_behind() -> None:
     assert file.read(0, 300_000) == b"\1" * 10 + bytes(199_990) + b"\1" * 100_000
 
 
+def test_a_directory_that_is_removed_while_it_waits_for_its_sync_is_no_failure() -> None:
+    disk = FaultyDisk()
+    files = OpenFiles(disk)
+    files.create((0, 0, 1), ROOT / "t" / "q" / "a", 8)
+    files.sync()
+    files.remove((0, 0, 1), ROOT / "t" / "q" / "a")
+    files.remove_directory(ROOT / "t" / "q")
+    files.remove_directory(ROOT / "t")
+    files.sync()
+    disk.sync_directory(Path("/"))
+    disk.crash(keep=0)
+    assert disk.list(ROOT) == [], "and it is durable that they are gone"
+
+
 def test_a_removed_file_needs_no_sync() -> None:
     disk = FaultyDisk()
     files = OpenFiles(disk, open_max=1)

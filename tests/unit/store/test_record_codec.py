@@ -29,6 +29,7 @@ from halfmq.store.record_codec import (
     encode_record,
     half_identity,
     message_at,
+    operator_acted_before,
     split_message,
 )
 
@@ -66,7 +67,9 @@ KINDS: dict[str, make.Make] = {
     "base": make.base(12_345),
     "trim": make.trim(65_536),
     "producer_set": make.producer_set(),
+    "group_deleted": make.group_deleted(),
     "set_aside": make.set_aside(),
+    "operator_acted": make.operator_acted(),
 }
 
 
@@ -210,3 +213,26 @@ def test_more_names_than_are_kept_are_still_right(monkeypatch: pytest.MonkeyPatc
 
 def test_properties_of_a_message_end_it() -> None:
     assert props.find(vectors("records")["half"][-60:], "PGROUP") == make.GROUP.encode()
+
+
+def test_who_acted_is_found_from_its_end_and_nothing_else_is_taken_for_it() -> None:
+    """Goal: from where the next record begins, exactly this record is found. Method: each kind of record in front of that
+    place, and this one cut, shifted and changed in each byte that says what it is."""
+    acted = encoded("operator_acted")
+    record = KINDS["operator_acted"](AT)
+    filler = b"\xff" * 100
+    assert operator_acted_before(filler + acted, 100 + len(acted), AT + len(acted)) == record
+    assert operator_acted_before(acted, len(acted), AT + len(acted)) == record
+    for name in KINDS:
+        if name != "operator_acted":
+            other = filler + encoded(name)
+            assert operator_acted_before(other, len(other), AT) is None, name
+    for cut in range(1, len(acted)):
+        assert operator_acted_before(acted, len(acted) - cut, AT) is None
+        assert operator_acted_before(acted[cut:], len(acted) - cut, AT) is None
+    for at in (0, *range(4, 8), *range(10, 18), *range(len(acted) - 4, len(acted))):
+        changed = bytearray(acted)
+        changed[at] ^= 0x41
+        assert operator_acted_before(bytes(changed), len(acted), AT + len(acted)) is None, at
+    broken = acted.replace("\u00fc".encode(), b"\xff\xff")
+    assert operator_acted_before(broken, len(acted), AT + len(acted)) is None

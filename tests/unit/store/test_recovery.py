@@ -6,6 +6,7 @@ import pytest
 from tests.support import log_records as make
 
 from halfmq.errors import StoreDamaged, StoreFull
+from halfmq.store import recovery
 from halfmq.store import segment as segment_module
 from halfmq.store.log_scan import Batch, LogScan
 from halfmq.store.recovery import CUT, CheckpointFound, find_out, settle
@@ -157,7 +158,7 @@ def test_d_the_checkpoint_is_newer_than_the_log() -> None:
     store = Store().write(4)
     at = store.ends[-1] + 800
     what = f"{store.seg(0)} at log offset {at}: no whole batch ends where the checkpoint was taken"
-    case = "case D: the checkpoint is newer than the log"
+    case = "case D: the checkpoint is newer than the log, or does not fit it"
     expected = f"the log in {HOME} is damaged ({case}): {what}; the log was durable up to {at} {REMEDY}"
     assert store.refused(usable(at)) == expected
 
@@ -642,3 +643,29 @@ def test_what_was_trimmed_away_was_durable() -> None:
     store.disk.remove(store.seg(0))
     found = find_out(store.files(), [])
     assert (found.log_start, found.durable_position, found.end) == (make.SEGMENT, make.SEGMENT, store.ends[5])
+
+
+# --- before the snapshot ----------------------------------------------------------------------------------------
+
+
+def test_batches_before_the_snapshot_must_follow_each_other_and_bodies_there_are_not_looked_at() -> None:
+    store = Store().write(6)
+    last = usable(store.ends[-1])
+    store.flip(store.ends[2] - 20)  # the end of a body
+    assert store.starts(last)[0] == "H"
+    store.flip(store.ends[2])  # the header of the batch behind it
+    text = store.refused(last)
+    assert (
+        f"at log offset {store.ends[2]}: before the checkpoint at {store.ends[-1]} batches do not follow each other"
+        in text
+    )
+    assert store.starts(last, usable(store.ends[3]))[0] == "H", "from the checkpoint before on, all is well"
+
+
+def test_the_look_back_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store().write(6)
+    store.flip(store.ends[2])
+    monkeypatch.setattr(recovery, "LOOK_BACK_BYTES_MAX", store.ends[-1])
+    assert "do not follow" in store.refused(usable(store.ends[-1]))
+    monkeypatch.setattr(recovery, "LOOK_BACK_BYTES_MAX", store.ends[-1] - 1)
+    assert store.starts(usable(store.ends[-1]))[0] == "H"

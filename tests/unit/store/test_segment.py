@@ -110,18 +110,24 @@ def test_only_so_many_are_open_and_none_that_a_sync_still_needs(
     assert files.get(10) is None
 
 
-def test_a_view_stays_readable_after_unlink_and_close(tmp_path: Path) -> None:
+def test_an_open_segment_stays_readable_after_unlink(tmp_path: Path) -> None:
     disk = RealDisk()
-    files = SegmentFiles(disk, tmp_path, SIZE)
     segment = create_segment(disk, tmp_path, 0, SIZE)
-    files.add(segment)
     segment.write(100, b"abc")
-    view = segment.view[100:103]
-    files.remove(0)
-    del segment
-    gc.collect()
-    assert bytes(view) == b"abc"
-    assert files.numbers() == []
+    segment.path.unlink()
+    assert segment.read(100, 3) == b"abc"
+
+
+def test_what_the_disk_cannot_read_is_told_with_file_and_log_offset() -> None:
+    disk = FaultyDisk()
+    disk.make_directories(Path("/log"))
+    segment = create_segment(disk, Path("/log"), 2 * SIZE, SIZE)
+    disk.fail("read", path_ends=segment.path.name)
+    with pytest.raises(
+        StoreDamaged, match=f"{segment.path} cannot be read at log offset {2 * SIZE + 100}: Input/output"
+    ):
+        segment.read(100, 3)
+    assert segment.read(100, 3) == bytes(3)
 
 
 def test_old_segments_are_closed_behind_newer_ones_that_must_stay_open(

@@ -18,6 +18,7 @@ from halfmq.runtime.entropy import SystemEntropy
 from halfmq.store.identity import read_identity
 from halfmq.store.published import Published, PublishedPage, read_published
 from halfmq.store.store import Durability, Store
+from halfmq.store.verify import verify_store
 from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 
 HOME = Path("/store")
@@ -195,7 +196,8 @@ def test_no_crash_in_the_repeated_start_changes_the_segment_size_of_a_log() -> N
         broker.sync()
         assert broker.store.recovery.case.letter == "A" or there
         seen.add((stored.segment_bytes, there))
-    assert seen == {(LARGE, False), (make.SEGMENT, False), (make.SEGMENT, True)}
+    # A power loss may also take back that the file of the large segment, which found no room, was removed.
+    assert seen - {(LARGE, True)} == {(LARGE, False), (make.SEGMENT, False), (make.SEGMENT, True)}
 
 
 @pytest.mark.parametrize("left", ["a segment", "a checkpoint", "a published position", "a damaged page"])
@@ -874,3 +876,141 @@ def test_what_is_left_of_a_store_without_log_and_identity_is_refused_and_not_cha
     with pytest.raises(StoreDamaged, match=f"{left} is of a store whose log and store.json are gone"):
         Store.open(disk, HOME, entropy=SystemEntropy())
     assert {path: disk.content(path) for path in disk.paths() if path.name != "lock"} == before
+
+
+@pytest.mark.parametrize("gone", ["shard-0", "shard-0/log"])
+def test_a_store_without_its_log_directory_is_not_a_first_start(tmp_path: Path, gone: str) -> None:
+    """A disk that is not mounted, a directory that was moved: nothing new is made in its place."""
+    home = tmp_path / "store"
+    disk = RealDisk()
+    SmallBroker(disk, home).start().store.close()
+    (home / gone).rename(tmp_path / "away")
+    for _ in range(2):
+        with pytest.raises(
+            StoreDamaged, match=rf"{home / gone} is missing beside .*store\.json: there was a log .*mount"
+        ):
+            Store.open(disk, home, entropy=SystemEntropy())
+        assert not (home / gone).exists()
+    (tmp_path / "away").rename(home / gone)
+    SmallBroker(disk, home).start()
+
+
+def test_the_directories_are_durable_before_the_name_of_the_store_is() -> None:
+    """Otherwise a crash in the first start would leave what looks like a store that lost its log."""
+    seen = set()
+    for seed in range(100):
+        disk = FaultyDisk(seed)
+        disk.power_fails_after(seed % 20)
+        with suppress(PowerLost):
+            SmallBroker(disk, HOME).start()
+            disk.power_fails_after(0)
+        disk.crash()
+        seen.add((disk.exists(HOME / "store.json"), disk.exists(SHARD / "log")))
+        SmallBroker(disk, HOME).start()
+    assert seen == {(False, False), (False, True), (True, True)}
+
+
+@pytest.mark.parametrize("ahead", [True, False], ids=["the second stops last", "the first stops last"])
+def test_what_two_writers_left_is_refused_also_where_a_snapshot_stands_behind_it(ahead: bool) -> None:
+    """Goal: what verify calls damaged does not serve. Method: two on one store, which no lock keeps apart; the one that stops
+    last, in order, leaves a whole snapshot of what it believes, behind all that was written over each other."""
+    disk = FaultyDisk()
+    first = SmallBroker(disk, HOME).start()
+    some_traffic(first, 3)
+    first.sync()
+    disk._locked.clear()
+    second = SmallBroker(disk, HOME).start()
+    for number in range(30):
+        first.turn([("send", 0, b"a" * (50 + number % 7))])
+        first.sync()
+        second.turn([("send", 1, b"b" * (90 + number % 13))])
+        second.sync()
+    last, other = (second, first) if ahead else (first, second)
+    while last.store.log_end <= other.store.log_end:
+        last.turn([("send", 2, b"c" * 500)])
+        last.sync()
+    other.store.close()
+    last.checkpoint()
+    last.store.close()
+    before = disk.image()
+    assert verify_store(disk, HOME).damaged
+    with pytest.raises(StoreDamaged, match="batches do not follow each other, as when two brokers wrote them"):
+        SmallBroker(disk, HOME).start()
+    assert disk.image() == before
+
+
+def test_two_writers_that_no_lock_keeps_apart_see_each_other_in_the_published_page() -> None:
+    disk = FaultyDisk()
+    first = SmallBroker(disk, HOME).start()
+    some_traffic(first, 3)
+    first.store.look_at_locks()
+    disk._locked.clear()
+    second = SmallBroker(disk, HOME).start()
+    second.store.look_at_locks()
+    with pytest.raises(
+        StorePoisoned, match="another broker, of epoch 2, writes the store in /store beside this one, of 1"
+    ):
+        first.store.look_at_locks()
+    with pytest.raises(StorePoisoned):
+        first.turn([("send", 0, b"x")])
+    second.store.close()
+    second.start().store.look_at_locks()
+
+
+def test_a_shard_that_another_directory_leads_to_is_locked_too(tmp_path: Path) -> None:
+    """A second directory with the same store.json, and a link to the shard of the first."""
+    broker = SmallBroker(RealDisk(), tmp_path / "one").start()
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "store.json").write_bytes((tmp_path / "one" / "store.json").read_bytes())
+    (tmp_path / "two" / "shard-0").symlink_to(tmp_path / "one" / "shard-0")
+    with pytest.raises(StoreInUse):
+        SmallBroker(RealDisk(), tmp_path / "two").start()
+    broker.store.close()
+    SmallBroker(RealDisk(), tmp_path / "two").start()
+
+
+def test_a_segment_that_was_removed_and_rolled_over_between_two_looks_stops_the_store_too(
+    disk: FaultyDisk, broker: SmallBroker
+) -> None:
+    some_traffic(broker)
+    store = broker.store
+    assert store.look_at_written_segment() is None
+    written = store.log_end // make.SEGMENT
+    disk.remove(store._files.path(written))
+    while store.log_end // make.SEGMENT < written + 2:
+        broker.turn([("send", 0, b"x" * 9_000)])
+    with pytest.raises(StorePoisoned, match="was removed under a running broker, and the log went on in it"):
+        store.look_at_written_segment()
+    with pytest.raises(StorePoisoned):
+        broker.turn([("send", 0, b"x")])
+
+
+def test_a_segment_that_is_cut_short_behind_its_roll_is_told_and_stops_nobody(
+    disk: FaultyDisk, broker: SmallBroker
+) -> None:
+    some_traffic(broker)
+    store = broker.store
+    assert store.look_at_written_segment() is None
+    closed = store.log_end // make.SEGMENT
+    while store.log_end // make.SEGMENT == closed:
+        broker.turn([("send", 0, b"x" * 9_000)])
+    disk.open(store._files.path(closed)).truncate(100)
+    assert store.look_at_written_segment() is None
+    ((number, what),) = store.missing_segments(store.segments())
+    assert number == closed
+    assert "was cut short under a running broker" in what
+    broker.turn([("send", 0, b"x")])
+    disk.open(store._files.path(store.log_end // make.SEGMENT)).truncate(100)
+    with pytest.raises(StorePoisoned, match=r"was cut short .*, and the log goes on in it"):
+        store.look_at_written_segment()
+
+
+def test_a_segment_that_was_trimmed_between_two_looks_is_not_missed(broker: SmallBroker) -> None:
+    store = broker.store
+    assert store.look_at_written_segment() is None
+    while store.log_end < 3 * make.SEGMENT:
+        broker.turn([("send", 0, b"x" * 9_000)])
+        assert store.make_again(store.log_end // make.SEGMENT) is False
+    store.log.sync(store.log_end)
+    store.log.trim(2 * make.SEGMENT)
+    assert store.look_at_written_segment() is None

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support import log_records as make
 from tests.support.sample_store import VISIBLE, add_checkpoint, properties, sample_store
 from tests.support.store_writer import StoreWriter
 
 from halfmq.errors import StoreDamaged, UsageError
+from halfmq.model.records import OperatorAction
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.dump import dump_store
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
@@ -310,3 +312,44 @@ def test_a_log_that_is_gone_while_a_checkpoint_is_left_is_damage(tmp_path: Path)
     for path in (writer.shard / "log").iterdir():
         path.unlink()
     assert "log" in parts(verify_store(RealDisk(), tmp_path))
+
+
+def test_what_an_operator_did_stands_behind_who_did_it(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    halves = writer.prepare("by-hand", [("orders", 0, b"h", properties(9_000, tx_id="by-hand"))])
+    writer.roll_back_by(make.operator_acted(OperatorAction.ROLL_BACK, "by-hand"), "by-hand", halves)
+    writer.topic("named")
+    writer.publish()
+    assert verify_store(RealDisk(), tmp_path).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("acted", "decided_by", "says"),
+    [
+        (make.operator_acted(OperatorAction.COMMIT, "by-hand"), 4, "behind it stands a RolledBack"),
+        (make.operator_acted(OperatorAction.DELETE_TOPIC, "by-hand"), 4, "behind it stands a RolledBack"),
+        (make.operator_acted(OperatorAction.ROLL_BACK, "another"), 4, "the verdict of 'by-hand'"),
+        (make.operator_acted(OperatorAction.ROLL_BACK, "by-hand"), 1, "decided by 1"),
+    ],
+)
+def test_somebody_who_did_something_else_than_what_stands_there_is_damage(
+    tmp_path: Path, acted: make.Make, decided_by: int, says: str
+) -> None:
+    writer = sample_store(tmp_path)
+    halves = writer.prepare("by-hand", [("orders", 0, b"h", properties(9_000, tx_id="by-hand"))])
+    writer.roll_back_by(acted, "by-hand", halves, decided_by=decided_by)
+    writer.publish()
+    (found,) = verify_store(RealDisk(), tmp_path).findings
+    assert (found.part, found.damage) == ("log", True)
+    assert says in found.what
+
+
+def test_somebody_who_did_nothing_is_damage_and_an_action_of_a_later_version_is_not(tmp_path: Path) -> None:
+    writer = sample_store(tmp_path)
+    for action in (OperatorAction.SET_TOPIC, 200):
+        acted = make.operator_acted(action, "orders")
+        writer._put(acted(0).size, acted)
+        writer.tick()
+    writer.publish()
+    (found,) = verify_store(RealDisk(), tmp_path).findings
+    assert "behind it stands nothing" in found.what

@@ -66,6 +66,18 @@ def test_a_length_that_cannot_be_right_breaks_the_connection(total):
     assert broken.value.frames == WITHOUT_TOTAL[:1]
 
 
+@pytest.mark.parametrize("version", [1, 3, 4])
+def test_a_tls_hello_is_known_as_one(version):
+    hello = bytes([22, 3, version, 2, 0, 1])
+    with pytest.raises(BrokenFrame) as broken:
+        FrameSplitter().feed(hello)
+    assert broken.value.is_tls
+    for other in (b"GET / HTTP/1.1", bytes([21, 3, version, 2, 0]), bytes(4)):
+        with pytest.raises(BrokenFrame) as broken:
+            FrameSplitter().feed(other)
+        assert not broken.value.is_tls
+
+
 def test_a_length_that_comes_in_pieces_is_judged_when_it_is_whole():
     splitter = FrameSplitter()
     assert splitter.feed(b"\xff\xff\xff") == []

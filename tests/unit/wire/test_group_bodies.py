@@ -6,13 +6,18 @@ import pytest
 
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting.group_bodies import (
+    AssignmentQuery,
     ConfigCheck,
     LockBody,
     MessageQueue,
+    ModeRequest,
+    decode_assignment_query,
     decode_config_check,
     decode_lock_request,
     decode_lock_response,
     decode_member_list,
+    decode_mode_request,
+    encode_assignments,
     encode_config_check,
     encode_lock_request,
     encode_lock_response,
@@ -52,7 +57,35 @@ def test_a_subscription_is_checked():
     assert decode_config_check(encode_config_check(check)) == check
 
 
-@pytest.mark.parametrize("read", [decode_member_list, decode_lock_request, decode_lock_response, decode_config_check])
+def test_a_question_for_queues_is_read_as_java_writes_it():
+    body = b'{"clientId":"c","consumerGroup":"G","messageModel":"CLUSTERING","strategyName":"AVG","topic":"T"}'
+    assert decode_assignment_query(body) == AssignmentQuery("T", "G", "c", "AVG", "CLUSTERING")
+    assert decode_assignment_query(b'{"clientId":"c","consumerGroup":"G","topic":"T"}')[3:] == ("", "")
+
+
+def test_an_answer_gives_each_queue_with_its_mode_or_says_that_nothing_is_known():
+    queue = {"brokerName": "b", "queueId": 1, "topic": "T"}
+    assert json.loads(encode_assignments(QUEUES))["messageQueueAssignments"][1] == {
+        "messageQueue": queue,
+        "mode": "PULL",
+    }
+    assert json.loads(encode_assignments([])) == {"messageQueueAssignments": []}
+    assert json.loads(encode_assignments(None)) == {}
+
+
+def test_a_request_for_a_mode_is_read():
+    body = b'{"consumerGroup":"G","mode":"POP","popShareQueueNum":0,"topic":"T"}'
+    assert decode_mode_request(body) == ModeRequest("T", "G", "POP")
+    assert decode_mode_request(b'{"consumerGroup":"G","topic":"T"}').mode == "PULL"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        decode_member_list, decode_lock_request, decode_lock_response, decode_config_check, decode_assignment_query,
+        decode_mode_request,
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(
     "body", [b"", b"5", b"null", b'"x"', b'{"mqSet":5,"lockOKMQSet":5}', b'{"lockOKMQSet":[5],"mqSet":[5]}']
 )

@@ -415,3 +415,22 @@ def test_empty_text_in_place_of_a_number_is_as_if_it_were_missing():
     )
     header += b'"subVersion":""}}'
     assert decode(len(header).to_bytes(4, "big") + header).ext.sub_version == 0
+
+
+def test_what_an_answer_needs_is_little_whatever_the_peer_sent() -> None:
+    request: Request[dict[str, str]] = Request(
+        code=307,
+        ext={"a": "x"},
+        flag=2,
+        language="x" * 5_000,
+        opaque=7,
+        remark="x",
+        version=409,
+        body=b"x",
+        binary=True,
+    )
+    kept = request.to_answer(None)
+    assert kept == Request(code=307, ext=None, flag=2, language="OTHER", opaque=7, version=409, binary=True)
+    assert encode_response(kept, 1, "no") == encode_response(request, 1, "no")
+    request.language = "CPP"
+    assert request.to_answer(None).language == "CPP"

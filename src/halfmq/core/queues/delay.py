@@ -5,17 +5,14 @@ queue offset: only then, so that a queue's offsets are in the order of showing. 
 bytes of its own segment, and carries older ones first.
 """
 
-from heapq import heapify, heappop, heappush
-from typing import Final
+from heapq import heappop, heappush
 
 from halfmq import limits
+from halfmq.core.commands import RELEASES_MAX
 from halfmq.core.decision import Effect, Refused, Why
 from halfmq.core.state import Delayed, State
 from halfmq.model.placement import segment_start
 from halfmq.model.records import REF_BYTES, CarriedDelayed, Record, Ref, Released, carried_delayed_size, released_size
-
-#: Messages that one tick releases at most; the rest follow in the next one.
-RELEASES_MAX: Final = 256
 
 
 def due_at(delay: int, now_ms: int) -> int:
@@ -25,11 +22,21 @@ def due_at(delay: int, now_ms: int) -> int:
     return -delay if -delay > now_ms else 0
 
 
-def delay_refusal(delay: int, now_ms: int) -> Refused | None:
-    """Why a message may not wait that long; None if it may. RocketMQ refuses with 13, too."""
+def delay_refusal(state: State, delay: int, now_ms: int) -> Refused | None:
+    """Why a message with this delay is not taken; None if it is. RocketMQ refuses one that is too long with 13, too.
+
+    Asked when it is sent or prepared, and never at a commit: that shows what was taken, however much waits by then.
+    """
     if due_at(delay, now_ms) > now_ms + limits.TIMER_DELAY_MAX_MS:
         return Refused(
             Why.MESSAGE_ILLEGAL, f"the message asks for a delay of more than {limits.TIMER_DELAY_MAX_MS} ms (3 days)"
+        )
+    most = state.settings.delayed_total_max
+    if len(state.delayed) >= most and due_at(delay, now_ms):
+        return Refused(
+            Why.LIMIT_REACHED,
+            f"this broker has {len(state.delayed)} delayed messages, and may have {most} (--delayed-total-max); send it later, "
+            "or without a delay",
         )
     return None
 
@@ -42,11 +49,23 @@ def next_due_ms(state: State) -> int | None:
     return heap[0][0] if heap else None
 
 
-def put_aside(state: State, first_offset: int) -> None:
-    """Do not show this message in this run: its bytes cannot be copied. It stays delayed, and is due at the next start."""
-    state.delayed_heap = [entry for entry in state.delayed_heap if entry[1] != first_offset]
-    heapify(state.delayed_heap)
-    state.delayed_aside.add(first_offset)
+def put_aside(state: State, *first_offsets: int) -> None:
+    """Do not show these messages in this run: their bytes cannot be copied. They stay delayed, and are due at the next start.
+
+    Cheap for those that are due first.
+    """
+    state.delayed_aside.update(first_offsets)
+    left = set(first_offsets)
+    heap = state.delayed_heap
+    others = []
+    while left and heap:
+        entry = heappop(heap)
+        if entry[1] in left:
+            left.discard(entry[1])
+        else:
+            others.append(entry)
+    for entry in others:
+        heappush(heap, entry)
 
 
 def _current(state: State, entry: tuple[int, int]) -> bool:
@@ -62,7 +81,7 @@ def carry_delayed(delayed: Delayed, offset: int) -> CarriedDelayed:
     )  # fmt: skip
 
 
-def _take_due(state: State, bytes_max: int, now_ms: int) -> tuple[list[Delayed], bool]:
+def _take_due(state: State, bytes_max: int, now_ms: int, messages_max: int) -> tuple[list[Delayed], bool]:
     """(the delayed messages that are due, in order of their time, within the bounds; whether there are more)."""
     due: list[Delayed] = []
     taken = 0
@@ -70,7 +89,7 @@ def _take_due(state: State, bytes_max: int, now_ms: int) -> tuple[list[Delayed],
     while (first_ms := next_due_ms(state)) is not None and first_ms <= now_ms:
         delayed = state.delayed[heap[0][1]]
         taken += carried_delayed_size(delayed.message_bytes) + REF_BYTES
-        if len(due) >= RELEASES_MAX or (due and taken > bytes_max):
+        if len(due) >= messages_max or (due and taken > bytes_max):
             break
         due.append(delayed)
         heappop(heap)
@@ -80,14 +99,16 @@ def _take_due(state: State, bytes_max: int, now_ms: int) -> tuple[list[Delayed],
     return due, more
 
 
-def release_due(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple[list[Record], list[Effect], bool]:
+def release_due(
+    state: State, offset: int, bytes_max: int, now_ms: int, messages_max: int = RELEASES_MAX
+) -> tuple[list[Record], list[Effect], bool]:
     """(records from ``offset`` on, wake-ups, whether more is due) for the delayed messages whose time has come.
 
-    At least one is released if one is due, however large; beyond that at most ``bytes_max`` bytes.
+    At most ``messages_max``. The first of them however large; beyond that at most ``bytes_max`` bytes.
     """
-    due, more = _take_due(state, bytes_max, now_ms)
+    due, more = _take_due(state, bytes_max, now_ms, messages_max)
     if not due:
-        return [], [], False
+        return [], [], more
     segment = segment_start(offset, state.settings.segment_bytes)
     records: list[Record] = []
     refs: list[Ref] = []

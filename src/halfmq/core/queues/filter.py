@@ -9,9 +9,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from halfmq.model.message_facts import tag_hash
+from halfmq import limits
+from halfmq.model.ids import java_string_hash
 
 TAG: Final = "TAG"
+#: Expressions up to so many characters are remembered by thousands (some 10 KiB each if all is tags), longer ones by a few.
+_SHORT: Final = 256
+_SHORT_REMEMBERED: Final = 2_048
+_LONG_REMEMBERED: Final = 32
+#: Characters of what was wrong that are told.
+_SHOWN: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +39,30 @@ class FilterRefused:
     unknown_type: bool
 
 
-@lru_cache(maxsize=4_096)
 def parse_filter(expression: str, expression_type: str = TAG) -> TagFilter | FilterRefused:
     """The filter of a subscription. An absent type means TAG, as in RocketMQ."""
     if expression_type not in ("", TAG):
-        return FilterRefused(f"expression type {expression_type!r} is not offered here, TAG is", True)
+        return FilterRefused(f"expression type {expression_type[:_SHOWN]!r} is not offered here, TAG is", True)
+    if len(expression) <= _SHORT:
+        return _parsed_short(expression)
+    if len(expression) <= limits.EXPRESSION_CHARS_MAX:
+        return _parsed_long(expression)
+    return FilterRefused(
+        f"an expression of {len(expression)} characters, at most {limits.EXPRESSION_CHARS_MAX} are read: subscribe to "
+        "everything and choose in the consumer, or use fewer tags",
+        False,
+    )
+
+
+def _parse(expression: str) -> TagFilter | FilterRefused:
     if expression.strip() in ("", "*"):
         return TagFilter(None)
     tags = [tag.strip() for tag in expression.split("||")]
-    hashes = frozenset(tag_hash(tag.encode()) for tag in tags if tag)
+    hashes = frozenset(java_string_hash(tag.encode("utf-8", "replace").decode()) for tag in tags if tag)
     if not hashes:
-        return FilterRefused(f"expression {expression!r} names no tag", False)
+        return FilterRefused(f"expression {expression[:_SHOWN]!r} names no tag", False)
     return TagFilter(hashes)
+
+
+_parsed_short = lru_cache(maxsize=_SHORT_REMEMBERED)(_parse)
+_parsed_long = lru_cache(maxsize=_LONG_REMEMBERED)(_parse)

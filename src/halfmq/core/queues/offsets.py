@@ -16,13 +16,15 @@ is refused and kept for this run only. After a restart nobody knows whether a gr
 refused, so it begins at the beginning: it may see messages again, and never jumps over any.
 """
 
+from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from halfmq.core.base_room import is_room_for_offset, no_room, take_offset_room
-from halfmq.core.commands import CommitOffset
+from halfmq.core.audit import signed
+from halfmq.core.base_room import is_room_for_offset, no_room
+from halfmq.core.commands import CommitOffset, NoteTime
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, OffsetNotStored, Refused, Why
 from halfmq.core.state import State, next_offset
-from halfmq.model.records import OffsetsCommitted, payload_of, payload_record_size
+from halfmq.model.records import OffsetsCommitted, OperatorAction, payload_of, payload_record_size
 
 #: Fresh offsets of a group are logged at most this often, ms.
 LOG_INTERVAL_MS: Final = 1_000
@@ -58,7 +60,8 @@ def query_offset(state: State, group: str, topic: str, queue_id: int) -> Stored 
 
 
 def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> Decision:
-    """Note the offset; a later tick logs it, but the first one at once. Lower is fine: that is how offsets are reset.
+    """Note the offset; a later tick logs it, but the first one at once, and one of an operator. Lower is fine: that is how
+    offsets are reset.
 
     Replies:
         Done. Refused TOPIC_NOT_EXIST, GROUP_NOT_EXIST, INVALID_PARAMETER: cannot be. LIMIT_REACHED: it is the first of the
@@ -78,21 +81,29 @@ def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> De
     logged = state.offsets.get(command.group, {}).get(key)
     if not fresh and logged == command.offset:
         return DONE
-    if logged is None and key not in fresh:
-        if not take_offset_room(state, command.group):
+    is_first = logged is None and key not in fresh
+    if is_first or command.by is not None:
+        if is_first and not is_room_for_offset(state, command.group):
             return _refuse(state, command, key)
         state.offsets_refused.get(command.group, {}).pop(key, None)
+        fresh.pop(key, None)
         entry = (command.group, topic.topic_id, command.queue_id, command.offset)
-        return Decision((_logged(next_offset(state), [entry]),), Done())
+        decision = Decision((_logged(next_offset(state), [entry]),), Done())
+        return signed(decision, OperatorAction.RESET_OFFSET, command.group, command.by)
     fresh[key] = command.offset
-    state.offsets_due.setdefault(
-        command.group, max(now_ms, state.offsets_logged.get(command.group, 0) + LOG_INTERVAL_MS)
-    )
+    if command.group not in state.offsets_due:
+        log_at(state, command.group, max(now_ms, state.offsets_logged.get(command.group, 0) + LOG_INTERVAL_MS))
     return DONE
+
+
+def log_at(state: State, group: str, at_ms: int) -> None:
+    state.offsets_due[group] = at_ms
+    heappush(state.offsets_due_heap, (at_ms, group))
 
 
 def _refuse(state: State, command: CommitOffset, key: tuple[int, int]) -> Decision:
     state.offsets_refused.setdefault(command.group, {})[key] = command.offset
+    state.topics_by_id[key[0]].groups[command.group] = None
     what = (
         f"the offset of group {command.group!r} in queue {command.queue_id} of topic {command.topic!r} was not stored"
     )
@@ -100,7 +111,10 @@ def _refuse(state: State, command: CommitOffset, key: tuple[int, int]) -> Decisi
 
 
 def next_log_ms(state: State) -> int | None:
-    return min(state.offsets_due.values()) if state.offsets_due else None
+    heap = state.offsets_due_heap
+    while heap and state.offsets_due.get(heap[0][1]) != heap[0][0]:
+        heappop(heap)
+    return heap[0][0] if heap else None
 
 
 def log_due(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple[OffsetsCommitted | None, bool]:
@@ -108,7 +122,8 @@ def log_due(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple[Off
     entries: list[tuple[str, int, int, int]] = []
     size = 64
     more = False
-    for group in [name for name, due_ms in state.offsets_due.items() if due_ms <= now_ms]:
+    while (due_ms := next_log_ms(state)) is not None and due_ms <= now_ms:
+        group = state.offsets_due_heap[0][1]
         fresh = state.fresh_offsets.get(group, {})
         while fresh:
             size += ENTRY_BYTES + len(group)
@@ -131,8 +146,13 @@ def _logged(offset: int, entries: list[tuple[str, int, int, int]]) -> OffsetsCom
     return OffsetsCommitted(offset, payload_record_size(payload), tuple(entries), payload)
 
 
+def decide_note_time(state: State, command: NoteTime, now_ms: int) -> Decision:
+    """A record of no offsets, which every version reads: its batch has the time."""
+    return Decision((_logged(next_offset(state), []),), Done())
+
+
 def log_now(state: State, group: str | None) -> None:
     """Make the fresh offsets of ``group`` (of all groups, if None) due at the next tick: unregister, drain."""
     for name in state.fresh_offsets if group is None else [group]:
         if state.fresh_offsets.get(name):
-            state.offsets_due[name] = 0
+            log_at(state, name, 0)

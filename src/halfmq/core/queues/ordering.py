@@ -1,29 +1,156 @@
 """Queue locks for ordered consumption (41, 42): one client per queue and group, for 60 s after it last asked.
 
-Session state: a restart forgets locks, and two consumers may hold one queue until the older one renews in vain; RocketMQ
-behaves the same. The Java client renews every 20 s and trusts its lock for 30 s.
+The lock itself is session state. Who holds it is durable, since the holder outlives the broker: a Java client handles its
+queue for 30 s after the lock was confirmed, whether or not it can reach anybody, and renews each 20 s. So each *change* of
+holder is logged, with the settings of the group, before it is answered (renewals are not), and after a start the queue is
+kept for its last holder until that one must have stopped (``limits.QUEUE_LOCK_KEPT_MS``). It comes back before, and goes
+on; or it is gone, and the next one gets the queue then. RocketMQ forgets its locks at a restart.
+
+Holders are named in the base of each segment, so they have a bound. A lock that has no room there is granted all the same,
+and is forgotten by a restart. The locks of this run have a bound over all groups as well (``limits.LOCKS_MAX``): they are
+given to whatever names a client makes up, and last for 60 s.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from halfmq import limits
-from halfmq.core.state import ConsumerSession, State
+from halfmq.core.base import group_set
+from halfmq.core.commands import LockQueues, UnlockQueues
+from halfmq.core.decision import NOTHING, Decision, Done, Locked
+from halfmq.core.state import ConsumerSession, State, holders_bytes, next_offset
 
 Queue = tuple[str, int]
 
+#: Of a segment. The base has room for half of one; ``base_room`` gives seven sixteenths away.
+_HOLDERS_SHARE: Final = 32
+
+
+def decide_lock(state: State, command: LockQueues, now_ms: int) -> Decision:
+    """Replies:
+    Locked: with the queues that the client holds from now on; another one holds the others, or is still waited for.
+    """
+    granted = lock_queues(state, command.group, command.client_id, command.queues, now_ms)
+    is_full = len(granted) < len(command.queues) and state.locks_held >= _locks_max(
+        state.consumers[command.group], command.client_id
+    )
+    return _decided(state, command.group, granted, command.client_id, Locked(granted, is_full))
+
+
+def decide_unlock(state: State, command: UnlockQueues, now_ms: int) -> Decision:
+    """Replies:
+    Done: it holds them no longer, or never did.
+    """
+    group, client_id, queues = command
+    session = state.consumers.get(group)
+    locks = session.locks if session is not None else {}
+    held = state.holders.get(group, {})
+    if queues is not None:
+        unlock_queues(state, group, client_id, queues)
+        given_up = list(queues)
+    else:
+        # It is gone, and so is its session. What it holds again by now, on another connection, it keeps.
+        given_up = [(state.topics_by_id[topic_id].name, queue_id) for topic_id, queue_id in held]
+    free = [queue for queue in given_up if locks.get(queue, ("", 0))[0] != client_id]
+    mine = [queue for queue in free if (key := _key(state, queue)) is not None and held.get(key) == client_id]
+    return _decided(state, group, mine, None, Done())
+
+
+def _decided(
+    state: State, group: str, queues: Iterable[Queue], client_id: str | None, reply: Locked | Done
+) -> Decision:
+    """``client_id`` (None: nobody) holds ``queues`` from now on: logged where that is news."""
+    settings = state.groups.get(group)
+    before = state.holders.get(group, {})
+    keys = [key for key in [_key(state, queue) for queue in queues] if key is not None]
+    news = [key for key in keys if before.get(key) != client_id]
+    if not news or settings is None:
+        return Decision(NOTHING, reply)
+    changing = set(news)
+    after = {key: holder for key, holder in before.items() if key not in changing}
+    if client_id is not None and len(client_id) <= limits.CLIENT_ID_CHARS_MAX:
+        with_them = {**after, **dict.fromkeys(news, client_id)}
+        others = state.holders_bytes - holders_bytes(before)
+        if others + holders_bytes(with_them) <= holders_bytes_max(state):
+            after = with_them
+    if after == before:
+        return Decision(NOTHING, reply)
+    return Decision((group_set(next_offset(state), settings, after),), reply)
+
+
+def is_renewal(state: State, command: LockQueues) -> bool:
+    """Whether the client was granted all these queues already, so that nothing is logged."""
+    held = state.holders.get(command.group, {})
+    keys = [_key(state, queue) for queue in command.queues]
+    return all(key is not None and held.get(key) == command.client_id for key in keys)
+
+
+def holders_bytes_max(state: State) -> int:
+    """What all holders may take in a base."""
+    return min(state.settings.segment_bytes // _HOLDERS_SHARE, limits.HOLDERS_BYTES_MAX)
+
+
+def _key(state: State, queue: Queue) -> tuple[int, int] | None:
+    topic = state.topics_by_name.get(queue[0])
+    return (topic.topic_id, queue[1]) if topic is not None and 0 <= queue[1] < len(topic.ends) else None
+
+
+def keep_for_holders(state: State, now_ms: int) -> None:
+    """After a start: nobody else gets the lock of a queue while its last holder may still handle it."""
+    for group, holders in state.holders.items():
+        session = state.consumers.setdefault(group, ConsumerSession())
+        for (topic_id, queue_id), client_id in holders.items():
+            queue = (state.topics_by_id[topic_id].name, queue_id)
+            state.locks_held += queue not in session.locks
+            session.locks[queue] = (client_id, now_ms + limits.QUEUE_LOCK_KEPT_MS)
+
 
 def lock_queues(state: State, group: str, client_id: str, queues: Iterable[Queue], now_ms: int) -> tuple[Queue, ...]:
-    """The queues (topic, queue id) of those asked for that ``client_id`` holds from now on, for 60 s."""
+    """The queues (topic, queue id) of those asked for that ``client_id`` holds from now on, for 60 s.
+
+    A queue that nobody held is not granted while as many locks are held as may be; who renews is always granted.
+    """
     session = state.consumers.get(group)
     if session is None:
         session = state.consumers[group] = ConsumerSession()
+    if now_ms - session.locks_looked_at_ms >= limits.QUEUE_LOCK_MS:  # none lasts less, so each is looked at a few times
+        _drop_expired(state, session, now_ms)
+    most = _locks_max(session, client_id)
     granted = []
     for queue in queues:
         holder = session.locks.get(queue)
-        if holder is None or holder[0] == client_id or holder[1] <= now_ms:
-            session.locks[queue] = (client_id, now_ms + limits.QUEUE_LOCK_MS)
-            granted.append(queue)
+        if holder is None:
+            if state.locks_held >= most and not _is_room(state, most, now_ms):
+                continue
+            state.locks_held += 1
+        elif holder[0] != client_id and holder[1] > now_ms:
+            continue
+        session.locks[queue] = (client_id, now_ms + limits.QUEUE_LOCK_MS)
+        granted.append(queue)
     return tuple(granted)
+
+
+def _locks_max(session: ConsumerSession, client_id: str) -> int:
+    """Up to so many locks of all groups the client may be granted one more: members keep half for themselves."""
+    is_member = any(member.client_id == client_id for member in session.members.values())
+    return limits.LOCKS_MAX if is_member else limits.LOCKS_MAX // 2
+
+
+def _is_room(state: State, most: int, now_ms: int) -> bool:
+    """Whether fewer than ``most`` locks are held without those that ran out; now and then these are dropped."""
+    if now_ms - state.locks_looked_at_ms >= limits.LOCKS_LOOK_MS:
+        state.locks_looked_at_ms = now_ms
+        for session in state.consumers.values():
+            _drop_expired(state, session, now_ms)
+    return state.locks_held < most
+
+
+def _drop_expired(state: State, session: ConsumerSession, now_ms: int) -> None:
+    session.locks_looked_at_ms = now_ms
+    expired = [queue for queue, (_, until_ms) in session.locks.items() if until_ms <= now_ms]
+    for queue in expired:
+        del session.locks[queue]
+    state.locks_held -= len(expired)
 
 
 def unlock_queues(state: State, group: str, client_id: str, queues: Iterable[Queue]) -> None:
@@ -34,3 +161,4 @@ def unlock_queues(state: State, group: str, client_id: str, queues: Iterable[Que
     for queue in queues:
         if session.locks.get(queue, ("", 0))[0] == client_id:
             del session.locks[queue]
+            state.locks_held -= 1

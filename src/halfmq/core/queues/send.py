@@ -17,7 +17,7 @@ from halfmq.core.topics import PERMISSION_WRITE, Made, first_use, make_topic
 from halfmq.core.transaction.machine import DISK_FULL, NOT_STORED_BITS, body_too_large, prepare, too_many_properties
 from halfmq.model.ids import offset_message_id
 from halfmq.model.message_facts import delay_in, delay_of, key_hash_of, pairs_of, tag_hash_of
-from halfmq.model.properties import TRAN_MSG, UNIQ_KEY, append, find, without
+from halfmq.model.properties import CLUSTER, MSG_REGION, TRACE_ON, TRAN_MSG, UNIQ_KEY, append, find, without
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
     DELAYED_MESSAGE_AT,
@@ -166,6 +166,8 @@ def store_message(
         return Decision(NOTHING, body_too_large(state, len(body)))
     if b"POP_CK" in properties:
         properties = without(properties, _POP_RECEIPT)
+    if b"TRACE_ON" in properties:  # a copy of a message that was stored before
+        properties = without(properties, CLUSTER, MSG_REGION, TRACE_ON)
     properties = append(properties, topic.plain_suffix)
     if len(properties) > limits.PROPERTIES_BYTES_MAX:
         return Decision(NOTHING, too_many_properties(len(properties)))
@@ -174,7 +176,7 @@ def store_message(
         return Decision(NOTHING, _too_large(state, size))
     due_ms = 0
     if delay:
-        refused = delay_refusal(delay, now_ms)
+        refused = delay_refusal(state, delay, now_ms)
         if refused is not None:
             return Decision(NOTHING, refused)
         due_ms = due_at(delay, now_ms)
@@ -261,18 +263,20 @@ def dead_letter_topic(
     return _derived_topic(state, DLQ_PREFIX + group_name, 1, offset, ahead)
 
 
-def retry_topic(state: State, group_name: str, queues: int, offset: int) -> tuple[Topic, tuple[Record, ...]] | Refused:
+def retry_topic(
+    state: State, group_name: str, queues: int, offset: int, *, by_hand: bool = False
+) -> tuple[Topic, tuple[Record, ...]] | Refused:
     """The ``%RETRY%`` topic of the group, and its record at ``offset`` if this decision makes it."""
-    return _derived_topic(state, RETRY_PREFIX + group_name, queues, offset, 0)
+    return _derived_topic(state, RETRY_PREFIX + group_name, queues, offset, 0, by_hand=by_hand)
 
 
 def _derived_topic(
-    state: State, name: str, queues: int, offset: int, ahead: int
+    state: State, name: str, queues: int, offset: int, ahead: int, *, by_hand: bool = False
 ) -> tuple[Topic, tuple[Record, ...]] | Refused:
     topic = state.topics_by_name.get(name)
     if topic is not None:
         return topic, ()
-    made = make_topic(state, offset, name, queues, queues, 6, ahead)
+    made = make_topic(state, offset, name, queues, queues, 6, ahead, by_hand=by_hand)
     if isinstance(made, Made):
         return made.topic, (made.record,)
     return made

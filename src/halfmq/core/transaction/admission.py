@@ -1,7 +1,7 @@
 """What may be prepared at all: bounds on one transaction, and on all undecided ones of a producer group.
 
 Checked before anything is written, and after "sent again": a half that was stored gets its first answer however full the
-group is. FMQ source, 3.3.2.
+group is. FMQ source, 3.3.2. Names of groups are the clients' choice, so there are bounds over all groups as well.
 """
 
 from halfmq import limits
@@ -29,7 +29,7 @@ def refuse_half(
             f"(64 MiB, and half a segment of {state.settings.segment_bytes})",
         )
     if group is None:
-        return _refuse_first(state, message_bytes)
+        return _refuse_first(state, message_bytes) or _refuse_in_all(state, None, None, message_bytes)
     if known is None and len(group.undecided) >= group.undecided_max:
         if not group.undecided_max:
             return _none_at_all(group.name)
@@ -43,7 +43,31 @@ def refuse_half(
             f"group {group.name!r} has {group.bytes} bytes of undecided messages; {group.undecided_bytes_max} are "
             "allowed; settle some",
         )
+    return _refuse_in_all(state, group, known, message_bytes)
+
+
+def _refuse_in_all(
+    state: State, group: ProducerGroup | None, known: Undecided | None, message_bytes: int
+) -> Refused | None:
+    """What is undecided in other groups leaves no room. Who began may go on, but for bytes, which any half adds."""
+    settings = state.settings
+    if state.undecided_bytes + message_bytes > settings.undecided_total_bytes_max:
+        what = f"{state.undecided_bytes} bytes of undecided messages"
+        return _full(what, "--undecided-total-bytes-max", settings.undecided_total_bytes_max)
+    if known is not None:
+        return None
+    if state.undecided_count >= settings.undecided_total_max:
+        what = f"{state.undecided_count} undecided transactions"
+        return _full(what, "--undecided-total-max", settings.undecided_total_max)
+    if (group is None or not group.undecided) and state.undecided_groups >= settings.undecided_groups_max:
+        what = f"{state.undecided_groups} producer groups with undecided transactions"
+        return _full(what, "--undecided-groups-max", settings.undecided_groups_max)
     return None
+
+
+def _full(what: str, flag: str, most: int) -> Refused:
+    text = f"this broker has {what}, and may have {most} ({flag}); settle some, see halfmq tx stats"
+    return Refused(Why.LIMIT_REACHED, text)
 
 
 def _none_at_all(group: str) -> Refused:

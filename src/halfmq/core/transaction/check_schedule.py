@@ -17,10 +17,13 @@
 - When a producer of the group (re)connects, everything of the group that is not immune and not in flight is asked: the
   back-off is cut short, the immunity never. An operator may ask too, about one transaction, under the same rule.
 
+Work for each tick is bounded, and grows with the groups that can be asked something now. Groups whose checks are due and
+nobody is there, however many, cost nothing: each is looked at when a check falls due, and when somebody comes.
+
 Due times are durable (a Checked record is logged with each check sent); who waits for an answer is session state.
 """
 
-from heapq import heappop
+from heapq import heappop, heappush
 from itertools import islice
 from typing import Final
 from zlib import crc32
@@ -28,7 +31,7 @@ from zlib import crc32
 from halfmq import limits
 from halfmq.core.commands import AskAside, AskNow, CheckNotSent
 from halfmq.core.decision import DONE, NOTHING, Asked, AskedAside, Decision, Done, Effect, Refused, SendCheck, Why
-from halfmq.core.state import CHECK_BUCKET_MS, ProducerGroup, State, Undecided, next_offset
+from halfmq.core.state import CHECK_BUCKET_MS, ProducerGroup, State, Undecided, next_offset, take_turn
 from halfmq.core.transaction.past_limit import is_at_limit, look_by, sort_due
 from halfmq.core.transaction.states import standing_state
 from halfmq.model.records import SET_ASIDE_MS, Checked, Record, checked_size
@@ -37,6 +40,9 @@ from halfmq.model.settings import BrokerSettings
 #: Checks that one tick sends, and entries that it looks at, at most; the rest follow in the next one.
 CHECKS_PER_TICK_MAX: Final = 256
 LOOKED_AT_PER_TICK_MAX: Final = 4_096
+#: Buckets that one tick moves, and groups that it takes up, at most: after a start checks of very many may be due.
+BUCKETS_PER_TICK_MAX: Final = 1_024
+GROUPS_PER_TICK_MAX: Final = 1_024
 #: Where ``ProducerGroup.due`` has what was set aside, for whatever reason.
 _ASIDE_BUCKET: Final = SET_ASIDE_MS + CHECK_BUCKET_MS
 
@@ -53,10 +59,23 @@ def backoff_ms(settings: BrokerSettings, tx_id: str, checks: int) -> int:
     return interval + jitter
 
 
-def move_due(state: State, now_ms: int) -> None:
-    """Move buckets whose time has come to their groups' ready lists (session), and forget overdue answers."""
+def move_due(state: State, now_ms: int) -> bool:
+    """Move buckets whose time has come to their groups' ready lists (session). Whether more have to be moved now.
+
+    A group with as many checks in flight as may be takes turns again when the first of them is overdue.
+    """
+    full_heap = state.full_heap
+    while full_heap and full_heap[0][0] <= now_ms:
+        at_ms, name = heappop(full_heap)
+        if state.full.get(name) == at_ms:
+            del state.full[name]
+        full = state.producer_groups.get(name)
+        if full is not None:
+            take_turn(state, full)
     heap = state.check_heap
-    while heap and heap[0][0] <= now_ms:
+    for _ in range(BUCKETS_PER_TICK_MAX):
+        if not heap or heap[0][0] > now_ms:
+            return False
         bucket, name = heappop(heap)
         group = state.producer_groups.get(name)
         ids = group.due.pop(bucket, None) if group is not None else None
@@ -64,10 +83,9 @@ def move_due(state: State, now_ms: int) -> None:
             if group.policy is None:
                 group.ready.extend(ids)
             else:
-                sort_due(group, group.policy, ids, now_ms)
-            state.asking[name] = None
-    for name in state.asking:
-        expire_in_flight(state.producer_groups[name], now_ms)
+                sort_due(state, group, group.policy, ids, now_ms)
+            take_turn(state, group)
+    return bool(heap) and heap[0][0] <= now_ms
 
 
 def expire_in_flight(group: ProducerGroup, now_ms: int) -> None:
@@ -83,11 +101,13 @@ def cut_backoff(state: State, group: ProducerGroup) -> None:
     if group.undecided:
         group.cut.clear()
         group.cut.extend(group.undecided)
-        state.asking[group.name] = None
+    take_turn(state, group)
 
 
 def next_check_ms(state: State) -> int | None:
-    """When a tick could send a check; None if only an event can bring that about. 0: at once."""
+    """When a tick could send a check, or has to look; None if only an event can bring that about. 0: at once."""
+    if state.asking:
+        return 0
     heap = state.check_heap
     while heap:
         first = state.producer_groups.get(heap[0][1])
@@ -95,29 +115,24 @@ def next_check_ms(state: State) -> int | None:
             break
         heappop(heap)
     soonest = heap[0][0] if heap and heap[0][0] < SET_ASIDE_MS else None
-    for name in state.asking:
-        group = state.producer_groups[name]
-        if not (group.members or group.parked):
-            continue
-        if len(group.in_flight) < state.settings.checks_in_flight_max:
-            return 0
-        overdue_ms = next(iter(group.in_flight.values()))[0]
-        soonest = overdue_ms if soonest is None else min(soonest, overdue_ms)
+    if state.full_heap and (soonest is None or state.full_heap[0][0] < soonest):
+        return state.full_heap[0][0]
     return soonest
 
 
 def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple[list[Record], list[Effect], bool]:
     """(records from ``offset`` on, checks to send, whether more could be asked now). Groups take turns."""
-    move_due(state, now_ms)
+    more_due = move_due(state, now_ms)
     records: list[Record] = []
     effects: list[Effect] = []
     looked_at = 0
     end = offset + bytes_max
     served: list[tuple[ProducerGroup, int]] = []
     full = False
-    for name in list(state.asking):
+    for name in list(islice(state.asking, GROUPS_PER_TICK_MAX)):
         group = state.producer_groups[name]
         del state.asking[name]
+        expire_in_flight(group, now_ms)
         while (group.members or group.parked) and len(group.in_flight) < state.settings.checks_in_flight_max:
             full = len(effects) >= CHECKS_PER_TICK_MAX or looked_at >= LOOKED_AT_PER_TICK_MAX or offset + 512 > end
             if full:
@@ -135,13 +150,16 @@ def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple
             effects.append(effect)
             records.append(record)
             offset += record.size
-        if group.ready or group.cut:
-            state.asking[name] = None
+        if len(group.in_flight) < state.settings.checks_in_flight_max:
+            take_turn(state, group)
+        elif (group.ready or group.cut) and name not in state.full:
+            overdue_ms = state.full[name] = next(iter(group.in_flight.values()))[0]
+            heappush(state.full_heap, (overdue_ms, name))
         if full:
             break
     for group, connection in served:
         group.parked.pop(connection, None)  # it gets its answer, however little that is
-    return records, effects, full
+    return records, effects, full or more_due or bool(state.asking)
 
 
 def _next_to_ask(group: ProducerGroup, now_ms: int) -> tuple[Undecided | None, bool]:
@@ -241,6 +259,7 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
         group.in_flight.pop(command.tx_id, None)
     if not command.unreadable:
         group.members.pop(command.connection, None)  # one that fetches is not: it may have come anew since
+    take_turn(state, group)
     checks = max(0, known.checks - 1)
     due_ms = known.next_check_at_ms if command.unreadable or asked_meanwhile else now_ms
     record = Checked(
@@ -273,7 +292,7 @@ def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
     set_aside = known.next_check_at_ms >= SET_ASIDE_MS
     offset = next_offset(state)
     if set_aside:
-        look_by(group, now_ms + state.settings.check_answer_ms)
+        look_by(state, group, now_ms + state.settings.check_answer_ms)
     if not (group.members or group.parked):
         _forget_left(group, known)
         checks = 0 if set_aside else known.checks
@@ -324,7 +343,7 @@ def decide_ask_aside(state: State, command: AskAside, bytes_max: int, now_ms: in
     for connection in served:
         group.parked.pop(connection, None)  # it gets its answer, however little that is
     if records:
-        look_by(group, now_ms + state.settings.check_answer_ms)
+        look_by(state, group, now_ms + state.settings.check_answer_ms)
     asked = tuple([effect.tx_id for effect in effects if isinstance(effect, SendCheck)])
     return Decision(tuple(records), AskedAside(asked, len(aside) - len(asked)), tuple(effects))
 

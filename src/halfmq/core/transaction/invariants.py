@@ -7,9 +7,10 @@ drops asserts. Everything that the state keeps for speed is compared with what i
 from collections.abc import Iterator
 
 from halfmq import limits
-from halfmq.core.base_room import offsets_room_is_right
-from halfmq.core.state import CHECK_BUCKET_MS, ProducerGroup, State
+from halfmq.core.base_bytes import recount
+from halfmq.core.state import CHECK_BUCKET_MS, Delayed, Half, ProducerGroup, State, holders_bytes
 from halfmq.errors import InvariantViolated
+from halfmq.model.placement import segment_start
 from halfmq.model.records import SET_ASIDE_MS, AsideBecause
 
 _REASONS = frozenset(AsideBecause)
@@ -39,12 +40,39 @@ def _problems(state: State) -> Iterator[str]:
         yield from _group(state, group)
     yield from _windows(state)
     yield from _delayed(state)
+    yield from _copies(state)
     for name in state.producer_settings:
         yield "" if name in state.producer_groups else f"settings of group {name}, which is forgotten"
-    yield "" if offsets_room_is_right(state) else f"room for {state.offsets_room} bytes of offsets"
+    groups = state.producer_groups.values()
+    for name, says, is_ in (
+        ("undecided transactions", state.undecided_count, sum(len(group.undecided) for group in groups)),
+        ("bytes of them", state.undecided_bytes, sum(map(_halves_bytes, groups))),
+        ("groups with any", state.undecided_groups, sum(bool(group.undecided) for group in groups)),
+    ):
+        yield "" if says == is_ else f"{says} {name} are counted, which are {is_}"
+    for name in state.looking:
+        yield "" if name in state.policies else f"group {name} is to be looked at and has no policy"
+    counted = recount(state)
+    said = (state.base_bytes, state.groups_bytes)
+    yield "" if said == counted else f"a base of {said} bytes is counted, which is {counted}"
+    for name, fresh in state.fresh_offsets.items():
+        yield "" if fresh.keys() <= state.offsets.get(name, {}).keys() else f"{name}: an offset is not logged"
+    held = sum(holders_bytes(holders) for holders in state.holders.values())
+    strange = state.holders.keys() - state.groups.keys()
+    yield (
+        ""
+        if state.holders_bytes == held and not strange
+        else f"{state.holders_bytes} bytes of holders, {held}; {strange}"
+    )
+    locks = sum(len(session.locks) for session in state.consumers.values())
+    yield "" if state.locks_held == locks else f"{state.locks_held} queue locks are counted, which are {locks}"
     yield "" if state.log_start <= state.log_end else f"log start {state.log_start} behind its end {state.log_end}"
     for start in state.bases:
         yield "" if state.log_start <= start <= state.log_end else f"a base at {start} outside of the log"
+
+
+def _halves_bytes(group: ProducerGroup) -> int:
+    return sum(half.message_bytes for known in group.undecided.values() for half in known.halves)
 
 
 def _topics(state: State) -> Iterator[str]:
@@ -101,13 +129,32 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
             yield "" if placed else f"{what}: its bytes at {half.offset} are not in the log"
             yield "" if half.half_index < state.next_half_index else f"{what}: half index {half.half_index}"
     yield "" if group.bytes == halves_bytes else f"{group.name}: counts {group.bytes} bytes of {halves_bytes}"
-    waits = not group.ready or group.name in state.asking
+    reachable = (group.ready or group.cut) and (group.members or group.parked)
+    waits = not reachable or group.name in state.asking or group.name in state.full
     yield "" if waits else f"{group.name}: is ready and takes no turn"
     yield "" if group.parked.keys() <= group.pollers.keys() else f"{group.name}: somebody waits who never came"
     has_policy = group.name in state.policies
     yield "" if has_policy == (group.policy is not None) else f"{group.name}: its policy is not looked after"
+    if group.policy is not None:
+        at_ms = group.policy.scan_at_ms
+        rests = not (group.policy.past or group.policy.scan)
+        looked = rests and (at_ms >= SET_ASIDE_MS or (at_ms, group.name) in state.look_heap)
+        yield "" if looked or group.name in state.looking else f"{group.name}: nobody looks after its policy"
     for tx_id in group.in_flight:
         yield "" if tx_id in group.undecided else f"{group.name}/{tx_id}: settled and in flight"
+
+
+def _copies(state: State) -> Iterator[str]:
+    copied: dict[int, int] = {}
+    alive: list[Half | Delayed] = list(state.delayed.values())
+    for group in state.producer_groups.values():
+        for known in group.undecided.values():
+            alive += known.halves
+    for one in alive:
+        if one.offset != one.first_offset:
+            start = segment_start(one.offset, state.settings.segment_bytes)
+            copied[start] = copied.get(start, 0) + one.message_bytes
+    yield "" if copied == state.copied else f"copies by segment: {state.copied}, counted {copied}"
 
 
 def _windows(state: State) -> Iterator[str]:

@@ -1,10 +1,13 @@
 """What is undecided, the oldest first, for people who look after a broker.
 
 Reads state, changes nothing. Bounded work: the undecided transactions of a group stand in the order in which they were
-prepared, so the oldest ones are found without looking at the rest.
+prepared, so the oldest ones are found without looking at the rest. Groups may be very many: who asks about all of them gets a
+page of some, and asks again (``groups_from``), or looks at a part of them in each turn.
 """
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
 from halfmq.core.state import ProducerGroup, State, Undecided
@@ -22,21 +25,58 @@ _BECAUSE = {AsideBecause.CHECKS: "checks", AsideBecause.AGE: "age"}
 _VERDICTS_LOOKED_AT_MAX = 20_000
 
 
+def groups_from(state: State, number: int, groups_max: int) -> tuple[Sequence[ProducerGroup], int]:
+    """(at most so many producer groups from this number on, where the next page begins; 0: that was the last one)."""
+    groups = list(state.producer_groups.values())
+    at = bisect_left(groups, number, key=lambda group: group.number)
+    page = groups[at : at + groups_max]
+    return page, page[-1].number + 1 if at + groups_max < len(groups) else 0
+
+
 def oldest_undecided(
-    state: State, group: str, listed_max: int, now_ms: int
+    state: State,
+    group: str,
+    listed_max: int,
+    now_ms: int,
+    *,
+    groups: Sequence[ProducerGroup] | None = None,
+    skipped: int = 0,
 ) -> tuple[int, tuple[PendingTransaction, ...]]:
-    """(how many are undecided, the oldest of them) of one producer group, or of all when ``group`` is empty."""
-    groups: Iterable[ProducerGroup] = state.producer_groups.values()
+    """(how many are undecided, the oldest of them behind ``skipped``) of one producer group.
+
+    Of all when ``group`` is empty, or of ``groups``; behind the first ones only where it is one group.
+    """
     if group:
         known = state.producer_groups.get(group)
         groups = () if known is None else (known,)
-    total = 0
-    found: list[PendingTransaction] = []
-    for one in groups:
-        total += len(one.undecided)
-        found += [_listed(state, one, known, now_ms) for known in islice(one.undecided.values(), listed_max)]
+    elif groups is None:
+        groups = list(state.producer_groups.values())
+    total = sum(len(one.undecided) for one in groups)
+    if len(groups) == 1:
+        rows = islice(groups[0].undecided.values(), skipped, skipped + listed_max)
+        return total, tuple([_listed(state, groups[0], known, now_ms) for known in rows])
+    found = [_listed(state, one, known, now_ms) for one, known in islice(_by_age(groups), listed_max)]
     found.sort(key=lambda listed: (-listed.age_ms, listed.group, listed.tx_id))
-    return total, tuple(found[:listed_max])
+    return total, tuple(found)
+
+
+def _by_age(groups: Sequence[ProducerGroup]) -> Iterator[tuple[ProducerGroup, Undecided]]:
+    """The oldest first. Looks at one of each group, and at one more for each that is taken."""
+    heads = []
+    for number, group in enumerate(groups):
+        rest = iter(group.undecided.values())
+        first = next(rest, None)
+        if first is not None:
+            heads.append((first.prepared_at_ms, group.name, first.tx_id, number, first, rest))
+    heapify(heads)
+    while heads:
+        _, _, _, number, known, rest = heads[0]
+        yield groups[number], known
+        following = next(rest, None)
+        if following is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (following.prepared_at_ms, following.group, following.tx_id, number, following, rest))
 
 
 def _listed(state: State, group: ProducerGroup, known: Undecided, now_ms: int) -> PendingTransaction:
@@ -59,11 +99,9 @@ def _listed(state: State, group: ProducerGroup, known: Undecided, now_ms: int) -
     )
 
 
-def groups_of(state: State, tx_id: str) -> tuple[str, ...]:
-    """Producer groups that have a transaction of this id, undecided or recently settled. Ids are unique within a group."""
-    return tuple(
-        group.name for group in state.producer_groups.values() if tx_id in group.undecided or tx_id in group.settled
-    )
+def has(group: ProducerGroup, tx_id: str) -> bool:
+    """Whether the group has a transaction of this id, undecided or recently settled. Ids are unique within a group."""
+    return tx_id in group.undecided or tx_id in group.settled
 
 
 def standing(state: State, group: str, tx_id: str) -> str:
@@ -77,14 +115,22 @@ def standing(state: State, group: str, tx_id: str) -> str:
     return UNKNOWN if verdict is None else standing_state(verdict[2]).value
 
 
-def undecided_among(state: State, ids: Iterable[str]) -> list[str]:
-    """Those of ``ids`` that are undecided in any producer group."""
-    groups = [group.undecided for group in state.producer_groups.values() if group.undecided]
-    return [tx_id for tx_id in ids if any(tx_id in undecided for undecided in groups)]
+def undecided_among(group: ProducerGroup, ids: Collection[str]) -> Iterable[str]:
+    """Those of ``ids`` that are undecided in the group. Looks at the fewer."""
+    if len(group.undecided) < len(ids):
+        return [tx_id for tx_id in group.undecided if tx_id in ids]
+    return [tx_id for tx_id in ids if tx_id in group.undecided]
 
 
-def group_stats(state: State, group: str, now_ms: int) -> tuple[GroupStats, ...]:
-    """Figures of one producer group, or of all that have anything; the ones with most undecided first."""
+def group_stats(
+    state: State, group: str, now_ms: int, *, groups: Sequence[ProducerGroup] | None = None
+) -> tuple[GroupStats, ...]:
+    """Figures of one producer group, or of all, or of ``groups``; the ones with most undecided first."""
+    if group:
+        known = state.producer_groups.get(group)
+        groups = () if known is None else (known,)
+    elif groups is None:
+        groups = list(state.producer_groups.values())
     committed: dict[str, int] = {}
     rolled_back: dict[str, int] = {}
     since_ms = now_ms
@@ -93,9 +139,8 @@ def group_stats(state: State, group: str, now_ms: int) -> tuple[GroupStats, ...]
         counts[verdict[0]] = counts.get(verdict[0], 0) + 1
         since_ms = verdict[4]
     found = [
-        _stats(state, one, committed.get(name, 0), rolled_back.get(name, 0), now_ms - since_ms, now_ms)
-        for name, one in state.producer_groups.items()
-        if name == group or not group
+        _stats(state, one, committed.get(one.name, 0), rolled_back.get(one.name, 0), now_ms - since_ms, now_ms)
+        for one in groups
     ]
     found.sort(key=lambda stats: (-stats.undecided, stats.group))
     return tuple(found)
@@ -114,7 +159,7 @@ def _stats(
         message_bytes_max=group.undecided_bytes_max,
         oldest_ms=max(0, now_ms - oldest.prepared_at_ms) if oldest is not None else 0,
         set_aside=len(set_aside_in(group)),
-        in_flight=len(group.in_flight),
+        in_flight=sum(deadline_ms > now_ms for deadline_ms, _ in group.in_flight.values()),
         producers=len(group.members) + len(group.pollers),
         committed=committed,
         rolled_back=rolled_back,

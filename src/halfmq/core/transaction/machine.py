@@ -19,10 +19,11 @@ from typing import Final
 from zlib import crc32
 
 from halfmq import limits
-from halfmq.core.commands import EndTransaction, ResolveTransaction, SendMessage, SettledRow, Wanted
+from halfmq.core.audit import signed
+from halfmq.core.commands import Actor, EndTransaction, ResolveTransaction, SendMessage, SettledRow, Wanted
 from halfmq.core.decision import NOTHING, Decision, Noted, Refused, Sent, Settled, WakeQueue, Why
 from halfmq.core.queues.delay import delay_refusal, due_at
-from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
+from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecided, Verdict, next_offset, take_turn
 from halfmq.core.transaction.admission import refuse_half
 from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.immunity import immunity_ms
@@ -31,13 +32,24 @@ from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name, hash64, offset_message_id
 from halfmq.model.message_facts import half_facts
 from halfmq.model.placement import segment_start
-from halfmq.model.properties import HMQ_TX_COUNT, HMQ_TX_ID, HMQ_TX_INDEX, PGROUP, UNIQ_KEY
+from halfmq.model.properties import (
+    CLUSTER,
+    HMQ_TX_COUNT,
+    HMQ_TX_ID,
+    HMQ_TX_INDEX,
+    MSG_REGION,
+    PGROUP,
+    TRACE_ON,
+    UNIQ_KEY,
+    without,
+)
 from halfmq.model.records import (
     MESSAGE_AT,
     CarriedHalf,
     Committed,
     DecidedBy,
     HalfRecord,
+    OperatorAction,
     Record,
     Ref,
     RolledBack,
@@ -56,6 +68,7 @@ _new = tuple.__new__
 _PGROUP: Final = PGROUP.encode()
 _UNIQ_KEY: Final = UNIQ_KEY.encode()
 _HMQ_TX_ID: Final = HMQ_TX_ID.encode()
+_TRACE_ON: Final = TRACE_ON.encode()
 _HMQ_TX_INDEX: Final = HMQ_TX_INDEX.encode()
 _HMQ_TX_COUNT: Final = HMQ_TX_COUNT.encode()
 _ID: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.TRANSACTION_ID_CHARS_MAX}}}")
@@ -73,7 +86,8 @@ _ROLLBACK: Final = Wanted.ROLLBACK
 # --- prepare ---------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4_096)
+# What is no name may be as long as a property string, and is told: these are some 30 MiB at most.
+@lru_cache(maxsize=256)
 def _group_name(raw: bytes) -> str | Refused:
     """The name in PGROUP, or why it is none."""
     try:
@@ -159,6 +173,8 @@ def prepare(state: State, command: SendMessage, pairs: dict[bytes, bytes], place
         refused = _refuse_message(state, tx_id, body, facts[2], now_ms)
         if refused is not None:
             return Decision(NOTHING, refused)
+    if _TRACE_ON in pairs:  # a copy of a message that was stored before
+        properties = without(properties, CLUSTER, MSG_REGION, TRACE_ON)
     if properties[-1] == 2:
         properties = properties + added + topic.half_suffixes[queue_id]
     else:
@@ -223,7 +239,7 @@ def _refuse_message(state: State, tx_id: str, body: bytes, delay: int, now_ms: i
         return DISK_FULL
     if len(body) > state.settings.body_bytes_max:
         return body_too_large(state, len(body))
-    return delay_refusal(delay, now_ms)
+    return delay_refusal(state, delay, now_ms)
 
 
 DISK_FULL: Final = Refused(
@@ -271,6 +287,7 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decision:
     if wanted is _ROLLBACK:
         return _roll_back(state, known, decided_by)
     answered = group.in_flight.pop(tx_id, None) is not None
+    take_turn(state, group)
     group.heard[tx_id] = (now_ms, remark[:200])
     return Decision(due_sooner(state, known, now_ms) if answered else NOTHING, Noted())
 
@@ -286,9 +303,12 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
     group = state.producer_groups.get(command.group)
     known = group.undecided.get(command.tx_id) if group is not None else None
     if known is not None:
+        by = command.by or Actor(command.operator)
         if command.wanted == Wanted.COMMIT:
-            return _commit(state, known, DecidedBy.OPERATOR, now_ms)
-        return _roll_back(state, known, DecidedBy.OPERATOR)
+            decision, action = _commit(state, known, DecidedBy.OPERATOR, now_ms), OperatorAction.COMMIT
+        else:
+            decision, action = _roll_back(state, known, DecidedBy.OPERATOR), OperatorAction.ROLL_BACK
+        return signed(decision, action, command.tx_id, by)
     verdict = group.settled.get(command.tx_id) if group is not None else None
     if verdict is None and command.settled is not None:
         return Decision(NOTHING, _standing_in_row(state, command.settled, command.group, command.tx_id, command.wanted))

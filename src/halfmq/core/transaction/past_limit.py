@@ -16,6 +16,7 @@ was too old before: a round comes when its answer is overdue, and whoever was as
 """
 
 from collections.abc import Iterable
+from heapq import heappop, heappush
 from typing import Final
 
 from halfmq.core.state import Policy, ProducerGroup, State, Undecided
@@ -57,12 +58,12 @@ def why_past(policy: Policy, known: Undecided, now_ms: int) -> AsideBecause | No
     return None
 
 
-def sort_due(group: ProducerGroup, policy: Policy, ids: Iterable[str], now_ms: int) -> None:
+def sort_due(state: State, group: ProducerGroup, policy: Policy, ids: Iterable[str], now_ms: int) -> None:
     """Checks of these have fallen due: who is at the limit, or was asked before and is too old now, is not asked."""
     for tx_id in ids:
         known = group.undecided[tx_id]
         if is_at_limit(policy, known) or (known.checks and why_past(policy, known, now_ms) is not None):
-            policy.past[tx_id] = None
+            policy.past[tx_id] = state.looking[group.name] = None
         else:
             group.ready.append(tx_id)
 
@@ -80,12 +81,13 @@ def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer
         policy.left = {one: number for one, number in policy.left.items() if one in group.undecided}
 
 
-def look_by(group: ProducerGroup, at_ms: int) -> None:
+def look_by(state: State, group: ProducerGroup, at_ms: int) -> None:
     """A transaction that was set aside is taken up again, which no round counted on: the next one comes by ``at_ms``."""
     policy = group.policy
     if policy is not None and policy.settings.skip_age_ms:
         policy.scan_at_ms = min(policy.scan_at_ms, at_ms)
         policy.scan_next_ms = min(policy.scan_next_ms, at_ms)  # of the round that is under way
+        heappush(state.look_heap, (policy.scan_at_ms, group.name))
 
 
 def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
@@ -120,12 +122,29 @@ def _note_when(policy: Policy, known: Undecided, now_ms: int) -> None:
 
 def next_look_ms(state: State) -> int | None:
     """When a tick has something to do here; 0: at once. None: when something happens."""
-    soonest: int | None = None
-    for name in state.policies:
-        policy = state.producer_groups[name].policy
-        assert policy is not None
-        if policy.past or policy.scan:
-            return 0
-        if policy.scan_at_ms < SET_ASIDE_MS and (soonest is None or policy.scan_at_ms < soonest):
-            soonest = policy.scan_at_ms
-    return soonest
+    if state.looking:
+        return 0
+    heap = state.look_heap
+    while heap and not _is_next_round(state, *heap[0]):
+        heappop(heap)
+    return heap[0][0] if heap else None
+
+
+def take_up(state: State, now_ms: int) -> None:
+    """The groups whose next round has come are looked at."""
+    heap = state.look_heap
+    while heap and heap[0][0] <= now_ms:
+        at_ms, name = heappop(heap)
+        if _is_next_round(state, at_ms, name):
+            state.looking[name] = None
+
+
+def put_off(state: State, group: ProducerGroup, policy: Policy) -> None:
+    """Nothing more to do in the group before its next round."""
+    if policy.scan_at_ms < SET_ASIDE_MS:
+        heappush(state.look_heap, (policy.scan_at_ms, group.name))
+
+
+def _is_next_round(state: State, at_ms: int, name: str) -> bool:
+    group = state.producer_groups.get(name)
+    return group is not None and group.policy is not None and group.policy.scan_at_ms == at_ms

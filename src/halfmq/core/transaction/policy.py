@@ -17,23 +17,27 @@ the local transaction.
 """
 
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from halfmq import limits
+from halfmq.core.audit import signed_if_room
 from halfmq.core.base import producer_set
 from halfmq.core.base_room import refuse_producer
 from halfmq.core.commands import SetProducer
 from halfmq.core.decision import NOTHING, Decision, Effect, PolicyActed, ProducerIsSet, Refused, Why
-from halfmq.core.state import Policy, ProducerGroup, State, Undecided, next_offset
+from halfmq.core.state import Policy, ProducerGroup, State, Undecided, next_offset, take_turn
 from halfmq.core.transaction.machine import roll_back
-from halfmq.core.transaction.past_limit import is_asked, look_around, why_past
+from halfmq.core.transaction.past_limit import is_asked, look_around, put_off, take_up, why_past
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
-from halfmq.model.records import AsideBecause, DecidedBy, Record, RolledBack, SetAside, set_aside_size
+from halfmq.model.records import AsideBecause, DecidedBy, OperatorAction, Record, RolledBack, SetAside, set_aside_size
 from halfmq.model.settings import PastLimit, ProducerSettings
 
 #: Transactions that one tick settles or sets aside at most.
 ACTS_PER_TICK_MAX: Final = 256
+#: Groups that one tick looks at; each look is bounded.
+GROUPS_PER_TICK_MAX: Final = 64
 #: Most that a limit may say: what the record's fields and people bear.
 _NUMBER_MAX: Final = 1 << 53
 _CHECK_LIMIT_MAX: Final = 1_000_000
@@ -44,13 +48,14 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple[lis
     records: list[Record] = []
     effects: list[Effect] = []
     end = offset + bytes_max
-    more = False
-    for name in state.policies:
+    take_up(state, now_ms)
+    for name in list(islice(state.looking, GROUPS_PER_TICK_MAX)):
+        del state.looking[name]
         group = state.producer_groups[name]
         policy = group.policy
-        assert policy is not None
+        if policy is None:
+            continue
         look_around(group, policy, now_ms)
-        more = more or bool(policy.scan)
         while policy.past:
             tx_id = next(iter(policy.past))
             known, because = _look_again(state, group, policy, tx_id, now_ms)
@@ -59,13 +64,18 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple[lis
                 continue
             record = _record(policy, known, because, offset)
             if len(records) >= ACTS_PER_TICK_MAX or offset + record.size > end:
+                state.looking[name] = None
                 return records, effects, True
             del policy.past[tx_id]
             records.append(record)
             offset += record.size
             rolled_back = isinstance(record, RolledBack)
             effects.append(PolicyActed(name, known.tx_id, because, known.checks, rolled_back))
-    return records, effects, more
+        if policy.scan:
+            state.looking[name] = None
+        else:
+            put_off(state, group, policy)
+    return records, effects, bool(state.looking)
 
 
 def _look_again(
@@ -80,7 +90,7 @@ def _look_again(
     because = why_past(policy, known, now_ms)
     if because is None:
         group.ready.append(tx_id)
-        state.asking[group.name] = None
+        take_turn(state, group)
     return known, because
 
 
@@ -104,7 +114,8 @@ def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Deci
 
     Replies:
         ProducerIsSet: what holds from now on. Refused, nothing was changed: INVALID_PARAMETER: what cannot be, and
-            what may. LIMIT_REACHED: no room.
+            what may. LIMIT_REACHED: no room, or as many groups as may be have settings. Settings can always be changed, and
+            taken away.
     """
     settings = command.settings
     if command.only is not None:
@@ -114,10 +125,24 @@ def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Deci
     text = _refusal(settings)
     if text:
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
-    refused = refuse_producer(state, settings)
+    refused = _too_many(state, settings) or refuse_producer(state, settings)
     if refused is not None:
         return Decision(NOTHING, refused)
-    return Decision((producer_set(next_offset(state), settings),), ProducerIsSet(settings))
+    decision = Decision((producer_set(next_offset(state), settings),), ProducerIsSet(settings))
+    return signed_if_room(state, decision, OperatorAction.SET_PRODUCER, settings.name, command.by)
+
+
+def _too_many(state: State, settings: ProducerSettings) -> Refused | None:
+    """Why not one more group may have settings of its own; None: it has, it is to have none, or it may."""
+    if settings.is_default or settings.name in state.producer_settings:
+        return None
+    if len(state.producer_settings) < limits.PRODUCERS_SET_MAX:
+        return None
+    return Refused(
+        Why.LIMIT_REACHED,
+        f"the limits of producer group {settings.name!r} were not set: {len(state.producer_settings)} groups have some of "
+        f"their own, and {limits.PRODUCERS_SET_MAX} may; take those of another group away",
+    )
 
 
 def _refusal(settings: ProducerSettings) -> str:

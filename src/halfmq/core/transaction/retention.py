@@ -2,6 +2,9 @@
 
     CarryForward(start) ... until Done(again=False)   ->   TrimLog(start)   ->   durable   ->   segments may be unlinked
 
+A step carries what the look before it found, and looks further only behind that: so the bound of a step, which the writer
+makes room by, and its decision speak of the same few. A step whose look found nothing logs nothing.
+
 An undecided body is never deleted, and never blocks the deletion of others (promise 6). What a trim makes live state
 forget is what redo of the log that is left would not know: verdicts and sent messages below the new start.
 """
@@ -16,11 +19,11 @@ from halfmq.core.queues.delay import carry_delayed
 from halfmq.core.state import Delayed, Half, State, Undecided, next_offset
 from halfmq.core.transaction.machine import carry_half
 from halfmq.model.placement import segment_start
-from halfmq.model.records import TRIM_SIZE, Record, Trim, carried_half_size
+from halfmq.model.records import TRIM_SIZE, Record, Trim
 
 #: Bytes that one step carries beyond its first message: a step must not hold up the turn for long.
 CARRY_BYTES_MAX = 4 << 20
-#: Undecided transactions and delayed messages that are looked at in one go; a step has at most three.
+#: Undecided transactions and delayed messages that are looked at in one go; a step has at most two.
 LOOKED_AT_MAX = 4_096
 _END: Final = object()
 
@@ -40,7 +43,7 @@ class Carrying:
         self.done = False
 
     def look(self) -> None:
-        """See to it that something is found, as far as one step may look; or that it is done."""
+        """See to it that something is found, as far as one look goes; or that it is done."""
         if self.found or self.done:
             return
         for _ in range(LOOKED_AT_MAX):
@@ -70,7 +73,10 @@ def _looked_at(state: State, log_start: int) -> Iterator[tuple[str, str, int] | 
 
 
 def decide_carry_forward(state: State, command: CarryForward, now_ms: int) -> Decision:
-    """Carry the next few of what lives below ``log_start``. ``again``: there is more, or more to look at."""
+    """Carry the next few of what lives below ``log_start``. ``again``: there is more, or more to look at.
+
+    What this step's own look finds is for the next one: ``carry_bytes_bound`` has not seen it.
+    """
     refused = _refuse_start(state, command.log_start)
     if refused is not None:
         return Decision(NOTHING, refused)
@@ -78,7 +84,7 @@ def decide_carry_forward(state: State, command: CarryForward, now_ms: int) -> De
     waiting = carrying.found
     records: list[Record] = []
     offset = next_offset(state)
-    end = offset + min(CARRY_BYTES_MAX, state.record_bytes_max // 2)
+    end = offset + _step_bytes(state)
     while waiting and len(records) < command.records_max:
         record = _carry(state, waiting[0], command.log_start, offset)
         if record is not None:
@@ -92,11 +98,11 @@ def decide_carry_forward(state: State, command: CarryForward, now_ms: int) -> De
 
 
 def _carrying(state: State, log_start: int) -> Carrying:
-    """The way to ``log_start``, begun if need be, with something found if this step can find anything."""
+    """The way to ``log_start``, begun if need be with a first look. Whoever asks again before the next step sees the same."""
     if state.carrying is None or state.carrying.log_start != log_start:
         state.carrying = Carrying(state, log_start)
+        state.carrying.look()
     carrying: Carrying = state.carrying
-    carrying.look()
     return carrying
 
 
@@ -162,17 +168,15 @@ def _below(half: Half, log_start: int) -> bool:
 
 
 def carry_bytes_bound(state: State, command: CarryForward) -> int:
-    """Upper bound of what the next step logs."""
-    step = min(CARRY_BYTES_MAX, state.record_bytes_max // 2)
+    """Upper bound of what the next step logs: of what was found, the first that is still to be carried goes in any case."""
     waiting = _carrying(state, command.log_start).found
-    largest = 0
+    offset = next_offset(state)
     for what in waiting:
-        if isinstance(what, int):
-            delayed = state.delayed.get(what)
-            largest = delayed.message_bytes if delayed is not None else 0
-        else:
-            known = state.producer_group(what[0]).undecided.get(what[1])
-            largest = max([half.message_bytes for half in known.halves]) if known is not None else 0
-        if largest:
-            break
-    return max(step, carried_half_size(largest)) if waiting else 0
+        first = _carry(state, what, command.log_start, offset)
+        if first is not None:
+            return max(_step_bytes(state), first.size)
+    return 0
+
+
+def _step_bytes(state: State) -> int:
+    return min(CARRY_BYTES_MAX, state.record_bytes_max // 2)

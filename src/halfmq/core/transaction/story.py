@@ -3,15 +3,18 @@
 For errors, the command line and the console. Times are broker time; spans are said, so that nobody subtracts.
 """
 
+from itertools import islice
 from typing import Final
 
 from halfmq.core.commands import SettledRow
 from halfmq.core.state import ProducerGroup, State, Undecided, Verdict
 from halfmq.core.transaction.past_limit import is_at_limit
 from halfmq.core.transaction.states import standing_state
-from halfmq.model.records import SET_ASIDE_MS, AsideBecause, DecidedBy
+from halfmq.model.records import SET_ASIDE_MS, AsideBecause, DecidedBy, OperatorActed
 from halfmq.model.settings import PastLimit, ProducerSettings
 
+#: Groups in which a transaction is looked for that the named one does not have: a hint, not worth more.
+_GROUPS_LOOKED_AT_MAX: Final = 4_096
 _BY: Final = {
     DecidedBy.PRODUCER: "its producer",
     DecidedBy.CHECK: "its producer, when it was asked",
@@ -22,11 +25,13 @@ _BY: Final = {
 
 
 def story(
-    state: State, group: str, tx_id: str, now_ms: int, *, row: SettledRow | None = None, looked: str = ""
-) -> tuple[str, ...]:
+    state: State, group: str, tx_id: str, now_ms: int, *, row: SettledRow | None = None, looked: str = "",
+    acted: OperatorActed | None = None,
+) -> tuple[str, ...]:  # fmt: skip
     """Sentences about the transaction, in the order of events; the last one says what it waits for, if it does.
 
     ``row``: what the transaction table says of it, where memory has forgotten it; ``looked``: else, how it was looked for.
+    ``acted``: what the log says of the operator who decided it.
     """
     producers = state.producer_groups.get(group)
     if producers is not None and (known := producers.undecided.get(tx_id)) is not None:
@@ -36,15 +41,19 @@ def story(
             _waits(state, producers, known, now_ms),
         )
     if producers is not None and (verdict := producers.settled.get(tx_id)) is not None:
-        return (_settled(verdict, now_ms),)
+        return (_settled(verdict, now_ms, acted),)
     if row is not None:
         halves = tuple(range(row.halves))
         at_ms = row.settled_at_ms
         return (
-            _settled((group, tx_id, row.committed, row.verdict_position, at_ms, halves, (), row.decided_by), now_ms),
+            _settled(
+                (group, tx_id, row.committed, row.verdict_position, at_ms, halves, (), row.decided_by), now_ms, acted
+            ),
         )
     elsewhere = [
-        other.name for other in state.producer_groups.values() if tx_id in other.undecided or tx_id in other.settled
+        other.name
+        for other in islice(state.producer_groups.values(), _GROUPS_LOOKED_AT_MAX)
+        if tx_id in other.undecided or tx_id in other.settled
     ]
     if elsewhere:
         return (f"Transaction {tx_id} is not of producer group {group} but of {' and '.join(elsewhere)}.",)
@@ -144,10 +153,12 @@ def _what_then(group: ProducerGroup, known: Undecided) -> str:
     return "it is rolled back" if policy.settings.past_limit is PastLimit.ROLLBACK else "it is set aside"
 
 
-def _settled(verdict: Verdict, now_ms: int) -> str:
+def _settled(verdict: Verdict, now_ms: int, acted: OperatorActed | None) -> str:
     group, tx_id, committed, position, settled_at_ms, halves, _, decided_by = verdict
     count = len(halves) if isinstance(halves, tuple) else 1
     by = f", decided by {_BY[DecidedBy(decided_by)]}" if decided_by in _BY else ""
+    if acted is not None and decided_by == DecidedBy.OPERATOR:
+        by += f" ({acted.name or 'without a name'} from {acted.peer}; reason: {acted.reason or 'none given'})"
     what = "its message" if count == 1 else f"its {count} messages"
     effect = f"{what} became visible at that position" if committed else f"{what}: never visible"
     return (

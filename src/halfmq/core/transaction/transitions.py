@@ -85,6 +85,11 @@ def _logged(kind: Kind, reply: Said, to: Stage, *stages: Stage) -> _Row:
     return {stage: Cell((kind,), reply, to) for stage in stages}
 
 
+def _by_operator(kind: Kind, to: Stage, *stages: Stage) -> _Row:
+    """A verdict by hand: who gave it stands before it."""
+    return {stage: Cell((Kind.OPERATOR_ACTED, kind), Said.SETTLED, to) for stage in stages}
+
+
 def _stays(kind: Kind, reply: Said, *stages: Stage) -> _Row:
     return {stage: Cell((kind,), reply, stage) for stage in stages}
 
@@ -128,14 +133,14 @@ TRANSITIONS: Final[dict[Event, _Row]] = {
     # Logged where the interval is shorter than the time for an answer: the next check is sooner now.
     Event.ANSWER_UNKNOWN: {**_stays(Kind.CHECKED, Said.NOTED, _P, _O), **_never(_A, _S, _C, _R, _X)},
     Event.OPERATOR_COMMIT: {
-        **_logged(Kind.COMMITTED, Said.SETTLED, _C, _O, _S),
+        **_by_operator(Kind.COMMITTED, _C, _O, _S),
         **_nothing(Why.INCOMPLETE, _P),
         **_nothing(Said.REPEATED, _C),
         **_nothing(Why.VERDICT_CONFLICT, _R),
         **_nothing(Why.NOT_FOUND, _A, _X),
     },
     Event.OPERATOR_ROLLBACK: {
-        **_logged(Kind.ROLLED_BACK, Said.SETTLED, _R, _P, _O, _S),
+        **_by_operator(Kind.ROLLED_BACK, _R, _P, _O, _S),
         **_nothing(Said.REPEATED, _R),
         **_nothing(Why.VERDICT_CONFLICT, _C),
         **_nothing(Why.NOT_FOUND, _A, _X),

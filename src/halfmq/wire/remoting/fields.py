@@ -23,7 +23,7 @@ class Fields(Struct, gc=False, rename="camel"):
 
 
 class SendFields(Fields, gc=False, kw_only=True):
-    """310 and 320, and 10 after its names were translated (``SendMessageRequestHeaderV2``).
+    """310, 320 and 325, and 10 and 324 after their names were translated (``SendMessageRequestHeaderV2``).
 
     What nothing here depends on (default topic, unit mode, batch mark, broker name) is not read.
     """
@@ -45,7 +45,7 @@ class SendFields(Fields, gc=False, kw_only=True):
     sent_again: bool = field(name=EXT_SENT_AGAIN, default=False)
 
 
-#: Names of code 10 (``SendMessageRequestHeader``) to the letters of code 310.
+#: Names of codes 10 and 324 (``SendMessageRequestHeader``) to the letters of codes 310 and 325.
 SEND_LETTER_OF_NAME: Final = {
     "producerGroup": "a",
     "topic": "b",
@@ -133,7 +133,7 @@ class SearchOffsetFields(Fields, gc=False):
 
 
 class ConsumerListFields(Fields, gc=False):
-    """38 and 40."""
+    """38, 40 and 203."""
 
     consumer_group: str
 
@@ -205,9 +205,62 @@ class CreateTopicFields(Fields, gc=False):
 
 
 class TopicFields(Fields, gc=False):
-    """202, 215, 216, 351."""
+    """202, 215, 216, 300, 351."""
 
     topic: str
+
+
+class DeleteGroupFields(Fields, gc=False):
+    """207, ``DeleteSubscriptionGroupRequestHeader``."""
+
+    group_name: str
+    clean_offset: bool = False
+
+
+class ConsumeStatsFields(Fields, gc=False):
+    """208. Without a topic: every topic in which the group has offsets."""
+
+    consumer_group: str
+    topic: str = ""
+    #: Newer tools: several, with semicolons between them.
+    topic_list: str = ""
+
+
+class ProducerConnectionFields(Fields, gc=False):
+    """204."""
+
+    producer_group: str
+
+
+class RunningInfoFields(Fields, gc=False):
+    """307, from an administrator to the broker and from there to the client."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class GroupConfigFields(Fields, gc=False):
+    """201. Newer tools ask for so many groups from a place on; older ones say nothing, and get all."""
+
+    group_seq: Int32 = 0
+    #: 0: all.
+    max_group_num: Int32 = 0
+
+
+class StatsFields(Fields, gc=False):
+    """315. What is counted, and of whom."""
+
+    stats_name: str
+    stats_key: str
+
+
+class KeyFields(Fields, gc=False):
+    """100, 101, 102. ``value``: only in 100."""
+
+    namespace: str
+    key: str
+    value: str = ""
 
 
 #: The struct of each command that has one. Commands that are missing here keep their ext fields as a dict of text.
@@ -215,6 +268,8 @@ FIELDS_OF_COMMAND: Final[dict[int, type[Fields]]] = {
     RequestCode.SEND_MESSAGE: SendFields,
     RequestCode.SEND_MESSAGE_V2: SendFields,
     RequestCode.SEND_BATCH_MESSAGE: SendFields,
+    RequestCode.SEND_REPLY_MESSAGE: SendFields,
+    RequestCode.SEND_REPLY_MESSAGE_V2: SendFields,
     RequestCode.END_TRANSACTION: EndFields,
     RequestCode.PULL_MESSAGE: PullFields,
     RequestCode.LITE_PULL_MESSAGE: PullFields,
@@ -237,4 +292,15 @@ FIELDS_OF_COMMAND: Final[dict[int, type[Fields]]] = {
     RequestCode.DELETE_TOPIC_IN_BROKER: TopicFields,
     RequestCode.DELETE_TOPIC_IN_NAMESRV: TopicFields,
     RequestCode.GET_TOPIC_CONFIG: TopicFields,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: DeleteGroupFields,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: TopicFields,
+    RequestCode.GET_CONSUME_STATS: ConsumeStatsFields,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: ConsumerListFields,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: ProducerConnectionFields,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: RunningInfoFields,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: GroupConfigFields,
+    RequestCode.VIEW_BROKER_STATS_DATA: StatsFields,
+    RequestCode.PUT_KV_CONFIG: KeyFields,
+    RequestCode.GET_KV_CONFIG: KeyFields,
+    RequestCode.DELETE_KV_CONFIG: KeyFields,
 }

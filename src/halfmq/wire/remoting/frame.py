@@ -16,6 +16,8 @@ _TOTAL: Final = struct.Struct(">I")
 _TWO_WORDS: Final = struct.Struct(">II")
 #: Serialisation byte and header length: the least that can follow ``total``.
 _FRAME_BYTES_MIN: Final = 4
+#: Content type 22 (handshake) and major version 3 (RFC 8446, 5.1). As a length it is above every limit.
+_TLS_HELLO: Final = 0x1603
 _HEADER_BYTES_MAX: Final = (1 << 24) - 1
 _BINARY_BIT: Final = 1 << 24
 
@@ -26,9 +28,11 @@ class BrokenFrame(ProtocolError):
     ``frames`` came whole before it in the same read. The caller may still handle them, or not: nothing was answered.
     """
 
-    def __init__(self, message: str, frames: list[bytes], *, hint: str = "") -> None:
+    def __init__(self, message: str, frames: list[bytes], *, hint: str = "", is_tls: bool = False) -> None:
         super().__init__(message, hint=hint)
         self.frames = frames
+        #: It looks like the hello of a TLS client: a handshake record of version 3.
+        self.is_tls = is_tls
 
 
 class FrameSplitter:
@@ -98,6 +102,7 @@ def _broken(total: int, limit: int, frames: list[bytes]) -> BrokenFrame:
             f"a frame of {total} bytes was announced, at most {limit} are taken",
             frames,
             hint="a message that is too large, or a peer that does not speak the remoting protocol",
+            is_tls=not frames and total >> 16 == _TLS_HELLO,
         )
     return BrokenFrame(f"a frame of {total} bytes was announced, it needs at least {_FRAME_BYTES_MIN}", frames)
 

@@ -1,11 +1,14 @@
-"""JSON bodies of consumer groups: member lists (38), queue locks (41, 42), the check of a subscription (46)."""
+"""JSON bodies of consumer groups: members (38), queue locks (41, 42), the check of a subscription (46), queues (400, 401)."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting import java_json
 from halfmq.wire.remoting.heartbeat import Subscription, read_subscription, write_subscription
+
+#: ``MessageRequestMode`` of who pulls.
+PULL_MODE: Final = "PULL"
 
 
 class MessageQueue(NamedTuple):
@@ -28,6 +31,24 @@ class ConfigCheck(NamedTuple):
     client_id: str
     group: str
     subscription: Subscription
+
+
+class AssignmentQuery(NamedTuple):
+    """400: which queues of the topic are this client's?"""
+
+    topic: str
+    group: str
+    client_id: str
+    strategy: str
+    message_model: str
+
+
+class ModeRequest(NamedTuple):
+    """401: consume the topic in this mode from now on."""
+
+    topic: str
+    group: str
+    mode: str
 
 
 def _read(body: bytes, what: str, shape: Any) -> Any:
@@ -106,6 +127,41 @@ def decode_config_check(body: bytes) -> ConfigCheck:
         ),
     )
     return check
+
+
+def decode_assignment_query(body: bytes) -> AssignmentQuery:
+    """Raises ProtocolError: not the body of 400."""
+    asked: AssignmentQuery = _read(
+        body,
+        "a question for queues",
+        lambda data: AssignmentQuery(
+            str(data["topic"]),
+            str(data["consumerGroup"]),
+            str(data["clientId"]),
+            str(data.get("strategyName") or ""),
+            str(data.get("messageModel") or ""),
+        ),
+    )
+    return asked
+
+
+def encode_assignments(queues: Iterable[MessageQueue] | None) -> bytes:
+    """None: not known; the client keeps what it has and asks again."""
+    if queues is None:
+        return java_json.dumps({})
+    return java_json.dumps(
+        {"messageQueueAssignments": [{"messageQueue": queue_object(queue), "mode": PULL_MODE} for queue in queues]}
+    )
+
+
+def decode_mode_request(body: bytes) -> ModeRequest:
+    """Raises ProtocolError: not the body of 401. The mode of one that says none is RocketMQ's default, PULL."""
+    asked: ModeRequest = _read(
+        body,
+        "a request for a mode",
+        lambda data: ModeRequest(str(data["topic"]), str(data["consumerGroup"]), str(data.get("mode") or PULL_MODE)),
+    )
+    return asked
 
 
 def queue_object(queue: MessageQueue) -> dict[str, object]:

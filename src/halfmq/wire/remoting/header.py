@@ -36,6 +36,7 @@ from halfmq.wire.remoting.fields import (
 )
 
 E = TypeVar("E")
+F = TypeVar("F")
 Bytes = bytes | bytearray | memoryview
 
 
@@ -67,6 +68,14 @@ class Request(Struct, Generic[E], gc=False, kw_only=True):
     def is_oneway(self) -> bool:
         """No answer may be sent, not even a refusal."""
         return self.flag & FLAG_ONEWAY != 0
+
+    def to_answer(self, ext: F) -> "Request[F]":
+        """What an answer needs, and ``ext``: for who waits. Of the rest (body, remark, fields) a peer may send a whole frame."""
+        language = self.language if self.language in LANGUAGES else LANGUAGE_OTHER
+        return Request(
+            code=self.code, ext=ext, flag=self.flag, language=language, opaque=self.opaque, version=self.version,
+            binary=self.binary,
+        )  # fmt: skip
 
 
 class InvalidHeader(ProtocolError):
@@ -102,6 +111,8 @@ _FAST_TYPE: Final[dict[int, type[Fields]]] = {
     11: PullFields,
     15: UpdateOffsetFields,
 }
+#: Commands that say the names of ``SendFields`` in full.
+_LONG_NAMES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE})
 _AT_CODE: Final = 8
 _word_at: Final = struct.Struct(">I").unpack_from
 
@@ -219,7 +230,7 @@ def _typed(loose: Request[dict[str, str]]) -> Request[Any]:
     if wanted is None:
         loose.ext = _without_empty(ext)
         return loose
-    if loose.code == RequestCode.SEND_MESSAGE:
+    if loose.code in _LONG_NAMES:
         ext = {SEND_LETTER_OF_NAME.get(name, name): value for name, value in ext.items()}
     typed: Request[Any] = loose
     try:

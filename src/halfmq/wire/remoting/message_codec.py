@@ -183,7 +183,7 @@ def with_check_times(stored: bytes, checks: int) -> bytes:
 
 
 class PulledMessage(NamedTuple):
-    """A message as a consumer sees it: ``message.body`` is unpacked and the compression bit cleared, if it is ``whole``."""
+    """A message as a consumer sees it. ``unpack`` unpacks ``message.body`` and clears the compression bit, if it is ``whole``."""
 
     message: StoredMessage
     #: Place in the log, for 33 and 36.
@@ -194,40 +194,49 @@ class PulledMessage(NamedTuple):
     whole: bool
 
 
-class Pulled(NamedTuple):
-    """What an answer to a pull holds, in queue order; ``complete``: all of it. Else pull again behind the last one."""
+def split_pull(body: bytes) -> list[PulledMessage]:
+    """The messages of an answer to a pull, packed as they came: ``unpack`` each when there is room for it.
 
-    messages: list[PulledMessage]
-    complete: bool
+    Raises:
+        ProtocolError: a message is cut off or malformed; none is given.
+    """
+    packed: list[PulledMessage] = []
+    at = 0
+    while at < len(body):
+        message, log_offset, size = _stored_at(body, at)
+        # Of the stored bytes, packed as they are. 0 is also what a broker writes that keeps none.
+        whole = message.body_crc in (body_crc_of(message.body), 0)
+        packed.append(PulledMessage(message, log_offset, offset_message_id(message.store_host, log_offset), whole))
+        at += size
+    return packed
 
 
-def decode_pull(body: bytes) -> Pulled:
-    """The messages of an answer to a pull, up to ``limits.UNPACKED_BYTES_MAX`` of unpacked bodies, and always the first.
+def unpack(pulled: PulledMessage) -> PulledMessage:
+    """With the body as its client had it; ``pulled`` itself where it was not packed, or is damaged. Raises as ``decompress``."""
+    message = pulled.message
+    if not pulled.whole or not message.sys_flag & SYS_COMPRESSED:
+        return pulled
+    plain = decompress(message.body, message.sys_flag)
+    return pulled._replace(message=message._replace(body=plain, sys_flag=message.sys_flag & ~SYS_COMPRESSED))
+
+
+def decode_pulled(body: bytes) -> list[PulledMessage]:
+    """The messages up to ``limits.UNPACKED_BYTES_MAX`` of unpacked bodies, and always the first; for who comes again for the
+    rest in any case.
 
     Raises:
         ProtocolError: a message is cut off or malformed; none is given.
         MissingDependency: a body is packed by LZ4 or ZSTD and the package is not installed.
     """
     pulled: list[PulledMessage] = []
-    at = unpacked_bytes = 0
-    while at < len(body):
-        message, log_offset, size = _stored_at(body, at)
-        # Of the stored bytes, packed as they are. 0 is also what a broker writes that keeps none.
-        whole = message.body_crc in (body_crc_of(message.body), 0)
-        if whole and message.sys_flag & SYS_COMPRESSED:
-            plain = decompress(message.body, message.sys_flag)
-            unpacked_bytes += len(plain)
-            if unpacked_bytes > limits.UNPACKED_BYTES_MAX and pulled:
-                return Pulled(pulled, False)
-            message = message._replace(body=plain, sys_flag=message.sys_flag & ~SYS_COMPRESSED)
-        pulled.append(PulledMessage(message, log_offset, offset_message_id(message.store_host, log_offset), whole))
-        at += size
-    return Pulled(pulled, True)
-
-
-def decode_pulled(body: bytes) -> list[PulledMessage]:
-    """``decode_pull`` for who comes again for the rest in any case. Raises the same."""
-    return decode_pull(body).messages
+    unpacked_bytes = 0
+    for packed in split_pull(body):
+        one = unpack(packed)
+        unpacked_bytes += len(one.message.body) if one is not packed else 0
+        if unpacked_bytes > limits.UNPACKED_BYTES_MAX and pulled:
+            break
+        pulled.append(one)
+    return pulled
 
 
 def _stored_at(body: bytes, at: int) -> tuple[StoredMessage, int, int]:

@@ -1,7 +1,8 @@
 """Commands of ours for those who look after a broker: what is undecided, the story of one, and a verdict by hand.
 
-    HMQ_TRANSACTIONS  29002  ext ``group`` (empty: all), ``max``
-        answer  code 0, ext ``total``; body JSON [{"group", "tx_id", "age_ms", "messages", "expected", "message_bytes",
+    HMQ_TRANSACTIONS  29002  ext ``group`` (empty: all), ``max``, ``from``: the ``next`` of the answer before, or none
+        answer  code 0, ext ``total``, ``at`` (broker time of the spans, ms), ``next``: where there is more (of one group, how many stand before it; of all, a number
+                of groups: the oldest of each page of groups are told), none behind the last; body JSON [{"group", "tx_id", "age_ms", "messages", "expected", "message_bytes",
                 "topics", "checks", "next_check_in_ms", "producers"}, ...], the oldest first
     HMQ_STORY         29003  ext ``group`` (empty: whichever has it), ``txId``
         answer  code 0, ext ``group``, ``state`` UNDECIDED | COMMITTED | ROLLED_BACK | UNKNOWN; body JSON [sentence, ...]
@@ -20,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.model.pending import PendingTransaction
 
@@ -30,6 +32,9 @@ HMQ_UNDECIDED: Final = 29_005
 
 EXT_GROUP: Final = "group"
 EXT_MAX: Final = "max"
+EXT_FROM: Final = "from"
+EXT_NEXT: Final = "next"
+EXT_AT: Final = "at"
 EXT_TOTAL: Final = "total"
 EXT_ID: Final = "txId"
 EXT_STATE: Final = "state"
@@ -41,8 +46,8 @@ EXT_REASON: Final = "reason"
 LISTED_MAX: Final = 1_000
 #: Most ids in one question.
 UNDECIDED_IDS_MAX: Final = 1_000
-OPERATOR_CHARS_MAX: Final = 64
-REASON_CHARS_MAX: Final = 400
+OPERATOR_CHARS_MAX: Final = limits.OPERATOR_CHARS_MAX
+REASON_CHARS_MAX: Final = limits.REASON_CHARS_MAX
 
 
 _ROWS: Final = msgspec.json.Decoder(list[PendingTransaction])

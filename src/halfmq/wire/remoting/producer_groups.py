@@ -3,10 +3,12 @@
     HMQ_ASK        29006  ext ``group`` (empty: whichever has it), ``txId``
         answer  code 0, ext ``group``, ``clientId`` (whom; empty: whoever fetches next), ``checks``; 2 when nobody can or may
                 be asked now; 604 with HMQ_VERDICT when it is settled; 1 not found
-    HMQ_PRODUCER   29007  ext ``group``; to change it ``operator`` and a body: JSON of what changes (``ProducerChange``)
+    HMQ_PRODUCER   29007  ext ``group``; to change it ``operator``, ``reason`` and a body: JSON of what changes
+                (``ProducerChange``)
         answer  code 0; body JSON ``ProducerLimits``: what was set, or what stands
-    HMQ_STATS      29008  ext ``group`` (empty: all)
-        answer  code 0; body JSON [``GroupStats``, ...], the ones with most undecided first
+    HMQ_STATS      29008  ext ``group`` (empty: all), ``from``: the ``next`` of the answer before, or none
+        answer  code 0, ext ``next``: where there are more groups, none behind the last; body JSON [``GroupStats``, ...], the ones
+                with most undecided first
 
 HMQ_ASK_ASIDE  29010  ext ``group``, ``max``: ask about what a policy set aside, so many at most
         answer  code 0, ext ``left``: how many others are set aside still; body JSON [id, ...]: of which checks go out, 256

@@ -1,17 +1,19 @@
 """Delays: when a message is due, and that a release refers to its own segment."""
 
 import pytest
-from tests.support.core_log import START_MS, CoreLog, message, refused, sent
+from tests.support.core_log import START_MS, CoreLog, end, half, message, refused, sent
 
 from halfmq import limits
 from halfmq.core.commands import Tick
 from halfmq.core.decide import next_deadline_ms
-from halfmq.core.decision import Done, Why
-from halfmq.core.queues.delay import due_at
+from halfmq.core.decision import Done, Settled, Why
+from halfmq.core.queues.delay import due_at, put_aside
 from halfmq.core.transaction.invariants import check
 from halfmq.model.message_facts import delay_of
+from halfmq.model.placement import SEGMENT_BYTES_MIN
 from halfmq.model.properties import encode
 from halfmq.model.records import CarriedDelayed, DelayedRecord, Released
+from halfmq.model.settings import BrokerSettings
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,25 @@ def test_a_message_that_asks_for_more_than_three_days_is_refused() -> None:
     sent(log.do(message("M1", TIMER_DELAY_MS=str(limits.TIMER_DELAY_MAX_MS))))
 
 
+def test_only_so_many_messages_wait_and_what_was_prepared_is_committed_all_the_same() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=SEGMENT_BYTES_MIN, delayed_total_max=2))
+    later = log.do(half("T1", DELAY="1"))
+    for number in range(2):
+        sent(log.do(message(f"M{number}", DELAY="1")))
+    for command in (message("M3", DELAY="1"), half("T2", DELAY="1")):
+        assert "2 (--delayed-total-max)" in refused(log.do(command), Why.LIMIT_REACHED).text
+    sent(log.do(message("M1", DELAY="1")))  # it was taken before
+    sent(log.do(message("M4")))
+    sent(log.do(message("M5", TIMER_DELIVER_MS=str(log.now_ms - 1))))
+    assert isinstance(log.do(end("T1", later)), Settled)
+    assert len(log.state.delayed) == 3
+    log.restart()
+    refused(log.do(message("M6", DELAY="1")), Why.LIMIT_REACHED)
+    log.run_to(log.now_ms + 2_000)
+    sent(log.do(message("M6", DELAY="1")))
+    sent(log.do(half("T2", DELAY="1")))
+
+
 def test_a_release_in_another_segment_carries_the_message_first_in_the_same_batch() -> None:
     log = CoreLog()
     log.do(message("M1", DELAY="1"))
@@ -63,6 +84,27 @@ def test_a_release_in_another_segment_carries_the_message_first_in_the_same_batc
     ]  # fmt: skip
     assert not log.state.delayed
     check(log.state)
+
+
+def test_what_is_put_aside_leaves_the_others_in_their_order_and_a_tick_may_be_told_how_many() -> None:
+    log = CoreLog()
+    for number in range(8):
+        log.do(message(f"M{number}", TIMER_DELAY_MS=str(100 + number)))
+    log.later(1_000)
+    offsets = [record.offset for record in log.of(DelayedRecord)]
+    put_aside(log.state, offsets[1], offsets[3])
+    check(log.state)
+    assert log.do(Tick(0)) == Done(again=True)
+    assert log.of(Released) == []
+    assert log.do(Tick(2)) == Done(again=True)
+    put_aside(log.state, offsets[7])
+    log.tick()
+    shown = [[offsets.index(ref.first_offset) for ref in released.refs] for released in log.of(Released)]
+    assert shown == [[0, 2], [4, 5, 6]]
+    check(log.state)
+    put_aside(log.state, *offsets)
+    assert next_deadline_ms(log.state) is None
+    assert set(log.state.delayed) == {offsets[number] for number in (1, 3, 7)}
 
 
 def test_messages_are_shown_in_the_order_of_their_times() -> None:

@@ -1,6 +1,7 @@
 """Consumer offsets: what is answered, and when they are logged."""
 
 from tests.support.core_log import CoreLog, consumer, refused
+from tests.support.looked import Looked
 
 from halfmq.core.commands import CommitOffset, DeleteTopic, EnsureGroup, SetTopic
 from halfmq.core.decide import next_deadline_ms
@@ -160,3 +161,27 @@ def test_thousands_of_offsets_are_logged_in_bounded_records() -> None:
     assert sum(len(record.entries) for record in later) == 1_000
     log.restart()
     assert query_offset(log.state, "B", "wide", 499) == Stored(500)
+
+
+def test_a_tick_looks_only_at_groups_whose_offsets_are_due() -> None:
+    groups = [f"G{number:02d}" for number in range(60)]
+    log = with_group(*groups)
+    for at in (1, 2):
+        for group in groups:
+            log.do(CommitOffset(group, "orders", 0, at))
+    log.tick()
+    log.later(400)
+    log.do(CommitOffset("G07", "orders", 0, 3))
+    log.later(100)
+    for group in groups:
+        log.do(CommitOffset(group, "orders", 0, 4))
+    log.session(Unregistered(1, "client-1", "", "G03"))
+    looked = log.state.fresh_offsets = Looked(log.state.fresh_offsets)
+    log.tick()
+    assert looked.names == ["G03"]
+    assert {entry[0] for entry in log.of(OffsetsCommitted)[-1].entries} == {"G03"}
+    assert next_deadline_ms(log.state) == log.now_ms + 500
+    log.later(500)
+    log.tick()
+    assert all(log.state.offsets[group] == {(1, 0): 4} for group in groups)
+    assert next_deadline_ms(log.state) is None

@@ -90,7 +90,26 @@ def test_what_the_client_left_out_is_added() -> None:
     assert parse_offset_message_id(reply.unique_id)[1] == reply.log_offset
     assert to_dict(stored.message.properties) == {
         "KEYS": "k", "UNIQ_KEY": reply.unique_id, "CLUSTER": "DefaultCluster",
+        "MSG_REGION": "DefaultRegion", "TRACE_ON": "true",
     }  # fmt: skip
+
+
+def test_what_the_broker_adds_to_a_copy_of_a_stored_message_stands_there_once() -> None:
+    log = CoreLog()
+    for command in (message("M1"), half("T1")):
+        log.do(command)
+        copied = (log.of(MessageRecord) + log.of(HalfRecord))[-1].message.properties.replace(
+            b"\x01true\x02", b"\x01false\x02"
+        )
+        name = command.properties.partition(b"UNIQ_KEY\x01")[2][:2]
+        log.do(
+            command._replace(properties=copied.replace(name, b"X1").replace(b"TRAN_MSG\x01false", b"TRAN_MSG\x01true"))
+        )
+    for record in log.of(MessageRecord) + log.of(HalfRecord):
+        stored = record.message.properties
+        assert [stored.count(name) for name in (b"TRACE_ON", b"MSG_REGION", b"CLUSTER\x01")] == [1, 1, 1]
+        assert to_dict(stored)["TRACE_ON"] == "true"
+    assert (len(log.of(MessageRecord)), len(log.of(HalfRecord))) == (2, 2)
 
 
 def test_the_prepared_bit_without_the_property_is_refused_instead_of_lost() -> None:

@@ -1,11 +1,12 @@
 """Limits on what is undecided, per producer group."""
 
-from tests.support.core_log import CoreLog, end, half, part, refused, sent
+from tests.support.core_log import CoreLog, end, half, part, producer, refused, sent
 
 from halfmq import limits
 from halfmq.core.commands import SetProducer, Wanted
 from halfmq.core.decision import Why
 from halfmq.core.transaction.admission import COMMIT_FRAME_BYTES, HALF_FRAME_BYTES
+from halfmq.core.transaction.invariants import check
 from halfmq.model.records import CARRIED_HALF_MESSAGE_AT, MESSAGE_AT, REF_BYTES, HalfRecord
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 
@@ -113,3 +114,62 @@ def test_further_halves_of_a_transaction_are_added_up_to_the_byte() -> None:
     sent(log.do(part("T1", 1, body=b"x" * 100)))
     refused(log.do(part("T1", 2, body=b"x" * (room - 199))), Why.MESSAGE_ILLEGAL)
     sent(log.do(part("T1", 2, body=b"x" * (room - 200))))
+
+
+def totals(**settings: int) -> CoreLog:
+    return CoreLog(BrokerSettings(segment_bytes=1 << 20, **settings))
+
+
+def test_all_groups_together_have_only_so_many_undecided() -> None:
+    log = totals(undecided_total_max=3)
+    first = sent(log.do(half("T0", group="G0")))
+    for number in (1, 2):
+        sent(log.do(part(f"T{number}", 0, group=f"G{number}")))
+    log.restart()
+    assert "3 (--undecided-total-max)" in refused(log.do(half("T3", group="G3")), Why.LIMIT_REACHED).text
+    assert "3 (--undecided-total-max)" in refused(log.do(half("T3", group="G1")), Why.LIMIT_REACHED).text
+    sent(log.do(part("T1", 1, group="G1")))
+    log.do(end("T0", first, group="G0"))
+    sent(log.do(half("T3", group="G3")))
+    check(log.state)
+
+
+def test_all_groups_together_have_only_so_many_bytes_undecided() -> None:
+    log = totals(undecided_total_bytes_max=3_000)
+    first = sent(log.do(part("T0", 0, 1, group="G0", body=b"x" * 1_000)))
+    sent(log.do(part("T1", 0, group="G1", body=b"x" * 1_000)))
+    for command in (half("T2", group="G2", body=b"x" * 1_000), part("T1", 1, group="G1", body=b"x" * 1_000)):
+        assert "3000 (--undecided-total-bytes-max)" in refused(log.do(command), Why.LIMIT_REACHED).text
+    sent(log.do(half("T0-0", group="G0", body=b"x" * 1_000, HMQ_TX_ID="T0", HMQ_TX_INDEX="0", HMQ_TX_COUNT="1")))
+    log.do(end("T0", first, Wanted.ROLLBACK, group="G0"))
+    sent(log.do(half("T2", group="G2", body=b"x" * 1_000)))
+    check(log.state)
+
+
+def test_only_so_many_groups_have_something_undecided() -> None:
+    log = totals(undecided_groups_max=2)
+    first = sent(log.do(half("T0", group="G0")))
+    sent(log.do(half("T1", group="G1")))
+    log.session(producer(1, log.now_ms, "Known"))
+    for group in ("New", "Known"):
+        assert "2 (--undecided-groups-max)" in refused(log.do(half("T2", group=group)), Why.LIMIT_REACHED).text
+    second = sent(log.do(half("T2", group="G0")))
+    log.do(end("T0", first, group="G0"))
+    refused(log.do(half("T3", group="New")), Why.LIMIT_REACHED)
+    log.do(end("T2", second, group="G0"))
+    sent(log.do(half("T3", group="New")))
+    check(log.state)
+
+
+def test_totals_are_those_of_a_recount_after_restarts_carries_and_verdicts() -> None:
+    log = totals()
+    replies = {number: log.do(half(f"T{number}", group=f"G{number % 7}")) for number in range(30)}
+    log.roll()
+    for number in range(0, 30, 3):
+        log.do(end(f"T{number}", replies[number], group=f"G{number % 7}"))
+    log.restart()
+    check(log.state)
+    assert (log.state.undecided_count, log.state.undecided_groups) == (20, 7)
+    for number in range(30):
+        log.do(end(f"T{number}", replies[number], Wanted.ROLLBACK, group=f"G{number % 7}"))
+    assert (log.state.undecided_count, log.state.undecided_groups, log.state.undecided_bytes) == (0, 0, 0)

@@ -4,12 +4,13 @@ from itertools import pairwise
 
 import pytest
 from tests.support.core_log import START_MS, CoreLog, end, half, part, producer
+from tests.support.looked import Looked
 
 from halfmq import limits
 from halfmq.core.commands import AskNow, CheckNotSent, Tick, Wanted
 from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Asked, Done, Refused, SendCheck, Settled, Why
-from halfmq.core.session import ConnectionClosed
+from halfmq.core.session import ConnectionClosed, Polling
 from halfmq.core.transaction import check_schedule
 from halfmq.core.transaction.check_schedule import backoff_ms, due_sooner, next_check_ms, send_checks
 from halfmq.core.transaction.invariants import check
@@ -469,7 +470,7 @@ def test_a_group_without_anybody_does_not_hide_one_that_has_somebody() -> None:
         log.do(half(f"{name}0", group=name))
     log.later(6_100)
     assert log.tick() == []
-    assert list(log.state.asking) == ["A", "B"]
+    assert not log.state.asking
     assert next_check_ms(log.state) is None
     log.session(producer(2, log.now_ms, "B"))
     assert next_check_ms(log.state) == 0
@@ -590,3 +591,101 @@ def test_only_the_first_unknown_answers_the_check() -> None:
         log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
         log.later(50)
     assert len(log.of(Checked)) == 2, "the one that was sent, and the one that its answer brought forward"
+
+
+def many_without_anybody(count: int, **settings: int) -> CoreLog:
+    """So many groups with a transaction whose check is due, and nobody to ask; then one more group, ``Live``."""
+    log = CoreLog(BrokerSettings(segment_bytes=1 << 20, **settings))
+    for number in range(count):
+        log.do(half(f"T{number}", group=f"G{number:04d}"))
+    log.do(half("T", group="Live"))
+    return log
+
+
+def looked_at(log: CoreLog) -> Looked:
+    looked = Looked(log.state.producer_groups)
+    log.state.producer_groups = looked
+    return looked
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_groups_that_are_due_and_have_nobody_cost_nothing_from_turn_to_turn(restarted: bool) -> None:
+    log = many_without_anybody(500)
+    log.later(7_000)
+    if restarted:
+        log.restart()
+    log.tick()
+    looked = looked_at(log)
+    for _ in range(10):
+        assert next_deadline_ms(log.state) is None
+        log.tick()
+    log.session(producer(1, log.now_ms, "Live"))
+    assert [asked.tx_id for asked in checks(log.tick())] == ["T"]
+    assert next_deadline_ms(log.state) is not None
+    assert set(looked.names) == {"Live"}
+    check(log.state)
+
+
+def test_a_group_that_waited_for_somebody_is_asked_when_somebody_comes_or_polls() -> None:
+    log = many_without_anybody(3)
+    log.later(7_000)
+    log.tick()
+    log.session(producer(1, log.now_ms, "G0001"))
+    assert [asked.tx_id for asked in checks(log.tick())] == ["T1"]
+    log.session(Polling(2, "client-2", "G0002", 4))
+    assert [asked.tx_id for asked in checks(log.tick())] == ["T2"]
+    log.session(ConnectionClosed(1))
+    log.session(producer(3, log.now_ms, "G0001"))
+    assert [asked.connection for asked in checks(log.tick())] == [3]
+    check(log.state)
+
+
+def test_one_tick_moves_a_bounded_number_of_due_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_schedule, "BUCKETS_PER_TICK_MAX", 10)
+    log = many_without_anybody(35)
+    log.session(producer(1, log.now_ms, "Live"))
+    log.later(7_000)
+    ticks = 0
+    while True:
+        looked = looked_at(log)
+        ticks += 1
+        if log.do(Tick()) == Done(again=False):
+            break
+        assert len(looked.names) <= 20
+    assert ticks == 4
+    assert [asked.tx_id for asked in checks(log.effects)] == ["T"]
+
+
+def test_one_tick_takes_up_a_bounded_number_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_schedule, "GROUPS_PER_TICK_MAX", 10)
+    log = many_without_anybody(35)
+    log.later(7_000)
+    log.tick()
+    for number in range(35):
+        log.session(producer(1, log.now_ms, f"G{number:04d}"))
+    asked = []
+    while True:
+        before = len(log.effects)
+        again = log.do(Tick()) == Done(again=True)
+        asked.append(len(checks(log.effects[before:])))
+        if not again:
+            break
+    assert asked == [10, 10, 10, 5]
+
+
+def test_a_group_with_as_many_checks_in_flight_as_may_be_waits_for_an_answer_and_not_in_every_turn() -> None:
+    log = with_producer(checks_in_flight_max=2)
+    replies = {f"T{number}": log.do(half(f"T{number}")) for number in range(5)}
+    assert len(log.checks_after(7_000)) == 2
+    assert not log.state.asking
+    assert log.state.full == {"PG": log.now_ms + 5_000}
+    first = checks(log.effects)[0].tx_id
+    log.do(end(first, replies[first], Wanted.ROLLBACK))
+    assert next_check_ms(log.state) == 0, "an answer makes room at once"
+    assert len(checks(log.tick())) == 1
+    second = checks(log.effects)[1].tx_id
+    log.do(end(second, replies[second], Wanted.UNKNOWN, from_check=True))
+    assert len(checks(log.tick())) == 1
+    assert len(log.state.full_heap) == 1, "it waits once"
+    assert [asked.tx_id for asked in log.checks_after(5_000)] == ["T4"], "overdue is as good as answered"
+    check(log.state)

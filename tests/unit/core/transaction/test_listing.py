@@ -7,7 +7,7 @@ from tests.support.core_log import CoreLog, end, half, part, producer
 from halfmq.core.commands import SetProducer, Wanted
 from halfmq.core.state import ProducerGroup, State, Undecided
 from halfmq.core.transaction import listing
-from halfmq.core.transaction.listing import group_stats, groups_of, oldest_undecided, standing, undecided_among
+from halfmq.core.transaction.listing import group_stats, groups_from, has, oldest_undecided, standing, undecided_among
 from halfmq.model.pending import PendingTransaction
 from halfmq.model.settings import PastLimit, ProducerSettings
 
@@ -55,23 +55,27 @@ def test_where_an_id_is_known_and_how_it_stands() -> None:
     log = CoreLog()
     for group in ("one", "two"):
         reply = log.do(half("T1", group=group))
-    assert groups_of(log.state, "T1") == ("one", "two")
+    groups = log.state.producer_groups
+    assert [group.name for group in groups.values() if has(group, "T1")] == ["one", "two"]
     log.do(end("T1", reply, Wanted.ROLLBACK, group="two"))
-    assert groups_of(log.state, "T1") == ("one", "two"), "its verdict is known"
+    assert has(groups["two"], "T1"), "its verdict is known"
     assert [standing(log.state, group, "T1") for group in ("one", "two", "three")] == [
         "UNDECIDED", "ROLLED_BACK", "UNKNOWN",
     ]  # fmt: skip
     assert standing(log.state, "one", "T2") == "UNKNOWN"
-    assert groups_of(log.state, "T2") == ()
+    assert not has(groups["one"], "T2")
 
 
-def test_which_of_some_ids_are_undecided_in_any_group() -> None:
+def test_which_of_some_ids_are_undecided_in_a_group() -> None:
     log = CoreLog()
     log.do(half("T1", group="one"))
     log.do(half("T2", group="two"))
     log.do(end("T3", log.do(half("T3", group="one")), group="one"))
-    assert undecided_among(log.state, ["T9", "T2", "T3", "T1"]) == ["T2", "T1"]
-    assert undecided_among(log.state, []) == []
+    one, two = log.state.producer_groups.values()
+    assert list(undecided_among(one, ["T9", "T2", "T3", "T1"])) == ["T1"]
+    assert list(undecided_among(two, ["T9", "T2", "T3", "T1"])) == ["T2"]
+    assert list(undecided_among(two, ["T2"])) == ["T2"], "however many of either there are"
+    assert list(undecided_among(one, [])) == []
 
 
 def test_what_was_set_aside_is_among_the_undecided_ones() -> None:
@@ -82,7 +86,7 @@ def test_what_was_set_aside_is_among_the_undecided_ones() -> None:
     log.do(half("T2", group="other"))
     log.run_to(log.now_ms + 70_000)
     assert group_stats(log.state, "PG", log.now_ms)[0].set_aside == 1
-    assert undecided_among(log.state, ["T1", "T2", "T3"]) == ["T1", "T2"]
+    assert undecided_among(log.state.producer_groups["PG"], ["T1", "T2", "T3"]) == ["T1"]
     assert standing(log.state, "PG", "T1") == "UNDECIDED"
 
 
@@ -190,7 +194,7 @@ def test_a_transaction_prepared_now_is_0_ms_old() -> None:
     assert oldest_undecided(log.state, "PG", 1, log.now_ms)[1][0].age_ms == 0
 
 
-def test_no_more_than_asked_for_is_looked_at_in_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_than_asked_for_is_looked_at_over_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[str] = []
     listed = listing._listed
 
@@ -202,6 +206,41 @@ def test_no_more_than_asked_for_is_looked_at_in_each_group(monkeypatch: pytest.M
     log = CoreLog()
     for number in range(20):
         log.do(half(f"T{number}", group=f"G{number % 2}"))
+        log.later(1)
     total, found = oldest_undecided(log.state, "", 3, log.now_ms)
     assert (total, len(found)) == (20, 3)
-    assert looked_at == ["T0", "T2", "T4", "T1", "T3", "T5"]
+    assert looked_at == ["T0", "T1", "T2"]
+
+
+def test_pages_of_groups_show_each_once_also_while_others_come_and_go() -> None:
+    log = CoreLog()
+    for number in range(10):
+        log.do(half(f"T{number}", group=f"G{number}"))
+    seen: list[str] = []
+    start = 0
+    while True:
+        page, start = groups_from(log.state, start, 4)
+        assert 0 < len(page) <= 4
+        seen += [group.name for group in page]
+        if not start:
+            break
+        if len(seen) == 4:
+            del log.state.producer_groups["G1"], log.state.producer_groups["G7"]
+            log.do(half("T10", group="G10"))
+    assert seen == ["G0", "G1", "G2", "G3", "G4", "G5", "G6", "G8", "G9", "G10"]
+    assert groups_from(log.state, 0, 100)[1] == 0
+    assert groups_from(CoreLog().state, 0, 4) == ([], 0)
+    log.restart()
+    assert len(groups_from(log.state, 0, 100)[0]) == 11
+    page, _ = groups_from(log.state, 0, 2)
+    assert [one.group for one in group_stats(log.state, "", log.now_ms, groups=page)] == ["G0", "G1"]
+    assert [one.tx_id for one in oldest_undecided(log.state, "", 9, log.now_ms, groups=page)[1]] == ["T0", "T1"]
+
+
+def test_a_page_of_one_group_begins_behind_the_first_ones() -> None:
+    log = CoreLog()
+    for number in range(5):
+        log.do(half(f"T{number}"))
+    total, rows = oldest_undecided(log.state, "PG", 2, log.now_ms, skipped=3)
+    assert (total, [row.tx_id for row in rows]) == (5, ["T3", "T4"])
+    assert oldest_undecided(log.state, "PG", 2, log.now_ms, skipped=5) == (5, ())

@@ -43,6 +43,7 @@ def test_what_rocketmq_adds_later_is_added_at_prepare() -> None:
     log.do(half("T1", queue=3))
     stored = properties.to_dict(log.of(HalfRecord)[0].message.properties)
     assert (stored["REAL_TOPIC"], stored["REAL_QID"], stored["CLUSTER"]) == ("orders", "3", "DefaultCluster")
+    assert (stored["MSG_REGION"], stored["TRACE_ON"]) == ("DefaultRegion", "true")
     assert (stored["PGROUP"], stored["UNIQ_KEY"], stored["TRAN_MSG"]) == ("PG", "T1", "true")
 
 

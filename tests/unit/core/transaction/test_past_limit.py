@@ -1,6 +1,7 @@
 """Who is past a limit is found once, in bounded steps, and without a timer that spins."""
 
 from tests.support.core_log import CoreLog, half
+from tests.support.looked import Looked
 
 from halfmq.core.commands import SetProducer, Tick
 from halfmq.core.transaction.invariants import check
@@ -9,6 +10,7 @@ from halfmq.core.transaction.past_limit import (
     is_asked,
     is_at_limit,
     look_around,
+    look_by,
     next_look_ms,
     note_left,
     why_past,
@@ -197,7 +199,7 @@ def test_the_next_round_begins_when_the_next_one_is_old_enough() -> None:
     log.later(1_000)
     log.do(half("T2", CHECK_IMMUNITY_TIME_IN_SECONDS="700"))
     policy.scan_at_ms = log.now_ms
-    look_around(group, policy, log.now_ms)
+    log.tick()
     assert policy.scan_at_ms == began_ms + 600_000 == next_look_ms(log.state)
     log.now_ms = began_ms + 600_000 - 1
     look_around(group, policy, log.now_ms)
@@ -214,17 +216,35 @@ def test_the_soonest_round_of_all_groups_is_the_next() -> None:
     log = aged()
     log.do(SetProducer(ProducerSettings("Q", 0, PastLimit.WAIT, 60_000)))
     log.do(SetProducer(ProducerSettings("R", 0, PastLimit.WAIT, 60_000)))
-    for name, at_ms in (("PG", 700), ("Q", 500), ("R", 600)):
-        policy = log.state.producer_groups[name].policy
-        assert policy is not None
-        policy.scan_at_ms = at_ms
-    assert next_look_ms(log.state) == 500
-    last = log.state.producer_groups["R"].policy
-    assert last is not None
-    last.past["T1"] = None
-    assert next_look_ms(log.state) == 0
-    log.state.policies.clear()
-    assert next_look_ms(log.state) is None
+    assert next_look_ms(log.state) == 0, "each is looked at once it is there"
+    began_ms = log.now_ms
+    log.tick()
+    for name, in_ms in (("PG", 700), ("Q", 500), ("R", 600)):
+        look_by(log.state, log.state.producer_groups[name], began_ms + in_ms)
+    assert next_look_ms(log.state) == began_ms + 500
+    log.later(500)
+    log.tick()
+    assert next_look_ms(log.state) == began_ms + 600
+    log.do(SetProducer(ProducerSettings("R")))
+    assert next_look_ms(log.state) == began_ms + 700, "without a policy nobody looks"
+    check(log.state)
+
+
+def test_a_tick_looks_only_at_policies_whose_round_has_come() -> None:
+    """However many groups have a policy: what each turn asks is known without a look at them."""
+    log = CoreLog(BrokerSettings(segment_bytes=1 << 20))
+    for number in range(300):
+        log.do(SetProducer(ProducerSettings(f"G{number:03d}", skip_age_ms=60_000)))
+    log.tick()
+    look_by(log.state, log.state.producer_groups["G007"], log.now_ms + 100)
+    log.later(100)
+    seen = Looked(log.state.producer_groups)
+    log.state.producer_groups = seen
+    assert next_look_ms(log.state) == log.now_ms
+    log.tick()
+    assert next_look_ms(log.state) is not None
+    assert set(seen.names) <= {"G007", log.state.look_heap[0][1]}
+    check(log.state)
 
 
 def test_without_a_check_limit_nobody_remembers_which_checks_left() -> None:
@@ -256,3 +276,12 @@ def test_what_was_settled_meanwhile_does_not_hold_up_the_round() -> None:
     policy.scan.extend(["settled", "T1"])
     look_around(group, policy, log.now_ms)
     assert (list(policy.scan), policy.past) == ([], {"T1": None})
+
+
+def test_a_policy_that_is_taken_away_before_it_was_looked_at_leaves_nothing_to_do() -> None:
+    """It was the last one: a timer that nobody answers would fire for ever."""
+    log = aged()
+    assert next_look_ms(log.state) == 0
+    log.do(SetProducer(ProducerSettings("PG")))
+    assert next_look_ms(log.state) is None
+    check(log.state)

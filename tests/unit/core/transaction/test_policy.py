@@ -18,6 +18,7 @@ from halfmq.core.transaction import past_limit
 from halfmq.core.transaction import policy as policy_module
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.listing import group_stats, oldest_undecided
+from halfmq.core.transaction.past_limit import look_by
 from halfmq.core.transaction.policy import enforce
 from halfmq.core.transaction.story import story
 from halfmq.model.records import (
@@ -405,6 +406,24 @@ def test_a_broker_may_take_no_transactions_at_all() -> None:
     assert not log.of(HalfRecord)
 
 
+def test_only_so_many_groups_have_settings_and_these_can_be_changed_and_taken_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are durable and never forgotten: without a bound of their own they keep every new producer group out for good."""
+    monkeypatch.setattr(limits, "PRODUCERS_SET_MAX", 2)
+    log = CoreLog()
+    for name in ("A", "B"):
+        log.do(SetProducer(ProducerSettings(name, undecided_max=7)))
+    log.restart()
+    at = log.state.log_end
+    assert "2 may" in refused(log.do(SetProducer(ProducerSettings("C", undecided_max=7))), Why.LIMIT_REACHED).text
+    assert log.state.log_end == at
+    assert isinstance(log.do(SetProducer(ProducerSettings("A", undecided_max=8))), ProducerIsSet)
+    assert isinstance(log.do(SetProducer(ProducerSettings("A"))), ProducerIsSet)
+    assert isinstance(log.do(SetProducer(ProducerSettings("C", undecided_max=7))), ProducerIsSet)
+    assert sorted(log.state.producer_settings) == ["B", "C"]
+
+
 def test_settings_stand_in_the_base_and_only_there_where_there_are_some() -> None:
     log = CoreLog()
     before = base_payload(log.state)
@@ -532,7 +551,7 @@ def test_a_round_that_is_under_way_does_not_forget_what_is_taken_up_again(monkey
     log = set_aside_by_age("T1", "T2")
     policy = log.state.producer_groups["PG"].policy
     assert policy is not None
-    policy.scan_at_ms = 0
+    look_by(log.state, log.state.producer_groups["PG"], log.now_ms)
     log.decide(Tick())
     assert list(policy.scan) == ["T2"], "it was past T1"
     assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
@@ -673,7 +692,8 @@ def test_what_is_past_no_limit_any_more_is_asked_about_as_others_are() -> None:
     group.due.clear()
     policy.past["T1"] = None
     assert enforce(log.state, log.state.log_end + 64, 4_096, log.now_ms) == ([], [], False)
-    assert (list(group.ready), list(log.state.asking), dict(policy.past)) == (["T1"], ["PG"], {})
+    assert (list(group.ready), dict(policy.past)) == (["T1"], {})
+    assert not log.state.asking, "nobody is there to be asked"
     log.session(producer(1, log.now_ms))
     assert asked(log.tick()) == [1]
 

@@ -8,7 +8,7 @@ from halfmq.core.decision import Done, Settled, Why
 from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import retention
 from halfmq.core.transaction.invariants import check
-from halfmq.model.records import TRIM_SIZE, CarriedDelayed, CarriedHalf, Trim, carried_half_size
+from halfmq.model.records import TRIM_SIZE, CarriedDelayed, CarriedHalf, Trim, carried_delayed_size, carried_half_size
 
 SEGMENT = 65_536
 
@@ -170,6 +170,32 @@ def test_looking_for_what_is_alive_is_done_in_bounded_steps_and_once(monkeypatch
     check(log.state)
 
 
+def test_a_step_never_logs_more_than_its_bound_says_however_far_it_must_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: room is made for what is carried. Method: what lies above the new start stands in front of what lies below, for
+    several looks on end; ``CoreLog`` holds each step against its bound. A look that finds nothing logs nothing."""
+    monkeypatch.setattr(retention, "LOOKED_AT_MAX", 10)
+    log = CoreLog()
+    log.do(half("first", group="A"))
+    for number in range(12):
+        log.do(half(f"B{number}", group="B", body=b"x" * 2_000))
+    log.roll()
+    for number in range(43):
+        log.do(half(f"A{number}", group="A"))
+    bounds = []
+    command = CarryForward(SEGMENT, 256)
+    while True:
+        bound = retention.carry_bytes_bound(log.state, command)
+        assert bound == retention.carry_bytes_bound(log.state, command), "whoever asks again sees the same"
+        before = len(log.of(CarriedHalf))
+        again = log.do(command) == Done(again=True)
+        bounds.append((bound > 0, len(log.of(CarriedHalf)) - before))
+        if not again:
+            break
+    assert [carried for _, carried in bounds] == [1, 0, 0, 0, 6, 6]
+    assert all(said == (carried > 0) for said, carried in bounds)
+    trim(log, SEGMENT)
+
+
 def test_a_carry_that_was_lost_is_looked_for_again() -> None:
     log = CoreLog()
     log.do(half("old"))
@@ -314,6 +340,8 @@ def test_a_step_has_room_for_the_first_of_what_is_still_there(monkeypatch: pytes
     command = CarryForward(SEGMENT, 1)
     assert retention.carry_bytes_bound(log.state, command) == carried_half_size(known.halves[0].message_bytes)
     log.do(end("T1", reply, Wanted.ROLLBACK))
-    assert retention.carry_bytes_bound(log.state, command) == carried_half_size(delayed.message_bytes), "the next one"
+    assert retention.carry_bytes_bound(log.state, command) == carried_delayed_size(delayed.message_bytes), (
+        "the next one"
+    )
     log.state.delayed.clear()
-    assert retention.carry_bytes_bound(log.state, command) == carried_half_size(0)
+    assert retention.carry_bytes_bound(log.state, command) == 0

@@ -39,7 +39,7 @@ def test_every_flag_about_checks_and_limits_is_on_the_page() -> None:
         for name in inspect.signature(serve.serve).parameters
         if name.startswith(("check_", "checks_", "undecided"))
     ]
-    assert len(flags) == 7
+    assert len(flags) == 10
     for flag in flags:
         assert f"halfmq serve {flag}`" in said, flag
 

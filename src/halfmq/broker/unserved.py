@@ -1,0 +1,87 @@
+"""Says who asks for what is not offered here: stock clients try again for ever, and say little or nothing themselves.
+
+One line for each (client's address, thing), said again after ten minutes (``Seldom``), and at most one a second over all:
+who makes up commands or names cannot fill the log.
+"""
+
+import logging
+from collections.abc import Callable, Hashable
+from typing import Any, Final
+
+from halfmq.broker.seldom import Seldom
+from halfmq.wire.remoting.header import Request
+
+log = logging.getLogger("halfmq.unserved")
+
+#: Between two lines, seconds.
+GAP_S: Final = 1.0
+#: Characters of what a client sent.
+_CHARS_MAX: Final = 100
+#: Commands of RocketMQ 5 that its consumers send, by name.
+_NAMES: Final = {
+    200_050: "POP_MESSAGE",
+    200_051: "ACK_MESSAGE",
+    200_052: "PEEK_MESSAGE",
+    200_053: "CHANGE_MESSAGE_INVISIBLETIME",
+    200_054: "NOTIFICATION",
+    200_055: "POLLING_INFO",
+    200_151: "BATCH_ACK_MESSAGE",
+}
+
+
+class Unserved:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """``clock``: monotonic seconds, as ``loop.time``."""
+        self._clock = clock
+        self._seldom = Seldom(clock)
+        self._said_at = clock() - GAP_S
+
+    def command(self, peer: str, request: Request[Any]) -> None:
+        """A command without a handler. Where it comes from POP, consumers must be told to pull."""
+        if not self._is_due((_host(peer), request.code)):
+            return
+        ext = request.ext if isinstance(request.ext, dict) else {}
+        group = ext.get("consumerGroup") or ext.get("producerGroup") or ext.get("group") or "not said"
+        name = _NAMES.get(request.code)
+        log.warning(
+            "client %s, group %s: command %d%s is not offered here%s",
+            peer, _short(group), request.code, f" ({name})" if name else "",
+            "; let the consumer pull (setClientRebalance(true), the default)" if name else "",
+        )  # fmt: skip
+
+    def mode(self, peer: str, group: str, topic: str, mode: str) -> None:
+        if self._is_due((_host(peer), _short(group), _short(topic))):
+            log.warning(
+                "client %s, group %s: consuming topic %s in mode %s is not offered here (command 401); it goes on in PULL mode",
+                peer, _short(group), _short(topic), _short(mode),
+            )  # fmt: skip
+
+    def subscription(self, client_id: str, group: str, topic: str, expression: str, expression_type: str) -> None:
+        if self._is_due((_short(group), _short(topic))):
+            log.warning(
+                "client %s, group %s: it subscribes to topic %s by %s %r and gets nothing: only tags are offered here",
+                _short(client_id), _short(group), _short(topic), _short(expression_type), _short(expression),
+            )  # fmt: skip
+
+    def tls(self, peer: str) -> None:
+        if self._is_due((_host(peer), "TLS")):
+            log.warning(
+                "client %s begins with a TLS handshake, and this port speaks plain RocketMQ remoting: let it connect without "
+                "(Java: -Dtls.enable=false, or setUseTLS(false))",
+                peer,
+            )  # fmt: skip
+
+    def _is_due(self, what: Hashable) -> bool:
+        now = self._clock()
+        if now - self._said_at < GAP_S or not self._seldom.is_due(what):
+            return False
+        self._said_at = now
+        return True
+
+
+def _host(peer: str) -> str:
+    return peer.rpartition(":")[0]
+
+
+def _short(text: object) -> str:
+    return str(text)[:_CHARS_MAX]

@@ -1,0 +1,89 @@
+"""One at a time for each sharding key, in order; what failed keeps its turn."""
+
+import random
+
+import pytest
+from tests.support.scripted_broker import _stored
+
+from halfmq.client.lanes import Entry, Lanes, pause_s
+from halfmq.client.message import Message
+from halfmq.model import properties
+
+
+def message(key: str | None, number: int = 0, topic: str = "t") -> Message:
+    text = properties.encode({} if key is None else {properties.SHARDING_KEY: key})
+    return Message(_stored(topic, 0, number, b"", text), number, b"")
+
+
+def enter(lanes: Lanes[None], one: Message) -> bool:
+    return lanes.enter(Entry(None, one))
+
+
+def test_of_one_key_one_goes_and_the_others_wait() -> None:
+    lanes: Lanes[None] = Lanes()
+    first, second, third, other = message("a", 1), message("a", 2), message("a", 3), message("b")
+    assert [enter(lanes, one) for one in (first, second, third, other)] == [True, False, False, True]
+    assert lanes.leave(first) == Entry(None, second)
+    assert enter(lanes, second)
+    assert not enter(lanes, message("a", 4))
+    assert lanes.leave(third) is None  # not its turn
+    assert lanes.leave(second) == Entry(None, third)
+
+
+def test_key_that_is_done_is_forgotten_and_one_of_another_topic_is_another() -> None:
+    lanes: Lanes[None] = Lanes()
+    assert enter(lanes, message("a"))
+    assert enter(lanes, message("a", topic="u"))
+    one = message("c")
+    assert enter(lanes, one)
+    assert lanes.leave(one) is None
+    assert lanes.leave(one) is None
+    assert enter(lanes, message("c", 1))
+
+
+def test_messages_without_a_key_never_wait() -> None:
+    lanes: Lanes[None] = Lanes()
+    one, two = message(None, 1), message(None, 2)
+    assert enter(lanes, one)
+    assert enter(lanes, two)
+    assert lanes.leave(one) is None
+
+
+def test_failures_are_counted_for_each_message_anew() -> None:
+    lanes: Lanes[None] = Lanes()
+    first, second = message("a", 1), message("a", 2)
+    enter(lanes, first)
+    enter(lanes, second)
+    assert [lanes.failed(first), lanes.failed(first)] == [1, 2]
+    assert enter(lanes, first)
+    lanes.leave(first)
+    assert lanes.failed(second) == 1
+
+
+def test_any_interleaving_keeps_the_order_of_each_key() -> None:
+    dice = random.Random(20)
+    lanes: Lanes[None] = Lanes()
+    waiting = [message(dice.choice("abc"), number) for number in range(300)]
+    under_way: list[Message] = []
+    done: list[Message] = []
+    while waiting or under_way:
+        if waiting and dice.random() < 0.6:
+            one = waiting.pop(0)
+            if enter(lanes, one):
+                under_way.append(one)
+                assert len({each.sharding_key for each in under_way}) == len(under_way)
+        elif under_way:
+            one = under_way.pop(dice.randrange(len(under_way)))
+            done.append(one)
+            following = lanes.leave(one)
+            if following is not None:
+                waiting.insert(0, following.message)
+    for key in "abc":
+        offsets = [one.offset for one in done if one.sharding_key == key]
+        assert offsets == sorted(offsets)
+    assert len(done) == 300
+
+
+@pytest.mark.parametrize(("failures", "seconds"), [(1, 1), (2, 2), (4, 8), (7, 64), (11, 600), (10_000, 600)])
+def test_pause_doubles_up_to_ten_minutes(failures: int, seconds: float) -> None:
+    assert pause_s(failures) == seconds

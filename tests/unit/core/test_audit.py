@@ -1,0 +1,212 @@
+"""Who stands behind a decision: directly before it, in the same batch, and never in the way of what must happen."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from tests.support.core_log import CoreLog, end, half, part
+
+from halfmq import limits
+from halfmq.core import base_room
+from halfmq.core.base import base_payload
+from halfmq.core.commands import (
+    Actor,
+    CommitOffset,
+    DeleteTopic,
+    EnsureGroup,
+    EnsureTopic,
+    ResolveTransaction,
+    SetGroup,
+    SetProducer,
+    SetTopic,
+    Wanted,
+)
+from halfmq.core.decide import size_bound
+from halfmq.core.decision import Done, ProducerIsSet
+from halfmq.core.digest import durable_digest
+from halfmq.core.queues.offsets import Stored, query_offset
+from halfmq.core.transaction.invariants import check
+from halfmq.model.placement import fits
+from halfmq.model.records import (
+    CarriedHalf,
+    Committed,
+    GroupSet,
+    OffsetsCommitted,
+    OperatorActed,
+    OperatorAction,
+    ProducerSet,
+    RolledBack,
+    TopicDeleted,
+    TopicSet,
+)
+from halfmq.model.settings import Caps, ProducerSettings
+
+ANN = Actor("ann", "the bank said so", "10.0.0.1:4242")
+#: Longer than any of it may be, in letters of four bytes.
+LONG = Actor("\U0001f600" * 200, "\U0001f600" * 900, "p" * 300)
+
+
+def decided(log: CoreLog, command: Any) -> tuple[Any, ...]:
+    """Its records, which follow each other as they are long."""
+    records = log.decide(command).records
+    for record, behind in pairwise(records):
+        assert behind.offset == record.offset + record.size
+    log.close()
+    assert durable_digest(log.redone()) == durable_digest(log.state)
+    check(log.state)
+    return records
+
+
+def told(record: OperatorActed) -> tuple[Any, ...]:
+    return record.action, record.subject, record.name, record.reason, record.peer
+
+
+def kinds(records: tuple[Any, ...]) -> list[type]:
+    return [type(record) for record in records]
+
+
+def resolve(tx_id: str, wanted: Wanted, by: Actor | None = ANN) -> ResolveTransaction:
+    return ResolveTransaction("PG", tx_id, wanted, by.name if by is not None else "eve", by=by)
+
+
+def test_a_verdict_by_hand_says_who_gave_it_and_its_receipt_names_the_verdict() -> None:
+    log = CoreLog()
+    log.do(half("T1"))
+    log.do(half("T2"))
+    acted, committed = decided(log, resolve("T1", Wanted.COMMIT))
+    assert told(acted) == (OperatorAction.COMMIT, "T1", *ANN)
+    assert isinstance(committed, Committed)
+    repeated = log.do(resolve("T1", Wanted.COMMIT))
+    assert (repeated.position, repeated.repeated) == (committed.offset, True)
+    reply = log.do(resolve("T2", Wanted.ROLLBACK))
+    (rolled_back,) = log.of(RolledBack)
+    assert reply.position == rolled_back.offset
+    assert told(log.of(OperatorActed)[1])[:2] == (OperatorAction.ROLL_BACK, "T2")
+
+
+def test_a_verdict_by_hand_is_never_without_the_name() -> None:
+    log = CoreLog()
+    log.do(half("T1"))
+    acted, _ = decided(log, resolve("T1", Wanted.ROLLBACK, None))
+    assert told(acted) == (OperatorAction.ROLL_BACK, "T1", "eve", "", "")
+
+
+def test_what_is_copied_for_a_commit_stays_in_front() -> None:
+    """The pump looks at the first record to see whether a decision copies, and refs name the copies."""
+    log = CoreLog()
+    log.do(part("T1", 0))
+    log.do(part("T1", 1, count=2))
+    log.roll()
+    records = decided(log, resolve("T1", Wanted.COMMIT, LONG))
+    assert kinds(records) == [CarriedHalf, CarriedHalf, OperatorActed, Committed]
+    assert [ref.offset for ref in records[3].refs] == [records[0].offset, records[1].offset]
+
+
+def test_settings_and_deletions_say_who_made_them() -> None:
+    log = CoreLog()
+    nameless = Actor(peer="10.0.0.1:4242")
+    cases: list[tuple[Any, OperatorAction, str, list[type]]] = [
+        (SetTopic("T", 1, 1, 6, nameless), OperatorAction.SET_TOPIC, "T", [TopicSet]),
+        (SetTopic("T", 2, 2, 6, nameless), OperatorAction.SET_TOPIC, "T", [TopicSet]),
+        (SetGroup("CG", 3, 1, True, nameless), OperatorAction.SET_GROUP, "CG", [GroupSet, TopicSet]),
+        (DeleteTopic("T", nameless), OperatorAction.DELETE_TOPIC, "T", [TopicDeleted]),
+    ]
+    for command, action, subject, behind in cases:
+        records = decided(log, command)
+        assert kinds(records) == [OperatorActed, *behind]
+        assert told(records[0]) == (action, subject, "", "", "10.0.0.1:4242")
+    policy = SetProducer(ProducerSettings("PG", skip_age_ms=3_600_000, set_by="ann"), None, ANN)
+    records = decided(log, policy)
+    assert kinds(records) == [OperatorActed, ProducerSet]
+    assert told(records[0]) == (OperatorAction.SET_PRODUCER, "PG", *ANN)
+
+
+def test_what_nobody_asked_for_and_what_changes_nothing_says_nobody() -> None:
+    log = CoreLog()
+    first = log.do(half("T1"))
+    log.do(end("T1", first))
+    log.do(EnsureGroup("CG"))
+    log.do(EnsureTopic("T", 1))
+    log.do(CommitOffset("CG", "T", 0, 5))
+    assert log.decide(resolve("T1", Wanted.COMMIT)).records == ()
+    assert log.decide(resolve("T1", Wanted.ROLLBACK)).records == ()
+    assert log.decide(DeleteTopic("Nowhere", ANN)).records == ()
+    assert log.decide(SetTopic("T", 1, 2, 6, ANN)).records == ()
+    assert log.decide(CommitOffset("CG", "T", 0, 5, ANN)).records == ()
+    assert log.of(OperatorActed) == []
+
+
+def test_an_offset_that_is_reset_is_logged_at_once_and_what_a_member_said_before_does_not_come_back() -> None:
+    log = CoreLog()
+    log.do(EnsureGroup("CG"))
+    log.do(EnsureTopic("T", 1))
+    for offset in (5, 6, 7):
+        log.do(CommitOffset("CG", "T", 0, offset))
+    assert log.state.fresh_offsets["CG"], "7 is not logged yet"
+    acted, logged = decided(log, CommitOffset("CG", "T", 0, 2, ANN))
+    assert told(acted) == (OperatorAction.RESET_OFFSET, "CG", *ANN)
+    assert isinstance(logged, OffsetsCommitted)
+    assert logged.entries[0][3] == 2
+    log.later(5_000)
+    log.tick()
+    assert query_offset(log.state, "CG", "T", 0) == Stored(2)
+    log.restart()
+    assert query_offset(log.state, "CG", "T", 0) == Stored(2)
+
+
+def test_texts_have_a_bound_and_so_has_every_such_decision() -> None:
+    """``CoreLog`` compares each decision with the bound that was asked for before."""
+    log = CoreLog()
+    log.do(half("T1"))
+    log.do(EnsureGroup("CG"))
+    (acted, *_) = decided(log, resolve("T1", Wanted.COMMIT, LONG))
+    assert (len(acted.name), len(acted.reason), len(acted.peer)) == (
+        limits.OPERATOR_CHARS_MAX, limits.REASON_CHARS_MAX, 64,
+    )  # fmt: skip
+    decided(log, SetTopic("t" * 127, 1, 1, 6, LONG))
+    decided(log, SetGroup("g" * 120, 16, 1, True, LONG))
+    decided(log, CommitOffset("CG", "t" * 127, 0, 5, LONG))
+    decided(log, DeleteTopic("t" * 127, LONG))
+    decided(log, SetProducer(ProducerSettings("PG", skip_age_ms=3_600_000, set_by="ann"), None, LONG))
+    assert len(log.of(OperatorActed)) == 6
+
+
+def too_full(log: CoreLog, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
+    """A base that leaves ``left`` bytes of its segment, as only an earlier version let it become."""
+    segment_bytes = log.settings.segment_bytes
+    log.state.caps = Caps(1 << 30, 1 << 30)
+    with monkeypatch.context() as patch:
+        patch.setattr(base_room, "_base_bytes_max", lambda state: 1 << 30)
+        number, queues = 0, 1_000
+        while queues:
+            room = segment_bytes - len(base_payload(log.state)) - 80 - left
+            if room < 60 + 3 * queues:
+                queues //= 2
+                continue
+            assert log.do(SetTopic(f"fill-{number}", queues, queues, 6)) == Done()
+            number += 1
+    log.roll()
+    assert fits(log.state.log_end, False, 32, segment_bytes)
+    assert not fits(log.state.log_end, False, 400, segment_bytes)
+
+
+def test_a_store_that_is_too_full_can_be_emptied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the deletion that makes room fits wherever it fitted without a name. Method: a base that fills its segment."""
+    log = CoreLog()
+    too_full(log, monkeypatch, 150)
+    command = DeleteTopic("fill-0", ANN._replace(reason="r" * 400))
+    assert size_bound(log.state, command) == 32
+    assert kinds(decided(log, command)) == [TopicDeleted]
+    while not fits(log.state.log_end, False, 700, log.settings.segment_bytes):
+        log.roll()
+    assert kinds(decided(log, command._replace(name="fill-1"))) == [OperatorActed, TopicDeleted]
+
+
+def test_a_policy_is_taken_away_from_a_store_that_is_too_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = CoreLog()
+    log.do(SetProducer(ProducerSettings("PG", skip_age_ms=3_600_000, set_by="ann")))
+    too_full(log, monkeypatch, 350)
+    away = SetProducer(ProducerSettings("PG", set_by="ann"), None, ANN._replace(reason="r" * 400))
+    assert isinstance(log.decide(away).reply, ProducerIsSet)
+    assert log.of(OperatorActed) == []
+    assert log.do(DeleteTopic("fill-0")) == Done()

@@ -1,0 +1,68 @@
+"""What a base takes is known at any time without counting, and is never less than what is written."""
+
+from random import Random
+
+import pytest
+from tests.support.core_log import CoreLog
+
+from halfmq.core.base import base_payload
+from halfmq.core.base_bytes import EMPTY_BYTES, recount
+from halfmq.core.commands import Command, CommitOffset, DeleteTopic, EnsureGroup, SetGroup, SetProducer, SetTopic
+from halfmq.core.state import State
+from halfmq.core.transaction.invariants import check
+from halfmq.model.settings import BrokerSettings, ProducerSettings
+
+
+def a_change(dice: Random) -> Command:
+    topic, group = f"topic-{dice.randrange(6)}", f"group-{dice.randrange(5)}"
+    match dice.randrange(7):
+        case 0:
+            return EnsureGroup(group)
+        case 1:
+            return SetTopic(topic, queues := dice.randrange(1, 9), queues, 6)
+        case 2:
+            return DeleteTopic(topic)
+        case 3:
+            return SetProducer(
+                ProducerSettings(group, skip_age_ms=dice.choice((0, 90_000)), set_by="å" * dice.randrange(9))
+            )
+        case 4:
+            return SetGroup(group, 3, dice.randrange(3), True)
+        case _:
+            return CommitOffset(group, topic, dice.randrange(9), dice.randrange(1 << 40))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_count_is_that_of_a_recount_after_every_change_restart_and_roll(seed: int) -> None:
+    dice = Random(seed)
+    log = CoreLog(BrokerSettings(segment_bytes=1 << 20))
+    seen = set()
+    for step in range(250):
+        log.do(a_change(dice))
+        log.later(700)
+        log.tick()
+        if step % 50 == 49:
+            log.roll()
+            log.restart()
+        check(log.state)
+        assert len(base_payload(log.state)) <= log.state.base_bytes == recount(log.state).base
+        seen.add(log.state.base_bytes)
+    assert len(seen) > 30, "it went up and down"
+
+
+def test_a_state_that_holds_nothing_is_counted_as_such() -> None:
+    state = State(BrokerSettings())
+    assert (state.base_bytes, state.groups_bytes) == recount(state) == (EMPTY_BYTES, 0)
+
+
+def test_a_group_without_offsets_takes_nothing_for_them() -> None:
+    log = CoreLog()
+    log.do(EnsureGroup("CG"))
+    log.do(SetTopic("orders", 2, 2, 6))
+    before = log.state.base_bytes
+    log.do(CommitOffset("CG", "orders", 1, 7))
+    assert log.state.base_bytes > before
+    log.do(DeleteTopic("orders"))
+    log.do(SetTopic("orders", 2, 2, 6))
+    assert log.state.base_bytes == before
+    assert "CG" not in log.state.offsets
