@@ -259,13 +259,13 @@ def _skip(state: Any, given_up: Callable[[Undecided], bool]) -> None:
 @plant
 def undecided_transactions_expire(patch: pytest.MonkeyPatch) -> None:
     """``needSkip``: older than the log's retention."""
-    decide_carry = decide_module._DECIDE[CarryForward]
+    decide_carry = decide_module.DECIDE[CarryForward]
 
     def skips_first(state: Any, command: CarryForward, now_ms: int) -> Decision:
         _skip(state, lambda known: known.prepared_at_ms < now_ms - _AGE_MAX_MS)
         return decide_carry(state, command, now_ms)
 
-    patch.setitem(decide_module._DECIDE, CarryForward, skips_first)
+    patch.setitem(decide_module.DECIDE, CarryForward, skips_first)
 
 
 @plant

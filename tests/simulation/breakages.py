@@ -20,18 +20,18 @@ NAMES = {
 def planted(name: str, disk: FaultyDisk) -> Iterator[Callable[[Any], None]]:
     """Gives what is to be called with each broker that has started."""
     on_started: Callable[[Any], None] = lambda broker: None  # noqa: E731
-    right = decisions._DECIDE[EndTransaction]
+    right = decisions.DECIDE[EndTransaction]
     match name:
         case "sync":
             disk.sync_is_a_lie = True
         case "reply":
             on_started = _answer_early
         case "verdict":
-            decisions._DECIDE[EndTransaction] = _turned(right)
+            decisions.DECIDE[EndTransaction] = _turned(right)
     try:
         yield on_started
     finally:
-        decisions._DECIDE[EndTransaction] = right
+        decisions.DECIDE[EndTransaction] = right
 
 
 def _answer_early(broker: Any) -> None:

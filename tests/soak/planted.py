@@ -28,5 +28,5 @@ def turned(right: Callable[..., Any], asked: Wanted, written: Wanted) -> Callabl
 
 if __name__ == "__main__":
     bug = sys.argv.pop(1)
-    decisions._DECIDE[EndTransaction] = turned(decisions._DECIDE[EndTransaction], *BUGS[bug])
+    decisions.DECIDE[EndTransaction] = turned(decisions.DECIDE[EndTransaction], *BUGS[bug])
     run()

@@ -223,7 +223,7 @@ class Broker:
             on_deadline=self._timer.arm,
             on_fatal=self._fatal,
         )
-        pump.on_turn = gateway.intake.settle
+        pump.on_turn = gateway.intake.turned
         gateway.intake.work = pump
         store.on_durable = lambda position: self._from_sync_thread(pump.durable)
         store.on_failed = lambda error: self._from_sync_thread(lambda: pump.sync_failed(error))
@@ -303,6 +303,8 @@ class Broker:
                 if type(effect) is WakeQueue:
                     self._pulls.wake(effect)
         for effect in effects:
+            if type(effect) is WakeQueue:  # most are
+                continue
             if type(effect) is SendCheck:
                 self._checks.send(effect)
             elif type(effect) is PolicyActed:

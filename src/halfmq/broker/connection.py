@@ -11,8 +11,6 @@ connection may have decided in one turn (``intake``), or took longer than it may
 import asyncio
 from collections import deque
 from ipaddress import ip_address
-from itertools import islice
-from operator import length_hint
 from typing import Final, Protocol, cast
 
 from halfmq import limits
@@ -77,6 +75,7 @@ class Connection(asyncio.Protocol):
         "_later",
         "_out",
         "_splitter",
+        "_stopped",
         "_unfinished",
         "_waits",
         "born_host",
@@ -115,6 +114,8 @@ class Connection(asyncio.Protocol):
         self.later_bytes = 0
         self.waits = False
         self.used_s = 0.0
+        #: ``is_full`` or ``waits``: looked at behind each frame.
+        self._stopped = False
         self.unfinished_bytes = 0
         #: The largest write since it is full: its transport keeps that until the last byte is taken.
         self._largest = 0
@@ -141,9 +142,9 @@ class Connection(asyncio.Protocol):
         frames: list[bytes] = []
         try:
             frames = self._splitter.feed(data)
-            self._take(frames)
+            self._take(frames, self._splitter.frames_bytes)
         except BrokenFrame as error:
-            self._take(error.frames)
+            self._take(error.frames, sum(map(len, error.frames)))
             gateway.broken(self, error)
         gateway.flush()
         held = self._splitter.pending_bytes
@@ -158,15 +159,14 @@ class Connection(asyncio.Protocol):
             self._held = True
             self.transport.pause_reading()
 
-    def _take(self, frames: list[bytes]) -> None:
+    def _take(self, frames: list[bytes], frames_bytes: int) -> None:
         """Handle what a read brought, as far as there is room for it; the rest waits in ``_later``."""
         if not frames:
             return
         gateway = self._gateway
         intake = gateway.intake
-        count = len(frames)
-        cost = sum(map(len, frames)) + REQUEST_COST * count
-        if self._later or self.is_full or self.waits or cost > intake.room(self):
+        cost = frames_bytes + REQUEST_COST * len(frames)
+        if self._later or self._stopped or cost > intake.room(self):
             self._later += frames
             if not self.waits:
                 self._take_later()
@@ -177,18 +177,18 @@ class Connection(asyncio.Protocol):
         before = work.submitted
         began = clock() + work.expected_s
         left = iter(frames)
-        goes_on = True
-        while goes_on:
-            for frame in islice(left, FEW):
-                if handle(self, frame) is False:
-                    left = iter(())
-                    goes_on = False
+        few = FEW
+        for frame in left:
+            if handle(self, frame) is False:
+                left = iter(())
+                break
+            if self._stopped:
+                break
+            few -= 1
+            if not few:
+                few = FEW
+                if clock() + work.expected_s - began >= limits.INTAKE_TURN_S:
                     break
-                if self.is_full or self.waits:
-                    goes_on = False
-                    break
-            else:
-                goes_on = length_hint(left) > 0 and clock() + work.expected_s - began < limits.INTAKE_TURN_S
         self._later += left
         later_bytes = self._cost_of_later() if self._later else 0
         intake.took(self, cost - later_bytes, before, clock() + work.expected_s - began)
@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
             before = work.submitted
             began = clock() + work.expected_s
             spent, seconds = 0, 0.0
-            while later and spent < room and seconds < limits.INTAKE_TURN_S and not (self.is_full or self.waits):
+            while later and spent < room and seconds < limits.INTAKE_TURN_S and not self._stopped:
                 frame = later.popleft()
                 spent += len(frame) + REQUEST_COST
                 if handle(self, frame) is False:
@@ -227,23 +227,25 @@ class Connection(asyncio.Protocol):
         return sum(map(len, self._later)) + REQUEST_COST * len(self._later)
 
     def hold(self) -> None:
-        self.waits = True
+        self.waits = self._stopped = True
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def take_more(self) -> None:
         self.waits = False
+        self._stopped = self.is_full
         self._gateway.intake.leave(self, 0)
         if not self.is_full:
             self._take_later()
         self.read_again()
 
     def pause_writing(self) -> None:
-        self.is_full = True
+        self.is_full = self._stopped = True
         self.transport.pause_reading()
 
     def resume_writing(self) -> None:
         self.is_full = False
+        self._stopped = self.waits
         self._largest = 0
         self._gateway.outgoing.gone(self.number)
         if not self.waits:

@@ -253,9 +253,13 @@ class Intake:
 
     # --- out
 
+    def turned(self) -> None:
+        """A turn of the pump is over. Call it behind each; the release that follows soon settles what is little."""
+        if self._waiting or self.stopped or self.undecided >= limits.INTAKE_TURN_BYTES_MAX // 2:
+            self.settle()
+
     def settle(self) -> None:
-        """The pump went on: give back what it is done with, and let those go on that wait. Call it behind each turn and
-        each release."""
+        """The pump went on: give back what it is done with, and let those go on that wait. Call it behind each release."""
         if self._undecided or self._held:
             self._settle()
         if self._waiting or self.stopped:
@@ -266,10 +270,10 @@ class Intake:
         decided, released = work.decided, work.released
         while undecided and undecided[0][0] <= decided:
             read = undecided.popleft()
-            _, taker, cost, is_held = read
+            last, taker, cost, is_held = read
             taker.undecided -= cost
             self.undecided -= cost
-            if is_held:
+            if is_held and last > released:
                 held.append(read)
             else:
                 taker.taken -= cost

@@ -44,7 +44,7 @@ from halfmq.core.base import epoch_started, make_base
 from halfmq.core.base_room import why_no_base
 from halfmq.core.clock_jumps import jump_of_start
 from halfmq.core.commands import CarryForward, Command, EndTransaction, ResolveTransaction, SendBatch, SendMessage, Tick
-from halfmq.core.decide import decide, next_deadline_ms, size_bound
+from halfmq.core.decide import DECIDE, decide, next_deadline_ms, size_bound
 from halfmq.core.decision import Decision, Done, Effect, Refused, Reply, WakeQueue, Why
 from halfmq.core.discard import discard
 from halfmq.core.queues.delay import put_aside
@@ -212,9 +212,13 @@ class Pump:
 
         ``deliver`` is None where nobody waits for the reply, as for one-way requests.
         """
-        self._pending.append((command, deliver, context))
         if type(command) not in _SMALL:
             self.expected_s += self._took_s.get(type(command), _UNKNOWN_S)
+        self.submit_small(command, deliver, context)
+
+    def submit_small(self, command: Command, deliver: Deliver | None, context: Any = None) -> None:
+        """As ``submit``, of a send or a verdict: nobody asks what it will take."""
+        self._pending.append((command, deliver, context))
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
@@ -353,37 +357,36 @@ class Pump:
         clock = self.clock
         until_s = clock() + limits.PUMP_TURN_S
         began_s = 0.0
-        late = False
+        near = late = False
+        by_kind = DECIDE
         due = pending if len(pending) <= TURN_COMMANDS_MAX else pending[:TURN_COMMANDS_MAX]
         commands = iter(due)
         while not late and length_hint(commands):
             for command, deliver, context in islice(commands, _LOOK_COMMANDS):
-                reply: Reply | Failed | None = None
-                near = state.log_end >= plenty_until or type(command) not in _SMALL
-                if near:
+                kind = type(command)
+                if state.log_end >= plenty_until or kind not in _SMALL:
+                    near = True
                     began_s = clock()
-                    reply = self._make_room(command, now_ms)
+                    decided, reply, more = self._decide_near(command, now_ms)
                     plenty_until = self._plenty_until()
-                if reply is None:
-                    try:
-                        decided, reply, more = decide(state, command, now_ms)
+                else:
+                    try:  # as ``decide`` does: a call for each command costs 1 %
+                        decided, reply, more = by_kind[kind](state, command, now_ms)
                     except Exception as error:  # noqa: BLE001 - judged in ``_broken``
                         decided, reply, more = self._broken(command, error)
-                    if decided and type(decided[0]) in _CARRIED:
+                    if len(decided) > 1 and type(decided[0]) in _CARRIED:  # and the verdict that needs the copy
                         decided, reply, more = self._copied(command, (decided, reply, more), now_ms)
-                    if near and decided and not self._fit(decided):
-                        decided, reply, more = self._behind_a_roll(command, (decided, reply, more), now_ms)
-                        plenty_until = self._plenty_until()
-                    if decided:
-                        if not state.batch_open:
-                            self._open(state.log_end, now_ms)
-                        apply_all(state, decided)
-                        records += decided
-                    if more:
-                        effects += more
+                if decided:
+                    if not state.batch_open:
+                        self._open(state.log_end, now_ms)
+                    apply_all(state, decided)
+                    records += decided
+                if more:
+                    effects += more
                 if deliver is not None:
                     replies.append((deliver, context, reply))
                 if near:
+                    near = False
                     late = self._note_time(type(command), began_s, clock()) >= until_s
                     if late:
                         break
@@ -393,6 +396,21 @@ class Pump:
         written, self._written = self._written, []
         self._on_deadline(next_deadline_ms(state))
         return _Turn(state.log_end, written, replies, effects, self.decided + len(due) - length_hint(commands))
+
+    def _decide_near(self, command: Command, now_ms: int) -> _Parts:
+        """Where what the command needs may not fit: make room first, and look at what was decided."""
+        reply = self._make_room(command, now_ms)
+        if reply is not None:
+            return (), reply, ()
+        try:
+            decision: _Parts = decide(self.state, command, now_ms)
+        except Exception as error:  # noqa: BLE001 - judged in ``_broken``
+            decision = self._broken(command, error)
+        if decision[0] and type(decision[0][0]) in _CARRIED:
+            decision = self._copied(command, decision, now_ms)
+        if decision[0] and not self._fit(decision[0]):
+            decision = self._behind_a_roll(command, decision, now_ms)
+        return decision
 
     def _note_time(self, kind: type[Command], began_s: float, now_s: float) -> float:
         """A command of that type was decided. Returns ``now_s``."""

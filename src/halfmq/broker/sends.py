@@ -85,7 +85,7 @@ class Sends:
                 fields.sent_again,
             ),
         )
-        self._pump.submit(command, self._sent, (connection, request))
+        self._pump.submit_small(command, self._sent, (connection, request))
 
     def _sent(self, context: Context, reply: Reply | Failed) -> None:
         if type(reply) is not Sent:
@@ -161,9 +161,9 @@ class Sends:
             ),
         )
         if request.flag & 2:
-            self._pump.submit(command, None)
+            self._pump.submit_small(command, None)
         else:
-            self._pump.submit(command, self._ended, (connection, request))
+            self._pump.submit_small(command, self._ended, (connection, request))
 
     def _asked_again(self, context: Context, reply: Reply | Failed) -> bool:
         """Ask once more, with the row of the transaction table, where the decision knew nothing of the transaction.

@@ -215,12 +215,13 @@ def _half(state: State, record: HalfRecord) -> None:
     state.next_half_index = half_index + 1
     group.bytes += message_bytes
     state.undecided_bytes += message_bytes
-    known = group.undecided.get(tx_id)
+    undecided = group.undecided
+    known = undecided.get(tx_id)
     if known is None:
         state.undecided_count += 1
-        if not group.undecided:
+        if not undecided:
             state.undecided_groups += 1
-        group.undecided[tx_id] = _new(
+        undecided[tx_id] = _new(
             Undecided, (group_name, tx_id, (half,), count, now_ms, immune_until_ms, 0, immune_until_ms)
         )
         schedule(state, group, tx_id, immune_until_ms)
@@ -307,18 +308,21 @@ def _set_aside(state: State, record: SetAside) -> None:
 
 def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
     """Take the transaction out of the undecided ones, with everything that hangs on it."""
-    known = group.undecided.pop(tx_id, None)
+    undecided = group.undecided
+    known = undecided.pop(tx_id, None)
     if known is None:
         return None
-    topics = state.topics_by_id
     state.undecided_count -= 1
-    if not group.undecided:
+    if not undecided:
         state.undecided_groups -= 1
+    topics = state.topics_by_id
+    copied = state.copied
     for half in known[2]:
-        group.bytes -= half[6]
-        state.undecided_bytes -= half[6]
+        message_bytes = half[6]
+        group.bytes -= message_bytes
+        state.undecided_bytes -= message_bytes
         topics[half[4]].pending -= 1
-        if half[2] != half[3]:
+        if copied:
             forget_copy(state, half)
     unschedule(group, tx_id, known[7])
     if group.in_flight and group.in_flight.pop(tx_id, None) is not None:

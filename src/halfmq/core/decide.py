@@ -79,7 +79,7 @@ def decide(state: State, command: Command, now_ms: int) -> Decision:
 
     The caller has made room for ``size_bound(state, command)`` bytes of records in the segment.
     """
-    return _DECIDE[type(command)](state, command, now_ms)
+    return DECIDE[type(command)](state, command, now_ms)
 
 
 def next_deadline_ms(state: State) -> int | None:
@@ -243,7 +243,8 @@ def _trim_bound(state: State, command: TrimLog) -> int:
     return TRIM_SIZE
 
 
-_DECIDE: Final[dict[type, Callable[[State, Any, int], Decision]]] = {
+#: Who decides it, by type of command; as ``decide``.
+DECIDE: Final[dict[type, Callable[[State, Any, int], Decision]]] = {
     SendMessage: decide_send,
     SendBatch: decide_send_batch,
     EndTransaction: decide_end,

@@ -193,8 +193,10 @@ class ConsumeQueues:
         files = self._files
         opened = files.files
         dirty = files.dirty
+        written = 0
         for queue in self._touched:
             staged = queue.staged
+            written += len(staged)
             start = queue.end - len(staged)
             if queue.end > queue.tail_end or start < queue.tail_base:
                 self._write_across_files(queue, start)
@@ -202,9 +204,9 @@ class ConsumeQueues:
                 file = opened.get(queue.tail_key) or self._create_tail(queue)
                 file.write((start - queue.tail_base) * QUEUE_ENTRY_BYTES, staged)
                 dirty[file] = None
-            self.entries_written += len(staged)
             queue.staged = []
             queue.known = True
+        self.entries_written += written
 
     def _write_across_files(self, queue: Queue, start: int) -> None:
         staged = queue.staged

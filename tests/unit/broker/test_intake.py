@@ -348,14 +348,14 @@ async def test_an_honest_request_waits_behind_one_part_of_a_flood(tmp_path: Path
         honest, flooding = await running.client(), await running.client()
         await honest.send("Honest", b"x", unique="f" * 32)
         before: list[int] = []
-        real = pump.submit
+        real = pump.submit_small
 
         def counting(command: object, deliver: object, context: object = None) -> None:
             if getattr(command, "topic", "") == "Honest":
                 before.append(len(pump._pending))
             real(command, deliver, context)  # type: ignore[arg-type]
 
-        pump.submit = counting  # type: ignore[method-assign]
+        pump.submit_small = counting  # type: ignore[method-assign]
         flooding.write(flood(3_000, oneway=oneway))
         for number in range(10):
             assert (await honest.send("Honest", b"x", unique=f"{number:032d}")).code == 0

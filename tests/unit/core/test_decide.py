@@ -6,7 +6,7 @@ from tests.support.core_log import CoreLog, end, half, message, part, producer
 
 from halfmq.core import commands
 from halfmq.core.commands import CarryForward, SendBack, Tick, TrimLog, Wanted
-from halfmq.core.decide import _DECIDE, decide, next_deadline_ms, size_bound
+from halfmq.core.decide import DECIDE, decide, next_deadline_ms, size_bound
 from halfmq.core.digest import durable_digest
 from halfmq.model.placement import fits
 from halfmq.model.records import BATCH_HEADER_BYTES
@@ -14,7 +14,7 @@ from halfmq.model.settings import BrokerSettings
 
 
 def test_every_command_has_a_rule() -> None:
-    assert set(_DECIDE) == set(commands.Command.__args__)
+    assert set(DECIDE) == set(commands.Command.__args__)
 
 
 def test_a_decision_changes_nothing_durable() -> None:

@@ -13,13 +13,14 @@ from halfmq.model.records import CARRIED_HALF_MESSAGE_AT, REF_BYTES
 COMMIT_FRAME_BYTES = 16 + limits.GROUP_CHARS_MAX + limits.TRANSACTION_ID_CHARS_MAX + 8
 #: What one half may take in a commit beside its message: it may have to be carried, and it has a ref.
 HALF_FRAME_BYTES = CARRIED_HALF_MESSAGE_AT + REF_BYTES
+_ONE_HALF_BYTES = COMMIT_FRAME_BYTES + HALF_FRAME_BYTES
 
 
 def refuse_half(
     state: State, group: ProducerGroup | None, known: Undecided | None, message_bytes: int
 ) -> Refused | None:
     """Why this half may not be prepared; None if it may. ``known``: its transaction, if it has other halves."""
-    commit_bytes = COMMIT_FRAME_BYTES + HALF_FRAME_BYTES + message_bytes
+    commit_bytes = _ONE_HALF_BYTES + message_bytes
     if known is not None:
         commit_bytes += sum([HALF_FRAME_BYTES + half.message_bytes for half in known.halves])
     if commit_bytes > state.record_bytes_max:
@@ -30,12 +31,13 @@ def refuse_half(
         )
     if group is None:
         return _refuse_first(state, message_bytes) or _refuse_in_all(state, None, None, message_bytes)
-    if known is None and len(group.undecided) >= group.undecided_max:
+    count = len(group.undecided)
+    if known is None and count >= group.undecided_max:
         if not group.undecided_max:
             return _none_at_all(group.name)
         return Refused(
             Why.LIMIT_REACHED,
-            f"group {group.name!r} has {len(group.undecided)} undecided transactions, as many as it may; settle some",
+            f"group {group.name!r} has {count} undecided transactions, as many as it may; settle some",
         )
     if group.bytes + message_bytes > group.undecided_bytes_max:
         return Refused(
@@ -43,7 +45,14 @@ def refuse_half(
             f"group {group.name!r} has {group.bytes} bytes of undecided messages; {group.undecided_bytes_max} are "
             "allowed; settle some",
         )
-    return _refuse_in_all(state, group, known, message_bytes)
+    settings = state.settings
+    if (
+        state.undecided_bytes + message_bytes > settings.undecided_total_bytes_max
+        or state.undecided_count >= settings.undecided_total_max
+        or (not count and state.undecided_groups >= settings.undecided_groups_max)
+    ):
+        return _refuse_in_all(state, group, known, message_bytes)
+    return None
 
 
 def _refuse_in_all(

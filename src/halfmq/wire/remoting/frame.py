@@ -41,7 +41,7 @@ class FrameSplitter:
     After a ``BrokenFrame`` it must not be fed again.
     """
 
-    __slots__ = ("_frame_bytes_max", "_pending", "_wanted")
+    __slots__ = ("_frame_bytes_max", "_pending", "_wanted", "frames_bytes")
 
     def __init__(self, frame_bytes_max: int = limits.FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
@@ -49,6 +49,8 @@ class FrameSplitter:
         self._pending = bytearray()
         #: How long ``_pending`` must become before looking at it again pays.
         self._wanted = 4
+        #: Of the frames that the last ``feed`` gave, with the four bytes before each.
+        self.frames_bytes = 0
 
     @property
     def pending_bytes(self) -> int:
@@ -70,6 +72,7 @@ class FrameSplitter:
         if pending:
             pending += data
             if len(pending) < self._wanted:
+                self.frames_bytes = 0
                 return []
             data = bytes(pending)
             # A new one, not clear(): a frame of 16 MiB must not keep its room for the life of the connection.
@@ -93,6 +96,7 @@ class FrameSplitter:
         if at < end:
             self._pending += memoryview(data)[at:]
             self._wanted = wanted
+        self.frames_bytes = at
         return frames
 
 
