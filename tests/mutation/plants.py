@@ -379,8 +379,8 @@ PLANTS: Final = (
         7,
         "records that do not fit although the bound said so are applied all the same, and the broker stops",
         "broker/pump.py",
-        "                if near and decided and not self._fit(decided):\n",
-        "                if near and decided and not decided:\n",
+        "        if decision[0] and not self._fit(decision[0]):\n",
+        "        if decision[0] and not decision[0]:\n",
     ),
     Plant(
         "discarded-checks-are-lost",

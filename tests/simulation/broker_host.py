@@ -107,7 +107,7 @@ class BrokerHost:
     ) -> None:
         self.swarm = swarm
         self.disk = FaultyDisk(swarm.seed)
-        self.clock = VirtualClock(scheduler)
+        self.clock = VirtualClock(scheduler, look_us=swarm.look_us)
         self.config = BrokerConfig(
             data=DATA,
             host="10.0.0.1",

@@ -104,6 +104,8 @@ class Swarm:
     looked_at_max: int = 0
     #: When retention by size may copy again what it copied.
     copy_again_ms: int = limits.COPY_AGAIN_MS
+    #: What goes by for the broker between two looks at how long its turn takes.
+    look_us: int = 0
 
     def __str__(self) -> str:
         return (
@@ -118,7 +120,7 @@ def draw(seed: int, profile: str = "") -> Swarm:
     """``profile``: one of ``PROFILES``; without one most seeds have none."""
     dice = random.Random(f"{seed}/crowded")
     crowded = seed > _CROWDED_BEHIND and dice.randrange(_CROWDED_ONE_IN) == 0
-    swarm = _draw(seed)
+    swarm = replace(_draw(seed), look_us=random.Random(f"{seed}/look").choice((0, 0, 300, 8_000)))
     return _crowded(swarm, dice) if crowded or profile == "crowded" else swarm
 
 

@@ -33,6 +33,9 @@ class HandClock:
     def monotonic_ms(self) -> int:
         return self.now_ms
 
+    def elapsed_s(self) -> float:
+        return self.now_ms / 1_000
+
 
 class SeededEntropy:
     def __init__(self, seed: int) -> None:

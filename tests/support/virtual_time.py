@@ -56,3 +56,6 @@ class LoopClock:
 
     def monotonic_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
+
+    def elapsed_s(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -8,7 +8,6 @@ process and inside a simulation.
 
 import asyncio
 import logging
-import time as stopwatch
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -122,10 +121,11 @@ class Broker:
             UsageError, PortTaken, EnvironmentFailed, StoreInUse, StoreDamaged, StoreFull, WrongVersion, OSError: nothing serves;
                 ``close``.
         """
-        began = stopwatch.perf_counter()
+        began_s = self._clock.elapsed_s()
         self._gateway = Gateway(
             self._loop,
             lambda: self._pump.backlog + self._clients.waiting,
+            clock=self._clock.elapsed_s,
             connections_max=self.config.connections_max,
             unfinished_bytes_max=self.config.unfinished_bytes_max,
             outgoing_bytes_max=self.config.outgoing_bytes_max,
@@ -166,7 +166,7 @@ class Broker:
         log.info(
             "store %s: %s; %d batches redone, %d undecided, log %d to %d, %.3f s",
             self.config.data, self._store.recovery.says, redone, count_undecided(state), state.log_start, state.log_end,
-            stopwatch.perf_counter() - began,
+            self._clock.elapsed_s() - began_s,
         )  # fmt: skip
         listens = address_text(self.config.host, ports.broker)
         log.info("broker listens on %s (durability %s)", listens, self.config.durability.value)
@@ -217,6 +217,7 @@ class Broker:
             store,
             self._loop,
             time,
+            self._clock.elapsed_s,
             segment_bytes=store.segment_bytes,
             on_effects=self._on_effects,
             on_released=gateway.released,

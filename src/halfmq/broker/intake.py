@@ -28,7 +28,6 @@ A peer that does not take its answers is not waited for here: see ``outgoing_byt
 
 import asyncio
 import itertools
-import time
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -100,13 +99,14 @@ class _NoWork:
 
 
 class Intake:
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, flush: Callable[[], None]) -> None:
-        """``flush``: called when connections that waited have handled some of their requests."""
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], *, flush: Callable[[], None]
+    ) -> None:
+        """``clock``: as ``Clock.elapsed_s``. ``flush``: called when connections that waited have handled some of their requests."""
         self._loop = loop
         self._flush = flush
         self.work: Work = _NoWork()
-        #: Seconds, as ``time.perf_counter``.
-        self.clock: Callable[[], float] = time.perf_counter
+        self.clock = clock
         #: Nobody is read from who has more than its share; ``full``: nobody is. The next two make it so: look at ``stops``.
         self.stopped = False
         self.full = False

@@ -33,7 +33,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from operator import length_hint
-from time import perf_counter
 from typing import Any, Final, NamedTuple, Protocol
 
 from halfmq import limits
@@ -154,6 +153,7 @@ class Pump:
         store: Log,
         loop: asyncio.AbstractEventLoop,
         time: BrokerTime,
+        clock: Callable[[], float],
         *,
         segment_bytes: int,
         on_effects: Callable[[list[Effect]], None],
@@ -181,8 +181,8 @@ class Pump:
         #: How long it will take to decide what is pending, about, s; and by type of command (never ``_SMALL`` ones) how long
         #: one took: the longest, forgotten slowly, so that cheap ones do not hide costly ones.
         self.expected_s = 0.0
-        #: Seconds, as ``time.perf_counter``.
-        self.clock: Callable[[], float] = perf_counter
+        #: As ``Clock.elapsed_s``.
+        self.clock = clock
         self._took_s: dict[type[Command], float] = {}
         #: Called behind each turn.
         self.on_turn: Callable[[], None] = lambda: None

@@ -62,6 +62,7 @@ class Gateway:
         loop: asyncio.AbstractEventLoop,
         backlog: Callable[[], int],
         *,
+        clock: Callable[[], float],
         connections_max: int = limits.CONNECTIONS_MAX,
         unfinished_bytes_max: int = limits.UNFINISHED_BYTES_MAX,
         outgoing_bytes_max: int = limits.OUTGOING_BYTES_MAX,
@@ -70,7 +71,7 @@ class Gateway:
         self.places = Places(connections_max, connections_per_address_max)
         self.outgoing = OutgoingBytes(loop, outgoing_bytes_max)
         self.unfinished_frames = UnfinishedFrames(loop, unfinished_bytes_max)
-        self.intake = Intake(loop, flush=self.flush)
+        self.intake = Intake(loop, clock, flush=self.flush)
         self.intake.on_stop = self._stop_reading
         self.intake.on_start = self._read_again
         self.unserved = Unserved(loop.time)

@@ -13,6 +13,10 @@ class Clock(Protocol):
         """Milliseconds that only go forward; the zero is arbitrary."""
         ...
 
+    def elapsed_s(self) -> float:
+        """The same in seconds, as fine as the machine has it: for what takes microseconds."""
+        ...
+
 
 class SystemClock:
     def wall_ms(self) -> int:
@@ -20,3 +24,5 @@ class SystemClock:
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
+
+    elapsed_s = staticmethod(time.perf_counter)

@@ -306,10 +306,15 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 class VirtualClock:
-    """A machine's clocks. ``step`` moves its wall clock, as an administrator or a bad NTP server does."""
+    """A machine's clocks. ``step`` moves its wall clock, as an administrator or a bad NTP server does.
 
-    def __init__(self, scheduler: Scheduler, wall_offset_ms: int = 0) -> None:
+    ``look_us``: what goes by on ``elapsed_s`` from one look to the next, as if handling took that long.
+    """
+
+    def __init__(self, scheduler: Scheduler, wall_offset_ms: int = 0, *, look_us: int = 0) -> None:
         self._scheduler = scheduler
+        self._look_us = look_us
+        self._looked_us = 0
         self._offset_ms = WALL_AT_START_MS + wall_offset_ms
 
     def wall_ms(self) -> int:
@@ -317,6 +322,10 @@ class VirtualClock:
 
     def monotonic_ms(self) -> int:
         return self._scheduler.now_us // 1_000
+
+    def elapsed_s(self) -> float:
+        self._looked_us += self._look_us
+        return (self._scheduler.now_us + self._looked_us) / 1e6
 
     def step(self, by_ms: int) -> None:
         self._offset_ms += by_ms

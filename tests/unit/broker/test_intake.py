@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
 
 
 def made(loop: Loop) -> tuple[Intake, Pump]:
-    intake, pump = Intake(loop, flush=lambda: None), Pump()  # type: ignore[arg-type]
+    intake, pump = Intake(loop, time.perf_counter, flush=lambda: None), Pump()  # type: ignore[arg-type]
     intake.work = pump
     return intake, pump
 
@@ -227,7 +228,7 @@ def test_who_waits_while_nothing_is_to_be_decided_goes_on_all_the_same(loop: Loo
 
 def test_requests_that_become_no_command_have_turns_too(loop: Loop) -> None:
     """Nothing is decided for them, so no turn of the pump gives them back: the loop does when it has come round."""
-    intake = Intake(loop, flush=lambda: None)  # type: ignore[arg-type]
+    intake = Intake(loop, time.perf_counter, flush=lambda: None)  # type: ignore[arg-type]
     peers = [Peer(intake) for _ in range(3)]
     for peer in peers:
         for _ in range(20):
