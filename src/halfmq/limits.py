@@ -12,15 +12,15 @@ UNFINISHED_BYTES_MAX: Final = 256 << 20
 #: frames.
 OUTGOING_BYTES_MAX: Final = 256 << 20
 #: Requests that came whole and are not done with, bytes with 1,024 for each: see ``broker.intake``. Of one connection for one
-#: turn of the pump: keeps requests of others from waiting behind it, a few ms of small commands. One read of a socket.
+#: turn of the sequencer: keeps requests of others from waiting behind it, a few ms of small commands. One read of a socket.
 INTAKE_TURN_BYTES_MAX: Final = 256 << 10
 #: Of all connections for one turn. As much as one batch holds.
 INTAKE_ALL_TURN_BYTES_MAX: Final = 8 << 20
 #: As those two, but time: to handle what came, and to decide what came of it (expected, for all but sends and verdicts).
-#: Of one connection, of all, and of the pump for one turn. Each may be passed by one request. s.
+#: Of one connection, of all, and of the sequencer for one turn. Each may be passed by one request. s.
 INTAKE_TURN_S: Final = 0.005
 INTAKE_ALL_TURN_S: Final = 0.020
-PUMP_TURN_S: Final = 0.020
+SEQUENCER_TURN_S: Final = 0.020
 #: Of one connection, with what waits to become durable: memory, and the part that one may have of the next bound.
 INTAKE_CONNECTION_BYTES_MAX: Final = 8 << 20
 #: Of all. Protects memory: above it nobody is read from who has more than the share, and a quarter above it nobody is. Each

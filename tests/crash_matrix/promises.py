@@ -35,7 +35,7 @@ def check_recoveries(house: House) -> None:
             make_syncer=HandFlush,
             reserve_bytes=0,
         )
-        state, _ = recover(store, house.settings)
+        state = recover(store, house.settings)[0].state
         digests.append(durable_digest(state))
         invariants.check(state)
         store.close()

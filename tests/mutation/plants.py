@@ -237,7 +237,7 @@ PLANTS: Final = (
         "replies-without-records-leave",
         5,
         "an answer that wrote nothing does not wait for what it reveals",
-        "broker/pump.py",
+        "broker/sequencer.py",
         "            self.backlog += len(turn.replies)\n            self._held.append(turn)\n",
         "            if not turn.batches and self._held:\n                for deliver, context, reply in turn.replies:\n"
         "                    deliver(context, reply)\n                turn = turn._replace(replies=[])\n"
@@ -247,9 +247,9 @@ PLANTS: Final = (
         "memory-answers-at-once",
         5,
         "what is read from memory is answered at once, also where memory is ahead of the disk",
-        "broker/pump.py",
-        "        if self._held:\n            self._held[-1].replies.append((deliver, context, reply))\n",
-        "        if not self._held and self._held:\n            self._held[-1].replies.append((deliver, context, reply))\n",
+        "broker/sequencer.py",
+        "        if self._held:\n            self._held[-1].submitted.append((_READ, deliver, context))\n",
+        "        if not self._held and self._held:\n            self._held[-1].submitted.append((_READ, deliver, context))\n",
     ),
     # --- 6, retention
     Plant(
@@ -330,8 +330,8 @@ PLANTS: Final = (
         6,
         "segments go before the record that gives them up is durable",
         "broker/maintenance.py",
-        "            self._pump.submit(TrimLog(self._trimming), self._trimmed)\n",
-        "            self._pump.submit(TrimLog(self._trimming), None)\n            self._trimmed(None, Done())\n",
+        "            self._sequencer.submit(TrimLog(self._trimming), self._trimmed)\n",
+        "            self._sequencer.submit(TrimLog(self._trimming), None)\n            self._trimmed(None, Done())\n",
     ),
     # --- 7, progress
     Plant(
@@ -378,9 +378,9 @@ PLANTS: Final = (
         "misfit-not-seen",
         7,
         "records that do not fit although the bound said so are applied all the same, and the broker stops",
-        "broker/pump.py",
-        "        if decision[0] and not self._fit(decision[0]):\n",
-        "        if decision[0] and not decision[0]:\n",
+        "core/engine.py",
+        "        if not decision[0] or self._fit(decision[0]):\n",
+        "        if not decision[0] or decision[0]:\n",
     ),
     Plant(
         "discarded-checks-are-lost",

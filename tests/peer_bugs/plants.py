@@ -15,7 +15,6 @@ from sqlalchemy import select
 from halfmq import AsyncClient, Outcome
 from halfmq.broker import broker as broker_module
 from halfmq.broker.back_check import BackCheck
-from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.sends import Sends
 from halfmq.broker.stored import StoredMessages
@@ -27,7 +26,8 @@ from halfmq.client.user_code import call
 from halfmq.core import apply as apply_module
 from halfmq.core import decide as decide_module
 from halfmq.core.commands import CarryForward, Tick, Wanted
-from halfmq.core.decision import Decision, Done, Settled
+from halfmq.core.decision import Decision, Done, Refused, Settled
+from halfmq.core.engine import Engine, Failed
 from halfmq.core.state import Undecided
 from halfmq.core.transaction import check_schedule, machine, retention, states
 from halfmq.errors import HalfmqError, SendTimeout
@@ -91,12 +91,12 @@ def gateway_knows_a_transaction_until_its_first_end(patch: pytest.MonkeyPatch) -
 
     def remembers(self: Any, context: Any, reply: Any) -> None:
         known = self.__dict__.setdefault("known", {})
-        known[getattr(reply, "unique_id", "")] = self._pump._loop.time()
+        known[getattr(reply, "unique_id", "")] = self._sequencer._loop.time()
         sent(self, context, reply)
 
     def looks(self: Any, connection: Any, request: Any) -> None:
         sent_at = self.__dict__.setdefault("known", {}).pop(request.ext.msg_id, None)
-        if sent_at is None or self._pump._loop.time() - sent_at > 30:
+        if sent_at is None or self._sequencer._loop.time() - sent_at > 30:
             self._gateway.answer(connection, request, 1, "transaction data not found")
         else:
             end(self, connection, request)
@@ -119,10 +119,10 @@ def restart_drops_prepared_transactions(patch: pytest.MonkeyPatch) -> None:
     recover = broker_module.recover
 
     def expires(store: Any, settings: Any) -> Any:
-        state, redone = recover(store, settings)
-        for group in state.producer_groups.values():
+        engine, redone = recover(store, settings)
+        for group in engine.state.producer_groups.values():
             group.undecided.clear()
-        return state, redone
+        return engine, redone
 
     patch.setattr(broker_module, "recover", expires)
 
@@ -168,7 +168,7 @@ def commit_is_a_loop_over_the_queues(patch: pytest.MonkeyPatch) -> None:
 
     def goes_on(self: Any, context: Any, reply: Any) -> None:
         connection, request = context
-        group = self._pump.state.producer_groups.get(request.ext.producer_group)
+        group = self._sequencer.state.producer_groups.get(request.ext.producer_group)
         known = group.undecided.get(request.ext.tx_id) if group is not None and isinstance(reply, Settled) else None
         if known is None:
             ended(self, context, reply)
@@ -185,7 +185,7 @@ def commit_is_a_loop_over_the_queues(patch: pytest.MonkeyPatch) -> None:
                 "",
                 None,
             )
-            self._pump.submit(command, self._ended, context)
+            self._sequencer.submit(command, self._ended, context)
 
     patch.setattr(machine, "_commit_many", one_half)
     patch.setitem(apply_module._APPLY, Committed, shows_one)
@@ -301,20 +301,20 @@ def clients_clock_ahead_is_believed(patch: pytest.MonkeyPatch) -> None:
 @plant
 def half_whose_dead_letter_cannot_be_written_is_skipped(patch: pytest.MonkeyPatch) -> None:
     """After enough checks it should go elsewhere; the write fails, a line is logged, and it is gone."""
-    make_room = Pump._make_room
+    decide_near = Engine._decide_near
 
     def skips(self: Any, command: Any, now_ms: int) -> Any:
-        refused = make_room(self, command, now_ms)
-        if refused is not None and type(command) is Tick:
+        decision = decide_near(self, command, now_ms)
+        if decision is not None and type(command) is Tick and isinstance(decision[1], Refused):
             _skip(self.state, lambda known: known.checks >= _CHECKS_MAX)
-        return refused
+        return decision
 
-    patch.setattr(Pump, "_make_room", skips)
+    patch.setattr(Engine, "_decide_near", skips)
 
 
 @plant
 def half_that_cannot_be_moved_is_skipped_after_ten_tries(patch: pytest.MonkeyPatch) -> None:
-    copied = Pump._copied
+    copied = Engine._copied
     tries = 0
 
     def gives_up(self: Any, command: Any, decision: Any, now_ms: int) -> Any:
@@ -328,7 +328,7 @@ def half_that_cannot_be_moved_is_skipped_after_ten_tries(patch: pytest.MonkeyPat
                 return (), Done(again=False), ()
         return records, reply, effects
 
-    patch.setattr(Pump, "_copied", gives_up)
+    patch.setattr(Engine, "_copied", gives_up)
 
 
 # --- checks ----------------------------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ def first_member_is_always_asked(patch: pytest.MonkeyPatch) -> None:
     send = BackCheck.send
 
     def to_the_first(self: Any, check: Any) -> None:
-        members = self._pump.state.producer_groups[check.group].members
+        members = self._sequencer.state.producer_groups[check.group].members
         send(self, check._replace(connection=next(iter(members), check.connection)))
 
     patch.setattr(BackCheck, "send", to_the_first)

@@ -145,7 +145,7 @@ class Stage:
         """The owner of the group says what shall become of transactions that asking does not settle."""
         told: list[object] = []
         settings = ProducerSettings(group, check_limit, past_limit, set_by="kim")
-        self.life.broker._pump.submit(SetProducer(settings), lambda _, reply: told.append(reply))
+        self.life.broker._sequencer.submit(SetProducer(settings), lambda _, reply: told.append(reply))
         self.life.settle()
         assert told == [ProducerIsSet(settings)], f"the policy was refused: {told}"
 

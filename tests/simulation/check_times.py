@@ -152,19 +152,19 @@ class CheckTimes:
         Raises:
             Violation: nobody asks although it is time, or a check counts that reached nobody.
         """
-        pump = broker._pump
-        state = pump.state
-        if paused or state.disk_full or pump.behind or pump.failed is not None:
+        sequencer = broker._sequencer
+        state = sequencer.state
+        if paused or state.disk_full or sequencer.behind or sequencer.failed is not None:
             self._late.clear()
             return
-        now_ms = pump._time.now_ms()
+        now_ms = sequencer._time.now_ms()
         late: Counter[_Key] = Counter()
         for group in state.producer_groups.values():
             room = len(group.in_flight) < state.settings.checks_in_flight_max
             asks = (group.members or group.parked) and room and group.policy is None
             for tx_id, known in group.undecided.items():
                 key = (group.name, tx_id)
-                if not pump._pending:
+                if not sequencer._pending:
                     self._look_at_count(key, known.checks)
                 if asks and tx_id not in group.in_flight and known.next_check_at_ms < SET_ASIDE_MS:
                     self._counts["look check due"] += 1

@@ -54,10 +54,10 @@ class Consuming:
         Raises:
             Violation: an offset is committed that nobody was given, or a parked pull sleeps on a message.
         """
-        state = broker._pump.state
+        state = broker._sequencer.state
         if not self.forgetful:
             self._look_at_offsets(state)
-        if not broker._pump.behind and broker._pump.failed is None:
+        if not broker._sequencer.behind and broker._sequencer.failed is None:
             self._look_at_parked(broker)
 
     def _look_at_offsets(self, state: Any) -> None:

@@ -101,23 +101,24 @@ class Leaving:
         disk.before = self._before
 
     def started(self, broker: Any) -> None:
-        pump = broker._pump
-        state = self._state = pump.state
+        sequencer = broker._sequencer
+        state = self._state = sequencer.state
         self._log_start = state.log_start
         self._trims = [(state.log_start, 0)]
         self._effects.clear()
         self.checks.started(state)
-        decide_all, after_durable, on_effects = pump._decide_all, pump.after_durable, pump._on_effects
+        decide, after_durable, on_effects = sequencer._decide, sequencer.after_durable, sequencer._on_effects
         leaves = broker._checks._leaves
 
         def decided(pending: Any) -> Any:
-            turn = decide_all(pending)
+            turn = decide(pending)
             end = turn.end
             if turn.batches:
                 self._wrote(turn, state)
             if turn.effects:
                 self._effects[id(turn.effects)] = turn.effects, end
-            return turn._replace(replies=[(self._tell, (tell, to, end), reply) for tell, to, reply in turn.replies])
+            submitted = [(command, tell and self._tell, (tell, to, end)) for command, tell, to in turn.submitted]
+            return turn._replace(submitted=submitted)
 
         def held(deliver: Any, context: Any, reply: Any) -> None:
             after_durable(self._tell, (deliver, context, state.log_end), reply)
@@ -132,9 +133,9 @@ class Leaving:
             self.checks.left(check, reached=left)
             return left
 
-        pump._decide_all = decided
-        pump.after_durable = held
-        pump._on_effects = effects_leave
+        sequencer._decide = decided
+        sequencer.after_durable = held
+        sequencer._on_effects = effects_leave
         broker._checks._leaves = check_leaves
 
     def _tell(self, context: Any, reply: Any) -> None:

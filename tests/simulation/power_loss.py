@@ -165,11 +165,11 @@ class Story:
             store = Store.open(
                 copy, DATA, entropy=SeededEntropy(1), segment_bytes=1 << 16, make_syncer=HandFlush, reserve_bytes=0
             )
-            state, _ = recover(
+            engine, _ = recover(
                 store, self.config.settings_for(store) if hasattr(self.config, "settings_for") else self.settings(store)
             )
-            digests.append(durable_digest(state))
-            invariants.check(state)
+            digests.append(durable_digest(engine.state))
+            invariants.check(engine.state)
             store.close()
         self.counts["recoveries_compared"] += 1
         if digests[0] != digests[1]:

@@ -114,7 +114,7 @@ def test_a_disk_too_full_for_a_snapshot_leaves_the_broker_at_work() -> None:
     house.send(5)
     house.disk.fail("write", errno.ENOSPC, path_ends=".new")
     house.pass_time(1_500)
-    assert house.life.broker._pump.failed is None
+    assert house.life.broker._sequencer.failed is None
     house.send(5)
     house.pass_time(1_500)
     assert house.disk.exists(DATA / "shard-0" / "checkpoint")

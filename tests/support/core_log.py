@@ -1,4 +1,4 @@
-"""The core with a log that is a list: decides, applies, rolls segments and redoes, exactly as the pump and recovery do.
+"""The core with a log that is a list: decides, applies, rolls segments and redoes, exactly as the sequencer and recovery do.
 
 log = CoreLog()
 log.do(half("T1"))          decides, applies, appends; the reply comes back
@@ -7,46 +7,81 @@ log.redone()                a second state, from the records alone
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from halfmq.core.apply import apply, close_batch, open_batch
-from halfmq.core.base import epoch_started, make_base
+from halfmq import limits
+from halfmq.core.apply import apply_all
 from halfmq.core.commands import Command, EndTransaction, SendMessage, SettledRow, Tick, Wanted
-from halfmq.core.decide import decide, next_deadline_ms, size_bound
+from halfmq.core.decide import next_deadline_ms, size_bound
 from halfmq.core.decision import Decision, Done, Refused, Reply, SendCheck, Sent, Why
-from halfmq.core.session import ConsumerData, Heartbeat, apply_session
+from halfmq.core.engine import Batch, Engine, Failed
+from halfmq.core.session import ConsumerData, Heartbeat
 from halfmq.core.snapshot import encode_rows, load_rows, snapshot_rows
-from halfmq.core.state import State, Subscription, next_offset
+from halfmq.core.state import State, Subscription
 from halfmq.core.transaction.invariants import check
 from halfmq.model import properties
 from halfmq.model.placement import SEGMENT_BYTES_MIN, fits, next_segment_start
-from halfmq.model.records import DecidedBy, Record
+from halfmq.model.records import Base, DecidedBy, Record
 from halfmq.model.settings import BrokerSettings
 
 START_MS = 1_000_000
 PEER = b"\x0a\x00\x00\x07\x00\x00\x30\x39"
 
 
-class Batch(NamedTuple):
-    offset: int
-    broker_time_ms: int
-    records: tuple[Record, ...]
+class WholeDisk:
+    """Always has room, and all that is copied from it is whole."""
+
+    def why_not_copied(self, source: int, message_bytes: int) -> str | None:
+        return None
+
+    def reserve_roll(self) -> None:
+        pass
+
+
+class OpenEngine(Engine):
+    """Leaves its batch open behind a step, so that several steps are one batch, as several commands of one step are."""
+
+    def _closed(self) -> Batch | None:
+        return None
+
+    def close(self) -> Batch | None:
+        return super()._closed()
+
+    def roll(self, now_ms: int) -> None:
+        self._roll(now_ms)
+
+    def log(self, records: Sequence[Record], now_ms: int) -> None:
+        """Have these happen, whoever decided them."""
+        if not self.state.batch_open:
+            self._open(self.state.log_end, now_ms)
+        apply_all(self.state, records)
+        self._records += records
+
+    @property
+    def records(self) -> list[Record]:
+        """Of the open batch."""
+        return self._records
 
 
 class CoreLog:
     def __init__(self, settings: BrokerSettings | None = None, *, batch_commands: int = 1) -> None:
         self.settings = settings or BrokerSettings(segment_bytes=SEGMENT_BYTES_MIN)
-        self.state = State(self.settings)
+        self.engine = OpenEngine(State(self.settings), WholeDisk())
         self.batches: list[Batch] = []
         self.now_ms = START_MS
         self.effects: list[Any] = []
         #: A batch is closed after so many commands.
         self.batch_commands = batch_commands
         self._in_batch = 0
-        self._records: list[Record] = []
-        self._batch: tuple[int, int] = (0, 0)
-        self._roll()
-        self.close()
+        self.roll()
+
+    @property
+    def state(self) -> State:
+        return self.engine.state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self.engine = OpenEngine(state, WholeDisk())
 
     # --- doing ---------------------------------------------------------------------------------------------------
 
@@ -54,31 +89,33 @@ class CoreLog:
         """Decide, apply, append. What was logged must fit the bound that was asked for before."""
         bound = size_bound(self.state, command)
         segment_bytes = self.settings.segment_bytes
-        rolled = not fits(self.state.log_end, self.state.batch_open, bound, segment_bytes)
-        if rolled:
-            self._roll()
-            assert fits(self.state.log_end, True, size_bound(self.state, command), segment_bytes), (command, bound)
-        decision = decide(self.state, command, self.now_ms)
-        if decision.records:
-            logged = sum(record.size for record in decision.records)
-            assert rolled or logged <= bound, f"{type(command).__name__}: {logged} bytes, said {bound}"
-            if not self.state.batch_open:
-                self._open(self.state.log_end)
-            for record in decision.records:
-                apply(self.state, record)
-                assert self.state.log_end <= next_segment_start(record.offset, segment_bytes)
-            self._records += decision.records
-        self.effects += decision.effects
+        if not fits(self.state.log_end, self.state.batch_open, bound, segment_bytes):
+            self.close()
+        before = len(self.engine.records)
+        step = self.engine.step([command], self.now_ms)
+        for problem in step.problems:
+            raise getattr(problem, "error", AssertionError(problem))
+        records = tuple(self.engine.records[before:])
+        rolled = bool(records) and type(records[0]) is Base
+        records = records[rolled:]
+        logged = sum(record.size for record in records)
+        assert rolled or logged <= bound, f"{type(command).__name__}: {logged} bytes, said {bound}"
+        for record in records:
+            end = record.offset + record.size
+            assert end <= next_segment_start(record.offset, segment_bytes)
+        self.effects += step.effects
         self._in_batch += 1
         if self._in_batch >= self.batch_commands:
             self.close()
-        return decision
+        (reply,) = step.replies
+        assert not isinstance(reply, Failed)
+        return Decision(records, reply, tuple(step.effects))
 
     def do(self, command: Command) -> Reply:
         return self.decide(command).reply
 
     def session(self, event: Any) -> Any:
-        return apply_session(self.state, event)
+        return self.engine.note(event)
 
     def tick(self) -> list[Any]:
         """Tick until nothing more is due; the effects of it."""
@@ -108,35 +145,22 @@ class CoreLog:
 
     # --- batches -------------------------------------------------------------------------------------------------
 
-    def _open(self, offset: int) -> None:
-        self._batch = (offset, self.now_ms)
-        open_batch(self.state, offset, self.now_ms)
-
-    def _roll(self) -> None:
-        previous_end = self.state.log_end
-        self.close()
-        full = previous_end % self.settings.segment_bytes == 0
-        self._open(previous_end if full else next_segment_start(previous_end, self.settings.segment_bytes))
-        base = make_base(self.state, previous_end)
-        apply(self.state, base)
-        self._records.append(base)
-
     def roll(self) -> None:
-        self._roll()
+        self.close()
+        self.engine.roll(self.now_ms)
         self.close()
 
     def close(self) -> None:
         self._in_batch = 0
-        if self.state.batch_open:
-            close_batch(self.state)
-            self.batches.append(Batch(*self._batch, tuple(self._records)))
-            self._records.clear()
+        batch = self.engine.close()
+        if batch is not None:
+            self.batches.append(batch)
 
     # --- looking -------------------------------------------------------------------------------------------------
 
     @property
     def records(self) -> list[Record]:
-        return [record for batch in self.batches for record in batch.records] + self._records
+        return [record for batch in self.batches for record in batch.records] + self.engine.records
 
     def of(self, kind: type) -> list[Any]:
         return [record for record in self.records if isinstance(record, kind)]
@@ -164,15 +188,12 @@ class CoreLog:
         self.close()
         self.settings = settings or self.settings
         self.restart()
-        if fits(self.state.log_end, False, 64, self.settings.segment_bytes):
-            self._open(self.state.log_end)
-        else:
-            self._roll()
-        wall_ms, immunity_ms = 1_700_000_000_000, self.settings.check_immunity_ms
-        record = epoch_started(next_offset(self.state), self.state.epoch + 1, wall_ms, immunity_ms)
-        apply(self.state, record)
-        self._records.append(record)
-        self.close()
+        wall_ms, plausible_ms = 1_700_000_000_000, limits.CHECK_TIMES_MAX_MS
+        epoch = self.state.epoch + 1
+        batch = Engine(self.state, WholeDisk()).begin_epoch(
+            epoch, wall_ms, self.now_ms, plausible_ms=plausible_ms, trust_clock=True
+        )
+        self.batches.append(batch)
 
     def restart(self) -> None:
         """Go on with what redo of the remaining log gives: session state is gone."""
@@ -181,11 +202,9 @@ class CoreLog:
 
 
 def redo(state: State, batches: Iterable[Batch]) -> State:
+    engine = Engine(state, WholeDisk())
     for batch in batches:
-        open_batch(state, batch.offset, batch.broker_time_ms)
-        for record in batch.records:
-            apply(state, record)
-        close_batch(state)
+        engine.replay(batch.offset, batch.broker_time_ms, batch.records)
     return state
 
 

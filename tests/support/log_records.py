@@ -1,4 +1,4 @@
-"""Records for tests of the log: one of each kind, and a writer that lays batches out as the pump does."""
+"""Records for tests of the log: one of each kind, and a writer that lays batches out as the sequencer does."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -226,7 +226,7 @@ def end_of(records: Sequence[Record]) -> int:
 
 
 class LogUnderTest:
-    """A log on some disk, written as the pump would: batches, and a base record where a segment begins."""
+    """A log on some disk, written as the sequencer would: batches, and a base record where a segment begins."""
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int = SEGMENT) -> None:
         self.disk = disk

@@ -18,8 +18,8 @@ from halfmq.broker.clients import Clients
 from halfmq.broker.connection import Connection
 from halfmq.broker.durable_answer import DurableAnswers
 from halfmq.broker.intake import REQUEST_COST
-from halfmq.broker.pump import Pump
 from halfmq.broker.remoting_gateway import Gateway, Handler
+from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.timers import BrokerTime
 from halfmq.broker.traffic import Traffic
 from halfmq.core.queues.offsets import Stored, query_offset
@@ -83,18 +83,18 @@ class _TooMany(Exception):
 
 class AdminStats:
     def __init__(
-        self, gateway: Gateway, pump: Pump, store: StatsReads, clients: Clients, traffic: Traffic, time: BrokerTime,
+        self, gateway: Gateway, sequencer: Sequencer, store: StatsReads, clients: Clients, traffic: Traffic, time: BrokerTime,
         loop: asyncio.AbstractEventLoop, *, address: str,
     ) -> None:  # fmt: skip
         """``address``: ``host:port`` of the broker, as clients are told."""
         self._gateway = gateway
-        self._pump = pump
-        self._state: State = pump.state
+        self._sequencer = sequencer
+        self._state: State = sequencer.state
         self._store = store
         self._clients = clients
         self._traffic = traffic
         self._time = time
-        self._durably = DurableAnswers(gateway, pump)
+        self._durably = DurableAnswers(gateway, sequencer)
         self._address = address
         self._loop = loop
         #: Questions that wait for their turn, with the bytes that each keeps.
@@ -374,8 +374,8 @@ class AdminStats:
             "msgGetTotalTodayNow": str(traffic.given),
             "msgGetTotalTodayMorning": str(gives.this_morning),
             "msgGetTotalYesterdayMorning": str(gives.yesterday_morning),
-            "sendThreadPoolQueueSize": str(self._pump.backlog),
-            "sendThreadPoolQueueHeadWaitTimeMills": str(self._pump.waits_ms(now_ms)),
+            "sendThreadPoolQueueSize": str(self._sequencer.backlog),
+            "sendThreadPoolQueueHeadWaitTimeMills": str(self._sequencer.waits_ms(now_ms)),
             # Pulls are served when they are read, and nothing of the log is locked: these are always so.
             "pullThreadPoolQueueSize": "0",
             "pullThreadPoolQueueHeadWaitTimeMills": "0",

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from halfmq.broker.connection import Connection
 from halfmq.broker.durable_answer import DurableAnswers
-from halfmq.broker.pump import Pump
 from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.sequencer import Sequencer
 from halfmq.core.queues.assignment import assigned_queues
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.group_bodies import (
@@ -25,10 +25,10 @@ _BROADCASTING: Final = "BROADCASTING"
 
 
 class Assignments:
-    def __init__(self, gateway: Gateway, pump: Pump, *, broker_name: str) -> None:
+    def __init__(self, gateway: Gateway, sequencer: Sequencer, *, broker_name: str) -> None:
         self._gateway = gateway
-        self._state = pump.state
-        self._durably = DurableAnswers(gateway, pump)
+        self._state = sequencer.state
+        self._durably = DurableAnswers(gateway, sequencer)
         self._broker_name = broker_name
         gateway.handlers |= {
             RequestCode.QUERY_ASSIGNMENT: self.query,

@@ -9,13 +9,13 @@ checks the half goes into the answer of its poll instead (``feedback``).
 
 from halfmq.broker.connection import Connection
 from halfmq.broker.feedback import Feedback
-from halfmq.broker.pump import Pump
 from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.stored import StoredMessages
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import CheckNotSent
 from halfmq.core.decision import SendCheck
-from halfmq.core.session import CheckLeft, Reachable, apply_session
+from halfmq.core.session import CheckLeft, Reachable
 from halfmq.model.ids import offset_message_id
 from halfmq.model.properties import HMQ_TX_ID, UNIQ_KEY, find
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, AT_QUEUE_OFFSET, decode
@@ -26,7 +26,7 @@ class BackCheck:
     def __init__(
         self,
         gateway: Gateway,
-        pump: Pump,
+        sequencer: Sequencer,
         stored: StoredMessages,
         feedback: Feedback,
         time: BrokerTime,
@@ -35,7 +35,7 @@ class BackCheck:
         broker_name: str,
     ) -> None:
         self._gateway = gateway
-        self._pump = pump
+        self._sequencer = sequencer
         self._stored = stored
         self._feedback = feedback
         self._time = time
@@ -47,40 +47,40 @@ class BackCheck:
     def send(self, check: SendCheck) -> None:
         half = self._half(check)
         if self._leaves(check, half):
-            if self._pump.state.policies:
+            if self._sequencer.state.policies:
                 left = CheckLeft(check.group, check.tx_id, check.checks, self._time.now_ms())
-                apply_session(self._pump.state, left)
+                self._sequencer.engine.note(left)
             return
         if half is not None and check.connection in self._gateway.connections:
             self._remember(check)
         # First: a check that is decided in the same turn must not be numbered as if this one had gone out.
-        self._pump.submit_first(CheckNotSent(check.group, check.tx_id, check.connection, half is None))
+        self._sequencer.submit_first(CheckNotSent(check.group, check.tx_id, check.connection, half is None))
 
     def _leaves(self, check: SendCheck, half: bytes | None) -> bool:
         if self._feedback.expects(check):
             return self._feedback.add(check, None if half is None else with_check_times(half, check.checks))
-        group = self._pump.state.producer_groups.get(check.group)
+        group = self._sequencer.state.producer_groups.get(check.group)
         if half is None or group is None or check.connection not in group.members:
             return False  # a poll that has ended: who fetches is not pushed to
         return self._gateway.push_frame(check.connection, lambda opaque: self._frame(opaque, check, half))
 
     def _remember(self, check: SendCheck) -> None:
-        group = self._pump.state.producer_groups.get(check.group)
+        group = self._sequencer.state.producer_groups.get(check.group)
         client_id = group.members.get(check.connection) if group is not None else None
         if client_id is not None:
             self._missed.setdefault(check.connection, {})[check.group] = client_id
 
     def drained(self, connection: Connection) -> None:
         """The connection takes checks again: behind the commands that said it does not."""
-        if connection.number in self._missed and not self._pump.after_turn(self._back, connection.number):
+        if connection.number in self._missed and not self._sequencer.after_turn(self._back, connection.number):
             self._back(connection.number)
 
     def _back(self, number: int) -> None:
         groups = self._missed.pop(number, {})
         if number in self._gateway.connections:
             for group, client_id in groups.items():
-                apply_session(self._pump.state, Reachable(number, client_id, group))
-            self._pump.look_at_deadline()
+                self._sequencer.engine.note(Reachable(number, client_id, group))
+            self._sequencer.look_at_deadline()
 
     def connection_closed(self, number: int) -> None:
         self._missed.pop(number, None)

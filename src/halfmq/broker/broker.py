@@ -1,6 +1,6 @@
 """The composition root: one broker on one directory, made of parts that know as little of each other as they can.
 
-    Store -> redo -> State -> Pump -> handlers of commands -> Gateway -> two listening ports
+    Store -> redo -> State -> Sequencer -> handlers of commands -> Gateway -> two listening ports
 
 Clock, disk, entropy, loop, sync thread and maintenance thread come from outside, so that the same broker runs as a
 process and inside a simulation.
@@ -29,23 +29,23 @@ from halfmq.broker.maintenance import Maintenance
 from halfmq.broker.name_service import NameService
 from halfmq.broker.offload import Offload, ThreadOffload
 from halfmq.broker.operators import Operators
+from halfmq.broker.problems import Problems
 from halfmq.broker.producer_groups import ProducerGroups, tell_policy
 from halfmq.broker.pull_service import PullService
-from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.request_reply import RequestReply
 from halfmq.broker.seldom import Seldom
 from halfmq.broker.sends import Sends
+from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.stored import StoredMessages
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
 from halfmq.broker.traffic import LOOK_MS, Traffic
-from halfmq.core.apply import apply, close_batch, open_batch
 from halfmq.core.clock_jumps import plausible_ms
 from halfmq.core.commands import Tick
 from halfmq.core.decision import Done, Effect, OffsetNotStored, PolicyActed, Reply, SendCheck, WakeQueue
-from halfmq.core.queues.ordering import keep_for_holders
-from halfmq.core.session import LogOffsetsNow, Published, apply_session
+from halfmq.core.engine import Engine, Failed
+from halfmq.core.session import LogOffsetsNow, Published
 from halfmq.core.snapshot import load_rows
 from halfmq.core.state import State
 from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreDamaged, StorePoisoned
@@ -104,7 +104,7 @@ class Broker:
         self._vip: Door | None = None
         self._store: Store | None = None
         self._gateway: Gateway
-        self._pump: Pump
+        self._sequencer: Sequencer
         self._pulls: PullService
         self._checks: BackCheck
         self._feedback: Feedback
@@ -124,7 +124,7 @@ class Broker:
         began_s = self._clock.elapsed_s()
         self._gateway = Gateway(
             self._loop,
-            lambda: self._pump.backlog + self._clients.waiting,
+            lambda: self._sequencer.backlog + self._clients.waiting,
             clock=self._clock.elapsed_s,
             connections_max=self.config.connections_max,
             unfinished_bytes_max=self.config.unfinished_bytes_max,
@@ -149,12 +149,13 @@ class Broker:
         )
         settings = replace(settings, segment_bytes=self._store.segment_bytes)
         check_caps(settings)
-        state, redone = recover(self._store, settings)
-        self._compose(state, self._store, address_text(self.config.advertised(), ports.broker))
+        engine, redone = recover(self._store, settings)
+        state = engine.state
+        self._compose(engine, self._store, address_text(self.config.advertised(), ports.broker))
         for door in self._doors:
             door.listen()
         self._listen_on_vip()
-        self._pump.begin_epoch(
+        self._sequencer.begin_epoch(
             self._store.epoch, self._clock.wall_ms(),
             plausible_ms=plausible_ms(self.config.retention_ms), trust_clock=self.config.trust_clock,
         )  # fmt: skip
@@ -207,72 +208,72 @@ class Broker:
             error,
         )
 
-    def _compose(self, state: State, store: Store, address: str) -> None:
+    def _compose(self, engine: Engine, store: Store, address: str) -> None:
+        state = engine.state
         time = BrokerTime(self._clock, state.batch_time_ms)
-        keep_for_holders(state, time.now_ms())
         self._timer = DeadlineTimer(self._loop, time, self._tick)
         gateway = self._gateway
-        pump = self._pump = Pump(
-            state,
+        sequencer = self._sequencer = Sequencer(
+            engine,
             store,
             self._loop,
             time,
             self._clock.elapsed_s,
-            segment_bytes=store.segment_bytes,
+            Problems(self._loop.time, store.segment_bytes),
             on_effects=self._on_effects,
             on_released=gateway.released,
             on_deadline=self._timer.arm,
             on_fatal=self._fatal,
         )
-        pump.on_turn = gateway.intake.turned
-        gateway.intake.work = pump
-        store.on_durable = lambda position: self._from_sync_thread(pump.durable)
-        store.on_failed = lambda error: self._from_sync_thread(lambda: pump.sync_failed(error))
+        sequencer.on_turn = gateway.intake.turned
+        gateway.intake.work = sequencer
+        store.on_durable = lambda position: self._from_sync_thread(sequencer.durable)
+        store.on_failed = lambda error: self._from_sync_thread(lambda: sequencer.sync_failed(error))
         slow_sync = SlowSync(self._clock)
         store.on_sync_began, store.on_sync_ended = slow_sync.began, slow_sync.ended
-        store.on_space_low = lambda: self._from_sync_thread(pump.space_is_low)
+        store.on_space_low = lambda: self._from_sync_thread(sequencer.space_is_low)
         settings = state.settings
         stored = StoredMessages(state, store)
-        groups = GroupsOnUse(pump)
-        Sends(gateway, pump, stored, store_host=settings.store_host, durability=self.config.durability.value)
-        self._pulls = PullService(gateway, pump, store, self._loop, groups)
-        self._feedback = Feedback(gateway, pump, self._loop)
+        groups = GroupsOnUse(sequencer)
+        Sends(gateway, sequencer, stored, store_host=settings.store_host, durability=self.config.durability.value)
+        self._pulls = PullService(gateway, sequencer, store, self._loop, groups)
+        self._feedback = Feedback(gateway, sequencer, self._loop)
         self._checks = BackCheck(
             gateway,
-            pump,
+            sequencer,
             stored,
             self._feedback,
             time,
             store_host=settings.store_host,
             broker_name=settings.broker_name,
         )
-        Lookups(gateway, pump, store, stored)
-        NameService(gateway, pump, settings, address)
+        Lookups(gateway, sequencer, store, stored)
+        NameService(gateway, sequencer, settings, address)
         long_settled = LongSettled(state, store, self._offload)
         scan = GroupScan(state, self._loop)
         Operators(
             gateway,
-            pump,
+            sequencer,
             time,
             long_settled,
             scan,
             durability=self.config.durability.value,
             operator_of=store.operator_of,
         )
-        ProducerGroups(gateway, pump, time)
-        self._clients = Clients(gateway, pump, groups, time, broker_name=settings.broker_name)
+        ProducerGroups(gateway, sequencer, time)
+        self._clients = Clients(gateway, sequencer, groups, time, broker_name=settings.broker_name)
         RequestReply(
             gateway, self._clients, time, store_host=settings.store_host, body_bytes_max=settings.body_bytes_max
         )
-        Assignments(gateway, pump, broker_name=settings.broker_name)
+        Assignments(gateway, sequencer, broker_name=settings.broker_name)
         self._calls = ClientCalls(gateway, state, self._loop)
         traffic = Traffic(lambda: store.messages_shown, time.now_ms())
         self._pulls.on_given = traffic.note
-        AdminStats(gateway, pump, store, self._clients, traffic, time, self._loop, address=address)
+        AdminStats(gateway, sequencer, store, self._clients, traffic, time, self._loop, address=address)
         gateway.on_closed = self._connection_closed
         gateway.on_drained = self._connection_drained
         self._maintenance = Maintenance(
-            self.config, pump, store, self._loop, self._offload, time, slow_sync, self._fatal
+            self.config, sequencer, store, self._loop, self._offload, time, slow_sync, self._fatal
         )
         self._maintenance.every("traffic", LOOK_MS, lambda: traffic.look(time.now_ms()))
 
@@ -289,7 +290,7 @@ class Broker:
     # --- while it serves -------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        self._pump.submit(Tick(), self._ticked)
+        self._sequencer.submit(Tick(), self._ticked)
 
     def _ticked(self, context: None, reply: Reply | Failed) -> None:
         if not isinstance(reply, Done):
@@ -353,7 +354,7 @@ class Broker:
         self._feedback.release_all()
         await self._sleep(self.config.drain_ms / 1000)
         await self._settle()
-        apply_session(self._pump.state, LogOffsetsNow())
+        self._sequencer.engine.note(LogOffsetsNow())
         self._tick()
         settled = await self._settle()
         self._gateway.close(abort=False)
@@ -361,16 +362,16 @@ class Broker:
         self._maintenance.stop()
         if not settled:
             text = "%d answers do not leave, and no checkpoint is written: no room on the disk; who waits asks again"
-            log.warning(text, self._pump.backlog)
+            log.warning(text, self._sequencer.backlog)
             return
         written = self._loop.create_future()
         self._maintenance.checkpoint(lambda: written.set_result(None))
         await self._first(written)
 
     async def _settle(self) -> bool:
-        """Wait until the pump has nothing to decide, write or release. False: a full disk holds answers back."""
-        while not self._pump.idle and self._pump.failed is None:
-            if self._pump.waits_for_room and not self._pump.catch_up():
+        """Wait until the sequencer has nothing to decide, write or release. False: a full disk holds answers back."""
+        while not self._sequencer.idle and self._sequencer.failed is None:
+            if self._sequencer.waits_for_room and not self._sequencer.catch_up():
                 return False
             await self._sleep(0.005)
         return True
@@ -399,8 +400,8 @@ class Broker:
             self._store = None
 
 
-def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:
-    """(state at the log's end, batches redone): the newest snapshot, then the log behind it, through ``apply``.
+def recover(store: Store, settings: BrokerSettings) -> tuple[Engine, int]:
+    """(engine at the log's end, batches redone): the newest snapshot, then the log behind it, through ``replay``.
 
     Raises:
         StoreDamaged: segments at the log's beginning are gone that no Trim record gave up; nothing was changed.
@@ -409,25 +410,23 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:
     # A base cannot tell a log that begins with it from one whose beginning is lost; the last Trim record can, and it
     # always lies behind the start that it names.
     given_up = 0 if state is None else state.log_start
-    state = state or State(settings)
+    engine = Engine(state or State(settings), store)
+    state = engine.state
     redone = 0
     for batch in store.redo():
-        open_batch(state, batch.offset, batch.broker_time_ms)
-        for record in batch.records:
-            try:
-                apply(state, record)
-            except HalfmqError:
-                raise
-            except Exception as error:
-                raise StoreDamaged(
-                    f"the record of kind {type(record).__name__} at log offset {record.offset} of {store.directory} cannot be "
-                    f"applied, though the checksum of its batch is right: {type(error).__name__}: {error}",
-                    hint="the log was not changed; open this store with the version that wrote it; if that is this one, keep "
-                    "the directory and report it",
-                ) from error
-            if type(record) is Trim:
-                given_up = record.log_start
-        close_batch(state)
+        try:
+            engine.replay(batch.offset, batch.broker_time_ms, batch.records)
+        except HalfmqError:
+            raise
+        except Exception as error:
+            record = next(record for record in batch.records if record.offset == state.log_end)
+            raise StoreDamaged(
+                f"the record of kind {type(record).__name__} at log offset {record.offset} of {store.directory} cannot be "
+                f"applied, though the checksum of its batch is right: {type(error).__name__}: {error}",
+                hint="the log was not changed; open this store with the version that wrote it; if that is this one, keep "
+                "the directory and report it",
+            ) from error
+        given_up = max([given_up, *[record.log_start for record in batch.records if type(record) is Trim]])
         redone += 1
     if store.log_start > given_up:
         raise StoreDamaged(
@@ -454,8 +453,8 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[State, int]:
         store.trim(state.log_start)
     except SegmentStays as error:
         log.warning("the room of what was trimmed is not given back: %s. It is tried again with the next trim", error)
-    apply_session(state, Published(store.published_position, store.published_position))
-    return state, redone
+    engine.note(Published(store.published_position, store.published_position))
+    return engine, redone
 
 
 def _snapshot(store: Store, settings: BrokerSettings) -> State | None:

@@ -19,14 +19,15 @@ from halfmq.broker.connection import Connection
 from halfmq.broker.durable_answer import DurableAnswers
 from halfmq.broker.groups import GroupsOnUse
 from halfmq.broker.intake import REQUEST_COST
-from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.seldom import Seldom
+from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.timers import BrokerTime
 from halfmq.broker.unlike_subscriptions import UnlikeSubscriptions
 from halfmq.core.commands import LockQueues, UnlockQueues
 from halfmq.core.decision import Locked, Reply
+from halfmq.core.engine import Failed
 from halfmq.core.queues.filter import TAG, FilterRefused, parse_filter
 from halfmq.core.session import (
     ConnectionClosed,
@@ -34,7 +35,6 @@ from halfmq.core.session import (
     Event,
     Heartbeat,
     Unregistered,
-    apply_session,
 )
 from halfmq.core.state import State, Subscription, producer_groups_refusal
 from halfmq.errors import InvalidName
@@ -70,13 +70,13 @@ _LOCKS_SAID_S: Final = 60.0
 
 class Clients:
     def __init__(
-        self, gateway: Gateway, pump: Pump, groups: GroupsOnUse, time: BrokerTime, *, broker_name: str
+        self, gateway: Gateway, sequencer: Sequencer, groups: GroupsOnUse, time: BrokerTime, *, broker_name: str
     ) -> None:
         self._gateway = gateway
-        self._pump = pump
-        self._state: State = pump.state
+        self._sequencer = sequencer
+        self._state: State = sequencer.state
         self._groups = groups
-        self._durably = DurableAnswers(gateway, pump)
+        self._durably = DurableAnswers(gateway, sequencer)
         self._time = time
         self._unlike = UnlikeSubscriptions(gateway.is_due)
         self._broker_name = broker_name
@@ -87,7 +87,7 @@ class Clients:
         #: By connection, while it has a heartbeat whose groups are being made: what came behind it, in order, and what is
         #: kept of its intake for that.
         self._behind: dict[int, deque[tuple[Callable[[], None], Connection, int]]] = {}
-        #: How many that are. Gateways stop reading above ``pump.BACKLOG_MAX``, as for replies that wait for the disk.
+        #: How many that are. Gateways stop reading above ``sequencer.BACKLOG_MAX``, as for replies that wait for the disk.
         self.waiting = 0
         #: The newest connection of each client that said its id, and the other way round.
         self._connections: dict[str, int] = {}
@@ -307,14 +307,14 @@ class Clients:
         if session is None or member is None or not session.locks:
             return
         if all(other.client_id != member.client_id for at, other in session.members.items() if at != number):
-            self._pump.submit(UnlockQueues(group, member.client_id, None), None)
+            self._sequencer.submit(UnlockQueues(group, member.client_id, None), None)
 
     def _apply(self, event: Event) -> None:
         """Change the session, tell all members of the groups that changed (40), and look when a tick is due."""
-        for group, members in apply_session(self._state, event):
+        for group, members in self._sequencer.engine.note(event):
             for number in members:
                 self._gateway.push(number, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
-        self._pump.look_at_deadline()
+        self._sequencer.look_at_deadline()
 
     # --- consumers of a group
 
@@ -338,7 +338,7 @@ class Clients:
             if known and 0 <= queue.queue_id < queues_of(queue.topic)
         ]
         if wanted:
-            self._pump.submit(
+            self._sequencer.submit(
                 LockQueues(body.group, body.client_id, tuple(wanted)), self._locked, (connection, request)
             )
         else:
@@ -365,7 +365,7 @@ class Clients:
     def unlock(self, connection: Connection, request: Request[Any]) -> None:
         body = decode_lock_request(request.body)
         queues = tuple([(queue.topic, queue.queue_id) for queue in body.queues])
-        self._pump.submit(UnlockQueues(body.group, body.client_id, queues), self._unlocked, (connection, request))
+        self._sequencer.submit(UnlockQueues(body.group, body.client_id, queues), self._unlocked, (connection, request))
 
     def _unlocked(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
         """Also where a full disk refuses it: the lock runs out by itself."""

@@ -4,18 +4,19 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from halfmq.broker.connection import Connection
-from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.sequencer import Sequencer
 from halfmq.core.decision import Done, Reply
+from halfmq.core.engine import Failed
 from halfmq.wire.remoting.header import Request
 
 _DONE: Final = Done()
 
 
 class DurableAnswers:
-    def __init__(self, gateway: Gateway, pump: Pump) -> None:
+    def __init__(self, gateway: Gateway, sequencer: Sequencer) -> None:
         self._gateway = gateway
-        self._pump = pump
+        self._sequencer = sequencer
 
     def tell(
         self,
@@ -33,4 +34,4 @@ class DurableAnswers:
 
         if body:
             self._gateway.intake.owe(connection, len(body))
-        self._pump.after_durable(told, None, _DONE)
+        self._sequencer.after_durable(told, None, _DONE)

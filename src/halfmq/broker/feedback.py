@@ -13,10 +13,10 @@ from typing import Any
 
 from halfmq import limits
 from halfmq.broker.connection import Connection
-from halfmq.broker.pump import Pump
 from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.sequencer import Sequencer
 from halfmq.core.decision import SendCheck
-from halfmq.core.session import PollEnded, Polling, apply_session
+from halfmq.core.session import PollEnded, Polling
 from halfmq.core.state import producer_groups_refusal
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
@@ -34,9 +34,9 @@ class _Parked:
 
 
 class Feedback:
-    def __init__(self, gateway: Gateway, pump: Pump, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, gateway: Gateway, sequencer: Sequencer, loop: asyncio.AbstractEventLoop) -> None:
         self._gateway = gateway
-        self._pump = pump
+        self._sequencer = sequencer
         self._loop = loop
         #: By connection number and producer group: one poll each.
         self._parked: dict[tuple[int, str], _Parked] = {}
@@ -61,7 +61,7 @@ class Feedback:
         self._session(Polling(connection.number, asked.client_id, asked.group, asked.checks_max))
 
     def _refusal(self, number: int, group: str) -> str | None:
-        state = self._pump.state
+        state = self._sequencer.state
         groups = state.produces.get(number, {})
         if (
             group not in groups
@@ -75,8 +75,8 @@ class Feedback:
         return producer_groups_refusal(state, number, [group])
 
     def _session(self, event: Polling | PollEnded) -> None:
-        apply_session(self._pump.state, event)
-        self._pump.look_at_deadline()
+        self._sequencer.engine.note(event)
+        self._sequencer.look_at_deadline()
 
     # --- what core hands out
 
@@ -118,7 +118,7 @@ class Feedback:
             self._answer(key)
 
     def _time_is_up(self, key: tuple[int, str]) -> None:
-        group = self._pump.state.producer_groups.get(key[1])
+        group = self._sequencer.state.producer_groups.get(key[1])
         if group is not None and key[0] in group.parked:
             self._end(key)
             self._gateway.flush()

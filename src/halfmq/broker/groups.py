@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Final
 
-from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
+from halfmq.broker.sequencer import Sequencer
 from halfmq.core.commands import EnsureGroup
 from halfmq.core.decision import Done, Reply
+from halfmq.core.engine import Failed
 from halfmq.wire.remoting.codes import ResponseCode
 
 #: Called with None when the group is there, else with the code and text of the refusal.
@@ -17,19 +18,19 @@ _DONE: Final = Done()
 
 
 class GroupsOnUse:
-    def __init__(self, pump: Pump) -> None:
-        self._pump = pump
+    def __init__(self, sequencer: Sequencer) -> None:
+        self._sequencer = sequencer
 
     def ensure(self, group: str, then: Then) -> None:
         """Call ``then`` once ``group`` durably exists, at once if it does."""
-        if group in self._pump.state.groups:
-            self._pump.after_durable(lambda _, __: then(None), None, _DONE)
+        if group in self._sequencer.state.groups:
+            self._sequencer.after_durable(lambda _, __: then(None), None, _DONE)
         else:
-            self._pump.submit(EnsureGroup(group), self._ensured, (group, then))
+            self._sequencer.submit(EnsureGroup(group), self._ensured, (group, then))
 
     def _ensured(self, context: tuple[str, Then], reply: Reply | Failed) -> None:
         group, then = context
-        if isinstance(reply, Done) and group in self._pump.state.groups:
+        if isinstance(reply, Done) and group in self._sequencer.state.groups:
             then(None)
         elif isinstance(reply, Done):
             then((ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist"))

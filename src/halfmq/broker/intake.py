@@ -1,8 +1,8 @@
 """Requests that were taken in and are not done with: their bytes, whose turn it is, and who is not read from meanwhile.
 
-A request is *undecided* until the pump's turn, and then *held* until the log is durable up to it. Both take memory, so both
+A request is *undecided* until the sequencer's turn, and then *held* until the log is durable up to it. Both take memory, so both
 are counted, in bytes of frames and ``REQUEST_COST`` for the objects that each one becomes. Counted is a whole read, when it
-is handled, and given back when the pump has passed it (when it is decided, if no command came of it); nothing is done for
+is handled, and given back when the sequencer has passed it (when it is decided, if no command came of it); nothing is done for
 each command.
 
     undecided, of one connection   ``INTAKE_TURN_BYTES_MAX``: the rest of its read waits for the next turn, and no more is read
@@ -18,7 +18,7 @@ So whoever sends one request waits for the turn that runs and for its own, in wh
 size at most, however much they send. Each bound may be passed by one frame, or nothing large could ever come in; time by
 four that came together, which are handled without a look at the clock in between.
 
-Time counts what it takes to handle a request, and what the pump is expected to need for its command. Who waits has its turn
+Time counts what it takes to handle a request, and what the sequencer is expected to need for its command. Who waits has its turn
 in the order of the time used, where whoever has used little is taken to be one part behind the one that had the last turn,
 not more (start-time fair queueing): nobody saves up turns. So one cheap request goes before all that costly ones still
 have to do.
@@ -41,7 +41,7 @@ REQUEST_COST: Final = 1_024
 
 
 class Work(Protocol):
-    """What is asked of the pump. Commands are numbered in the order in which they were submitted, from 1."""
+    """What is asked of the sequencer. Commands are numbered in the order in which they were submitted, from 1."""
 
     @property
     def submitted(self) -> int:
@@ -211,7 +211,7 @@ class Intake:
             self._crowded = True
             taker.used_s = max(taker.used_s, self._turn_s - limits.INTAKE_TURN_S)
             heappush(self._waiting, (taker.used_s, next(self._numbers), taker))
-            if self.work.decided == self.work.submitted:  # no turn of the pump will come that says so
+            if self.work.decided == self.work.submitted:  # no turn of the sequencer will come that says so
                 self._go_on_soon()
 
     def leave(self, taker: Taker, later_bytes: int) -> None:
@@ -254,12 +254,12 @@ class Intake:
     # --- out
 
     def turned(self) -> None:
-        """A turn of the pump is over. Call it behind each; the release that follows soon settles what is little."""
+        """A turn of the sequencer is over. Call it behind each; the release that follows soon settles what is little."""
         if self._waiting or self.stopped or self.undecided >= limits.INTAKE_TURN_BYTES_MAX // 2:
             self.settle()
 
     def settle(self) -> None:
-        """The pump went on: give back what it is done with, and let those go on that wait. Call it behind each release."""
+        """The sequencer went on: give back what it is done with, and let those go on that wait. Call it behind each release."""
         if self._undecided or self._held:
             self._settle()
         if self._waiting or self.stopped:
@@ -297,7 +297,7 @@ class Intake:
         no_room = []
         while waiting and self.undecided < limits.INTAKE_ALL_TURN_BYTES_MAX:
             if self.spent_s >= limits.INTAKE_ALL_TURN_S or self.work.expected_s >= limits.INTAKE_ALL_TURN_S:
-                break  # the former: ``_go_on`` comes again; the latter: behind the pump's turn
+                break  # the former: ``_go_on`` comes again; the latter: behind the sequencer's turn
             one = heappop(waiting)
             used_s, _, taker = one
             if not taker.is_open:

@@ -9,12 +9,13 @@ from typing import Any, Final, Protocol
 from halfmq import limits
 from halfmq.broker.connection import Connection
 from halfmq.broker.durable_answer import DurableAnswers
-from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.stored import StoredMessages
 from halfmq.core.commands import Actor, CommitOffset
 from halfmq.core.decision import Refused, Reply, Why
+from halfmq.core.engine import Failed
 from halfmq.core.queues.offsets import MayBeLost, Stored, query_offset
 from halfmq.core.state import State
 from halfmq.store.consume_queue import QueueEntry
@@ -46,13 +47,13 @@ class LookupReads(Protocol):
 
 
 class Lookups:
-    def __init__(self, gateway: Gateway, pump: Pump, store: LookupReads, stored: StoredMessages) -> None:
+    def __init__(self, gateway: Gateway, sequencer: Sequencer, store: LookupReads, stored: StoredMessages) -> None:
         self._gateway = gateway
-        self._pump = pump
+        self._sequencer = sequencer
         self._store = store
         self._stored = stored
-        self._durably = DurableAnswers(gateway, pump)
-        self._state: State = pump.state
+        self._durably = DurableAnswers(gateway, sequencer)
+        self._state: State = sequencer.state
         gateway.handlers |= {
             RequestCode.QUERY_MESSAGE: self.query,
             RequestCode.QUERY_CONSUMER_OFFSET: self.consumer_offset,
@@ -72,7 +73,7 @@ class Lookups:
 
         An offset that came before in the same read (15) is noted first.
         """
-        if not self._pump.after_turn(self._consumer_offset, connection, request):
+        if not self._sequencer.after_turn(self._consumer_offset, connection, request):
             self._consumer_offset(connection, request)
 
     def _consumer_offset(self, connection: Connection, request: Request[Any]) -> None:
@@ -108,7 +109,7 @@ class Lookups:
         if not request.flag & FLAG_ONEWAY and not self._is_member(connection, fields.consumer_group):
             by = Actor(peer=connection.peer)
         command = CommitOffset(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset, by)
-        self._pump.submit(command, self._committed, (connection, request))
+        self._sequencer.submit(command, self._committed, (connection, request))
 
     def _is_member(self, connection: Connection, group: str) -> bool:
         session = self._state.consumers.get(group)

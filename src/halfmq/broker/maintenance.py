@@ -10,7 +10,7 @@ Everything here only accelerates a restart or frees disk; if it stops, answers s
     files        a segment that somebody removed or cut short is told when retention is looked at. The one that is written
                  is looked at each second, and the broker stops: what it answers must be there after a start
     free space   looked at each second; below the reserve, core refuses new messages and lets verdicts go on. Where a
-                 write finds no room before that, the pump knows at once. Derived files that fell behind catch up here
+                 write finds no room before that, the sequencer knows at once. Derived files that fell behind catch up here
 """
 
 import asyncio
@@ -23,15 +23,16 @@ from typing import Any, Final
 from halfmq import limits
 from halfmq.broker.config import BrokerConfig
 from halfmq.broker.offload import Offload
-from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.seldom import Seldom
+from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.clock_jumps import age_ms, plausible_ms
 from halfmq.core.commands import CarryForward, NoteTime, TrimLog
 from halfmq.core.copies import may_copy_again
 from halfmq.core.decision import Done, Reply
-from halfmq.core.session import DiskSpace, apply_session
+from halfmq.core.engine import Failed
+from halfmq.core.session import DiskSpace
 from halfmq.core.snapshot import encode_rows, snapshot_rows
 from halfmq.core.transaction.story import span
 from halfmq.errors import StoreDamaged, StoreFull, StorePoisoned
@@ -51,7 +52,7 @@ class Maintenance:
     def __init__(
         self,
         config: BrokerConfig,
-        pump: Pump,
+        sequencer: Sequencer,
         store: Store,
         loop: asyncio.AbstractEventLoop,
         offload: Offload,
@@ -60,7 +61,7 @@ class Maintenance:
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._config = config
-        self._pump = pump
+        self._sequencer = sequencer
         self._store = store
         self._loop = loop
         self._offload = offload
@@ -78,7 +79,7 @@ class Maintenance:
         self._stopped = False
 
     def start(self) -> None:
-        if self._pump.state.jumps and self._config.retention_ms and self._not_trimmed.is_due("clock"):
+        if self._sequencer.state.jumps and self._config.retention_ms and self._not_trimmed.is_due("clock"):
             self._say_what_jumped()
         self._again("checkpoint", self._config.checkpoint_interval_ms, self.checkpoint)
         self._again("retention", self._config.retention_check_ms, self.look_at_retention)
@@ -108,13 +109,13 @@ class Maintenance:
 
     def checkpoint(self, then: Callable[[], None] = lambda: None) -> None:
         """Take one, unless nothing changed or one is under way; ``then`` is called on the loop in every case."""
-        position = self._pump.state.log_end
-        if self._checkpointing or position == self._checkpoint_at or self._pump.failed is not None:
+        position = self._sequencer.state.log_end
+        if self._checkpointing or position == self._checkpoint_at or self._sequencer.failed is not None:
             then()
             return
         self._checkpointing = True
-        capture = snapshot_rows(self._pump.state)
-        self._pump.after_durable(self._write_checkpoint, (position, capture, then), Done())
+        capture = snapshot_rows(self._sequencer.state)
+        self._sequencer.after_durable(self._write_checkpoint, (position, capture, then), Done())
 
     def _write_checkpoint(self, context: tuple[int, Any, Callable[[], None]], reply: Reply | Failed) -> None:
         position, capture, then = context
@@ -145,14 +146,14 @@ class Maintenance:
         numbers = self._store.segments()
         self._offload.run(lambda: self._store.missing_segments(numbers), self._saw_segments)
         self._note_time()
-        if self._trimming is not None or self._pump.failed is not None:
+        if self._trimming is not None or self._sequencer.failed is not None:
             return
         try:
             start = self._wanted_start()
         except (StoreDamaged, OSError) as error:
             self._say_not_trimmed(str(error))
             return
-        if start <= self._pump.state.log_start:
+        if start <= self._sequencer.state.log_start:
             return
         if self._checkpoint_at < start:
             self.checkpoint()  # a restart should not have to redo from the log's new start; the next look trims
@@ -178,8 +179,8 @@ class Maintenance:
         config = self._config
         now_ms = self._time.now_ms()
         young_from_ms = now_ms - config.settings.sent_again_ms
-        keep_bytes_from = self._pump.state.published - config.retention_bytes if config.retention_bytes else 0
-        state = self._pump.state
+        keep_bytes_from = self._sequencer.state.published - config.retention_bytes if config.retention_bytes else 0
+        state = self._sequencer.state
         wanted = reached = state.log_start
         copied_from_ms = now_ms - config.copy_again_ms
         copied_bytes = 0
@@ -200,13 +201,13 @@ class Maintenance:
 
     def _note_time(self) -> None:
         """Also a broker without traffic shows in the log that it ran: a restart shall not take that for a jump."""
-        state = self._pump.state
+        state = self._sequencer.state
         silent_ms = self._time.now_ms() - state.batch_time_ms
-        if self._pump.failed is None and silent_ms > plausible_ms(self._config.retention_ms) // 2:
-            self._pump.submit(NoteTime(), None)
+        if self._sequencer.failed is None and silent_ms > plausible_ms(self._config.retention_ms) // 2:
+            self._sequencer.submit(NoteTime(), None)
 
     def _say_what_jumped(self) -> None:
-        jumps = self._pump.state.jumps
+        jumps = self._sequencer.state.jumps
         log.warning(
             "retention by age does not count %s: by so much the clock was ahead of the log at a start (the log's last entry: "
             "%s; then: %s; such starts: %d). If the broker was down that long, confirm it by starting it once with "
@@ -220,7 +221,7 @@ class Maintenance:
         )
 
     def _say_what_holds_retention(self, copied_bytes: int) -> None:
-        state = self._pump.state
+        state = self._sequencer.state
         groups = state.producer_groups.values()
         most = nlargest(_GROUPS_SAID, groups, key=lambda group: group.bytes)
         log.warning(
@@ -244,7 +245,7 @@ class Maintenance:
 
     def _carry(self) -> None:
         assert self._trimming is not None
-        self._pump.submit(CarryForward(self._trimming, CARRY_RECORDS_MAX), self._carried)
+        self._sequencer.submit(CarryForward(self._trimming, CARRY_RECORDS_MAX), self._carried)
 
     def _carried(self, context: None, reply: Reply | Failed) -> None:
         assert self._trimming is not None
@@ -254,7 +255,7 @@ class Maintenance:
         elif reply.again:
             self._carry()
         else:
-            self._pump.submit(TrimLog(self._trimming), self._trimmed)
+            self._sequencer.submit(TrimLog(self._trimming), self._trimmed)
 
     def _say_not_trimmed(self, why: str) -> None:
         if self._not_trimmed.is_due(why):
@@ -313,7 +314,7 @@ class Maintenance:
 
     def _saw_written_segment(self, result: object) -> None:
         if isinstance(result, StorePoisoned):
-            self._pump.sync_failed(result)
+            self._sequencer.sync_failed(result)
         elif isinstance(result, BaseException):
             if self._said.is_due(str(result)):
                 log.warning("the segment that is written cannot be looked at: %s", result)
@@ -322,7 +323,7 @@ class Maintenance:
 
     def _saw_locks(self, result: object) -> None:
         if isinstance(result, StorePoisoned):
-            self._pump.sync_failed(result)
+            self._sequencer.sync_failed(result)
         elif isinstance(result, BaseException) and self._said.is_due(str(result)):
             log.warning("whether the store's directory is still the one that was locked cannot be seen: %s", result)
 
@@ -330,16 +331,16 @@ class Maintenance:
         if isinstance(low, BaseException):
             self._on_fatal(low)
             return
-        if self._pump.failed is not None:
+        if self._sequencer.failed is not None:
             return  # a log that takes nothing more also says that it has no room
-        state = self._pump.state
-        low = not self._pump.catch_up() or bool(low)
+        state = self._sequencer.state
+        low = not self._sequencer.catch_up() or bool(low)
         if low != state.disk_full:
             if low:
                 log.warning("free space is below %d bytes: new messages are refused", self._config.disk_reserve_bytes)
             else:
                 log.info("there is free space again: new messages are taken")
-            apply_session(state, DiskSpace(low))
+            self._sequencer.engine.note(DiskSpace(low))
 
 
 def moment(ms: int) -> str:

@@ -16,12 +16,13 @@ import msgspec
 from halfmq import limits
 from halfmq.broker.connection import Connection
 from halfmq.broker.durable_answer import DurableAnswers
-from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.request_reply import REPLY_TOPIC_SUFFIX
+from halfmq.broker.sequencer import Sequencer
 from halfmq.core.commands import Actor, DeleteGroup, DeleteTopic, EnsureTopic, SetGroup, SetTopic
 from halfmq.core.decision import Done, GroupIsGone, Reply
+from halfmq.core.engine import Failed
 from halfmq.core.state import RETRY_PREFIX, State
 from halfmq.model.settings import BrokerSettings
 from halfmq.wire.remoting import java_json
@@ -47,12 +48,12 @@ class _GroupBody(msgspec.Struct, rename="camel"):
 
 
 class NameService:
-    def __init__(self, gateway: Gateway, pump: Pump, settings: BrokerSettings, address: str) -> None:
+    def __init__(self, gateway: Gateway, sequencer: Sequencer, settings: BrokerSettings, address: str) -> None:
         """``address``: ``host:port`` that clients are told to connect to."""
         self._gateway = gateway
-        self._pump = pump
-        self._state: State = pump.state
-        self._durably = DurableAnswers(gateway, pump)
+        self._sequencer = sequencer
+        self._state: State = sequencer.state
+        self._durably = DurableAnswers(gateway, sequencer)
         self._settings = settings
         self._broker = BrokerData(settings.cluster, settings.broker_name, {MASTER_ID: address})
         gateway.handlers |= {
@@ -74,7 +75,7 @@ class NameService:
     def route(self, connection: Connection, request: Request[Any]) -> None:
         name = request.ext.topic
         if self._queues_of(name) is None and self._is_retry_of_known_group(name):
-            self._pump.submit(EnsureTopic(name, _RETRY_QUEUES), self._route, (connection, request))
+            self._sequencer.submit(EnsureTopic(name, _RETRY_QUEUES), self._route, (connection, request))
         else:
             self._route((connection, request), Done())
 
@@ -154,11 +155,11 @@ class NameService:
         command = SetTopic(
             fields.topic, fields.read_queue_nums, fields.write_queue_nums, fields.perm, Actor(peer=connection.peer)
         )
-        self._pump.submit(command, self._done, (connection, request))
+        self._sequencer.submit(command, self._done, (connection, request))
 
     def delete_topic(self, connection: Connection, request: Request[Any]) -> None:
         command = DeleteTopic(request.ext.topic, Actor(peer=connection.peer))
-        self._pump.submit(command, self._done, (connection, request))
+        self._sequencer.submit(command, self._done, (connection, request))
 
     def forget_topic(self, connection: Connection, request: Request[Any]) -> None:
         """216: the route goes with the topic (215), so there is nothing of its own to forget."""
@@ -174,12 +175,12 @@ class NameService:
             group.group_name, group.retry_max_times, group.retry_queue_nums, group.consume_enable,
             Actor(peer=connection.peer),
         )  # fmt: skip
-        self._pump.submit(command, self._done, (connection, request))
+        self._sequencer.submit(command, self._done, (connection, request))
 
     def delete_group(self, connection: Connection, request: Request[Any]) -> None:
         fields = request.ext
         command = DeleteGroup(fields.group_name, fields.clean_offset, Actor(peer=connection.peer))
-        self._pump.submit(command, self._group_gone, (connection, request))
+        self._sequencer.submit(command, self._group_gone, (connection, request))
 
     def _group_gone(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
         """Success; the remark, which stock clients do not look at, names topics of the group that stay."""

@@ -1,6 +1,6 @@
 """What those who look after a broker ask of it: 29002 to 29005 (``wire.remoting.operators``); 29006 and 29010, to ask now.
 
-A verdict by hand goes the way of every verdict: a command for the pump, the table of ``core.transaction.states``, one
+A verdict by hand goes the way of every verdict: a command for the sequencer, the table of ``core.transaction.states``, one
 record that says ``operator``, and directly before it one that says who it was, why, and from where. The broker's output
 says the same.
 Whoever reaches the port may ask, as with every other command: there are no passwords yet.
@@ -16,12 +16,13 @@ from halfmq.broker.durable_answer import DurableAnswers
 from halfmq.broker.group_scan import GroupScan
 from halfmq.broker.intake import REQUEST_COST
 from halfmq.broker.long_settled import Found, LongSettled, Look, Missed, NotLooked
-from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import Actor, AskAside, AskNow, ResolveTransaction, Wanted
 from halfmq.core.decision import Asked, AskedAside, Refused, Reply, Settled, Why
+from halfmq.core.engine import Failed
 from halfmq.core.state import ProducerGroup
 from halfmq.core.transaction.listing import (
     UNDECIDED,
@@ -104,7 +105,7 @@ class Operators:
     def __init__(
         self,
         gateway: Gateway,
-        pump: Pump,
+        sequencer: Sequencer,
         time: BrokerTime,
         long_settled: LongSettled,
         scan: GroupScan,
@@ -114,13 +115,13 @@ class Operators:
     ) -> None:
         """``operator_of``: who stands behind the verdict at a log position (``Store.operator_of``)."""
         self._gateway = gateway
-        self._pump = pump
+        self._sequencer = sequencer
         self._scan = scan
         self._time = time
         self._long_settled = long_settled
         self._durability = durability
         self._operator_of = operator_of
-        self._durably = DurableAnswers(gateway, pump)
+        self._durably = DurableAnswers(gateway, sequencer)
         gateway.handlers |= {
             HMQ_TRANSACTIONS: self.transactions,
             HMQ_STORY: self.story,
@@ -139,7 +140,7 @@ class Operators:
         if start is None:
             self._wrong(connection, request, f"{EXT_FROM}: what the answer before said")
             return
-        state, now_ms, group = self._pump.state, self._time.now_ms(), request.ext.get(EXT_GROUP, "")
+        state, now_ms, group = self._sequencer.state, self._time.now_ms(), request.ext.get(EXT_GROUP, "")
         if group:
             total, listed = oldest_undecided(state, group, int(asked), now_ms, skipped=start)
             following = start + len(listed) if listed and start + len(listed) < total else 0
@@ -158,7 +159,7 @@ class Operators:
         )
 
     def _story(self, connection: Connection, request: Request[Any], group: str, tx_id: str) -> None:
-        if standing(self._pump.state, group, tx_id) == UNKNOWN:
+        if standing(self._sequencer.state, group, tx_id) == UNKNOWN:
             self._long_settled.look(
                 group, tx_id, lambda look: self._tell_story(connection, request, group, tx_id, look)
             )
@@ -168,7 +169,7 @@ class Operators:
     def _tell_story(
         self, connection: Connection, request: Request[Any], group: str, tx_id: str, look: Look | None
     ) -> None:
-        state, now_ms = self._pump.state, self._time.now_ms()
+        state, now_ms = self._sequencer.state, self._time.now_ms()
         stands = standing(state, group, tx_id)
         if isinstance(look, NotLooked) and stands == UNKNOWN:
             self._gateway.answer(connection, request, ResponseCode.SYSTEM_BUSY, look.text)
@@ -268,7 +269,7 @@ class Operators:
         elif not _is_count(wanted):
             self._wrong(connection, request, f"{EXT_MAX} {wanted!r}: 1 to {LISTED_MAX}")
         else:
-            self._pump.submit(AskAside(group, int(wanted)), self._asked_aside, (connection, request, group))
+            self._sequencer.submit(AskAside(group, int(wanted)), self._asked_aside, (connection, request, group))
 
     def _asked_aside(self, context: tuple[Connection, Request[Any], str], reply: Reply | Failed) -> None:
         connection, request, group = context
@@ -285,7 +286,7 @@ class Operators:
 
     def undecided(self, connection: Connection, request: Request[Any]) -> None:
         """Which of these are undecided, in the group that is named or in any. Their markers must stay; others' need not."""
-        state, group, ids = self._pump.state, request.ext.get(EXT_GROUP, ""), decode_ids(request.body)
+        state, group, ids = self._sequencer.state, request.ext.get(EXT_GROUP, ""), decode_ids(request.body)
         if group:
             found = [tx_id for tx_id in ids if standing(state, group, tx_id) == UNDECIDED]
             self._tell(connection, request, {}, encode_ids(found))
@@ -327,13 +328,13 @@ class Operators:
         def looked(refused: Refused, look: Look) -> None:
             if isinstance(look, Found):
                 again = command._replace(group=look.group, settled=look.row)
-                self._pump.submit(again, lambda _, reply: then(look.group, reply), None)
+                self._sequencer.submit(again, lambda _, reply: then(look.group, reply), None)
                 return
             why = Why.NOT_NOW if isinstance(look, NotLooked) else Why.NOT_FOUND
             then(command.group, refused._replace(why=why, text=f"{refused.text}; {look.text}"))
             self._gateway.flush()
 
-        self._pump.submit(command, decided, None)
+        self._sequencer.submit(command, decided, None)
 
     def _with_group(
         self, connection: Connection, request: Request[None], tx_id: str, named: str, then: Callable[[str], None]

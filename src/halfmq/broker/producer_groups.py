@@ -13,12 +13,13 @@ from halfmq import limits
 from halfmq.broker.connection import Connection
 from halfmq.broker.durable_answer import DurableAnswers
 from halfmq.broker.operators import page_start
-from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import Actor, SetProducer
 from halfmq.core.decision import PolicyActed, ProducerIsSet, Reply
+from halfmq.core.engine import Failed
 from halfmq.core.transaction.listing import group_stats, groups_from
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
@@ -52,11 +53,11 @@ GROUPS_PER_PAGE_MAX: Final = 1_000
 
 
 class ProducerGroups:
-    def __init__(self, gateway: Gateway, pump: Pump, time: BrokerTime) -> None:
+    def __init__(self, gateway: Gateway, sequencer: Sequencer, time: BrokerTime) -> None:
         self._gateway = gateway
-        self._pump = pump
+        self._sequencer = sequencer
         self._time = time
-        self._durably = DurableAnswers(gateway, pump)
+        self._durably = DurableAnswers(gateway, sequencer)
         gateway.handlers |= {HMQ_PRODUCER: self.limits, HMQ_STATS: self.stats}
 
     def stats(self, connection: Connection, request: Request[Any]) -> None:
@@ -64,7 +65,7 @@ class ProducerGroups:
         if start is None:
             self._wrong(connection, request, f"{EXT_FROM}: what the answer before said")
             return
-        state, group = self._pump.state, request.ext.get(EXT_GROUP, "")
+        state, group = self._sequencer.state, request.ext.get(EXT_GROUP, "")
         groups, following = groups_from(state, start, GROUPS_PER_PAGE_MAX)
         found = group_stats(state, group, self._time.now_ms(), groups=groups)
         ext = {EXT_NEXT: following} if following and not group else {}
@@ -87,7 +88,7 @@ class ProducerGroups:
             self._wrong(connection, request, f"{EXT_REASON}: one line of at most {REASON_CHARS_MAX} characters")
         else:
             by = Actor(operator, reason, connection.peer)
-            self._pump.submit(_command(name, change, by), self._set, (connection, request))
+            self._sequencer.submit(_command(name, change, by), self._set, (connection, request))
 
     def _set(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
         connection, request = context
@@ -107,10 +108,10 @@ class ProducerGroups:
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=encode_limits(self._limits(settings)))
 
     def _standing(self, name: str) -> ProducerSettings:
-        return self._pump.state.producer_settings.get(name) or ProducerSettings(name)
+        return self._sequencer.state.producer_settings.get(name) or ProducerSettings(name)
 
     def _limits(self, now: ProducerSettings) -> ProducerLimits:
-        state = self._pump.state
+        state = self._sequencer.state
         return ProducerLimits(
             now.name, now.check_limit, now.past_limit.value, now.skip_age_ms, now.undecided_max, now.undecided_bytes_max,
             now.set_by, state.settings.undecided_max, state.settings.undecided_bytes_max,

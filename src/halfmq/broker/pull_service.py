@@ -22,11 +22,12 @@ from halfmq import limits
 from halfmq.broker.connection import Connection
 from halfmq.broker.groups import GroupsOnUse
 from halfmq.broker.outgoing_bytes import SMALL_PULL_BYTES
-from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.seldom import Seldom
+from halfmq.broker.sequencer import Sequencer
 from halfmq.core.commands import CommitOffset
 from halfmq.core.decision import Reply, WakeQueue
+from halfmq.core.engine import Failed
 from halfmq.core.queues.filter import TagFilter, parse_filter
 from halfmq.core.queues.long_poll import NotFound, OffsetMoved, place
 from halfmq.core.state import State, Topic
@@ -115,17 +116,17 @@ class PullService:
     def __init__(
         self,
         gateway: Gateway,
-        pump: Pump,
+        sequencer: Sequencer,
         store: QueueReads,
         loop: asyncio.AbstractEventLoop,
         groups: GroupsOnUse,
     ) -> None:
         self._gateway = gateway
-        self._pump = pump
+        self._sequencer = sequencer
         self._store = store
         self._loop = loop
         self._groups = groups
-        self._state: State = pump.state
+        self._state: State = sequencer.state
         #: (topic id, queue id) -> key -> parked pull; queues without any are absent.
         self._parked: dict[tuple[int, int], dict[int, Parked]] = {}
         #: Connection number -> where its parked pulls are. Same pulls as in ``_parked``.
@@ -171,7 +172,7 @@ class PullService:
             self._refuse(connection, request, *tags)
             return
         if fields.sys_flag & _COMMIT:
-            self._pump.submit(
+            self._sequencer.submit(
                 CommitOffset(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset), _nothing
             )
         topic = self._state.topics_by_name[fields.topic]
@@ -230,7 +231,7 @@ class PullService:
     # --- one look
 
     def _look(self, topic: Topic, fields: Any, tags: Tags) -> Found:
-        """What is there for this pull. Never raises for what the disk cannot read: a wake comes from the pump's turn."""
+        """What is there for this pull. Never raises for what the disk cannot read: a wake comes from the sequencer's turn."""
         try:
             return self._look_at(topic, fields, tags)
         except (StoreDamaged, OSError) as error:

@@ -7,8 +7,8 @@ half rolls back without asking its listener.
 
 from typing import Final
 
-from halfmq.broker.pump import Failed
 from halfmq.core.decision import Refused, Reply, Why
+from halfmq.core.engine import Failed
 from halfmq.wire.remoting.codes import EXT_POSITION, EXT_VERDICT, ResponseCode
 
 CODES: Final[dict[Why, ResponseCode]] = {

@@ -23,8 +23,8 @@ from halfmq.broker.connection import Connection
 from halfmq.broker.intake import Intake
 from halfmq.broker.outgoing_bytes import OutgoingBytes
 from halfmq.broker.places import Places, Refusal
-from halfmq.broker.pump import BACKLOG_MAX
 from halfmq.broker.seldom import Seldom
+from halfmq.broker.sequencer import BACKLOG_MAX
 from halfmq.broker.unfinished_frames import UnfinishedFrames
 from halfmq.broker.unserved import Unserved
 from halfmq.errors import ProtocolError, StoreDamaged

@@ -1,19 +1,20 @@
 """What producers ask: 10, 310 and 320 (send), 37 (end a transaction), and 36, which sends a message back to be retried.
 
-The hot path of the broker. A send or a verdict becomes one tuple for the pump; its answer is formatted bytes when the
-pump lets it go. Nothing is decided here: whether a send is a half message, a repetition or too much, core says.
+The hot path of the broker. A send or a verdict becomes one tuple for the sequencer; its answer is formatted bytes when the
+sequencer lets it go. Nothing is decided here: whether a send is a half message, a repetition or too much, core says.
 """
 
 import logging
 from typing import Any, Final
 
 from halfmq.broker.connection import Connection
-from halfmq.broker.pump import Failed, Pump
 from halfmq.broker.refusals import refusal
 from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.stored import StoredMessages
 from halfmq.core.commands import EndTransaction, SendBack, SendBatch, SendMessage, SettledRow, Wanted
 from halfmq.core.decision import Noted, Refused, Reply, Sent, SentBatch, Settled, Why
+from halfmq.core.engine import Failed
 from halfmq.core.state import ProducerGroup
 from halfmq.model.ids import is_transaction_id
 from halfmq.model.records import DecidedBy
@@ -46,10 +47,10 @@ Context = tuple[Connection, Request[Any]]
 
 class Sends:
     def __init__(
-        self, gateway: Gateway, pump: Pump, stored: StoredMessages, *, store_host: bytes, durability: str
+        self, gateway: Gateway, sequencer: Sequencer, stored: StoredMessages, *, store_host: bytes, durability: str
     ) -> None:
         self._gateway = gateway
-        self._pump = pump
+        self._sequencer = sequencer
         self._stored = stored
         self._durability = durability
         #: An offset message id is this and the log offset in 16 hex digits (``model.ids.offset_message_id``).
@@ -85,7 +86,7 @@ class Sends:
                 fields.sent_again,
             ),
         )
-        self._pump.submit_small(command, self._sent, (connection, request))
+        self._sequencer.submit_small(command, self._sent, (connection, request))
 
     def _sent(self, context: Context, reply: Reply | Failed) -> None:
         if type(reply) is not Sent:
@@ -119,7 +120,7 @@ class Sends:
             entries,
             fields.sent_again,
         )
-        self._pump.submit(command, self._sent_batch, (connection, request))
+        self._sequencer.submit(command, self._sent_batch, (connection, request))
 
     def _sent_batch(self, context: Context, reply: Reply | Failed) -> None:
         connection, request = context
@@ -141,7 +142,7 @@ class Sends:
             return
         group = fields.producer_group
         half_index = fields.tran_state_table_offset
-        known = self._pump.state.producer_groups.get(group)
+        known = self._sequencer.state.producer_groups.get(group)
         tx_id = _tx_id(fields, known)
         settled: SettledRow | None = None
         if known is None or not (tx_id in known.undecided or tx_id in known.settled):
@@ -161,9 +162,9 @@ class Sends:
             ),
         )
         if request.flag & 2:
-            self._pump.submit_small(command, None)
+            self._sequencer.submit_small(command, None)
         else:
-            self._pump.submit_small(command, self._ended, (connection, request))
+            self._sequencer.submit_small(command, self._ended, (connection, request))
 
     def _asked_again(self, context: Context, reply: Reply | Failed) -> bool:
         """Ask once more, with the row of the transaction table, where the decision knew nothing of the transaction.
@@ -181,7 +182,7 @@ class Sends:
         command = EndTransaction(
             connection.number,
             fields.producer_group,
-            _tx_id(fields, self._pump.state.producer_groups.get(fields.producer_group)),
+            _tx_id(fields, self._sequencer.state.producer_groups.get(fields.producer_group)),
             row.half_index,
             fields.commit_log_offset,
             _WANTED[fields.commit_or_rollback],
@@ -189,7 +190,7 @@ class Sends:
             request.remark or "",
             row,
         )
-        self._pump.submit(command, self._ended_at_last, context)
+        self._sequencer.submit(command, self._ended_at_last, context)
         return True
 
     def _ended_at_last(self, context: Context, reply: Reply | Failed) -> None:
@@ -240,7 +241,7 @@ class Sends:
             fields.origin_msg_id,
             message,
         )
-        self._pump.submit(command, self._sent_back, (connection, request))
+        self._sequencer.submit(command, self._sent_back, (connection, request))
 
     def _sent_back(self, context: Context, reply: Reply | Failed) -> None:
         connection, request = context

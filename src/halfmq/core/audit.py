@@ -4,7 +4,7 @@
     OperatorActed RolledBack | ProducerSet | TopicDeleted | TopicSet | GroupSet [TopicSet] | OffsetsCommitted
 
 Both are records of one decision, so they are in one batch: a crash keeps both or none. ``apply`` does nothing for it; the
-record behind it is what happened, whoever did it. What is copied for a commit stays in front, since that is where the pump
+record behind it is what happened, whoever did it. What is copied for a commit stays in front, since that is where the sequencer
 looks for it.
 
 A deletion, and a policy that is taken away, are also how a store comes out of being too full; there they happen without

@@ -1,4 +1,4 @@
-"""Who is connected: members of groups, their subscriptions, and what the pump and the disk report.
+"""Who is connected: members of groups, their subscriptions, and what the sequencer and the disk report.
 
 Nothing here is logged; a restart forgets it, and clients say it again with their next heartbeat. A client is its
 connection: when it reconnects it is a new member until its heartbeat came.

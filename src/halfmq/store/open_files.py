@@ -2,7 +2,7 @@
 
 A store of 100,000,000 messages has thousands of queue files; a process has about a thousand descriptors. So files are
 opened when needed and the one opened first is closed again. What was written is remembered until ``sync``, which a
-checkpoint calls **from its own thread** while the pump goes on writing; a file that is closed or removed meanwhile is
+checkpoint calls **from its own thread** while the sequencer goes on writing; a file that is closed or removed meanwhile is
 taken out of the way under a lock that only these cold calls take.
 """
 

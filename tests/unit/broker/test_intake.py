@@ -31,7 +31,7 @@ class Loop:
             call()
 
 
-class Pump:
+class Sequencer:
     submitted = decided = released = 0
     expected_s = 0.0
 
@@ -84,48 +84,48 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
     return Loop()
 
 
-def made(loop: Loop) -> tuple[Intake, Pump]:
-    intake, pump = Intake(loop, time.perf_counter, flush=lambda: None), Pump()  # type: ignore[arg-type]
-    intake.work = pump
-    return intake, pump
+def made(loop: Loop) -> tuple[Intake, Sequencer]:
+    intake, sequencer = Intake(loop, time.perf_counter, flush=lambda: None), Sequencer()  # type: ignore[arg-type]
+    intake.work = sequencer
+    return intake, sequencer
 
 
-def turn(intake: Intake, pump: Pump, *, durable: bool = True) -> None:
-    pump.decided = pump.submitted
+def turn(intake: Intake, sequencer: Sequencer, *, durable: bool = True) -> None:
+    sequencer.decided = sequencer.submitted
     if durable:
-        pump.released = pump.decided
+        sequencer.released = sequencer.decided
     intake.settle()
 
 
 def test_one_connection_has_one_part_of_each_turn_and_everybody_comes_in_between(loop: Loop) -> None:
-    intake, pump = made(loop)
+    intake, sequencer = made(loop)
     flooding = Peer(intake, 95)
     flooding.work()
     for _ in range(9):
-        assert pump.submitted - pump.decided <= TURN // 10
+        assert sequencer.submitted - sequencer.decided <= TURN // 10
         assert flooding.waits
-        turn(intake, pump)
-        assert pump.submitted == pump.decided, (
+        turn(intake, sequencer)
+        assert sequencer.submitted == sequencer.decided, (
             "its next part comes in the loop's next round, behind what came meanwhile"
         )
         loop.run()
     assert flooding.left == 0
     assert max(flooding.turns) == TURN // 10
-    turn(intake, pump)
+    turn(intake, sequencer)
     loop.run()
     assert (intake.taken, intake.undecided, intake.later, flooding.waits) == (0, 0, 0, False)
 
 
 def test_turns_of_a_crowd_are_bounded_and_go_round(loop: Loop) -> None:
-    intake, pump = made(loop)
+    intake, sequencer = made(loop)
     crowd = [Peer(intake, 20) for _ in range(10)]
     for peer in crowd:
         peer.work()
     rounds = 0
     while any(peer.left for peer in crowd):
-        assert pump.submitted - pump.decided <= OF_ALL // 10 + 1
+        assert sequencer.submitted - sequencer.decided <= OF_ALL // 10 + 1
         behind = [peer.left for peer in crowd]
-        turn(intake, pump)
+        turn(intake, sequencer)
         loop.run()
         assert [peer.left for peer in crowd] != behind
         rounds += 1
@@ -135,22 +135,22 @@ def test_turns_of_a_crowd_are_bounded_and_go_round(loop: Loop) -> None:
 
 
 def test_what_is_decided_counts_until_it_is_durable(loop: Loop) -> None:
-    intake, pump = made(loop)
+    intake, sequencer = made(loop)
     flooding, other = Peer(intake, 1_000), Peer(intake, 1)
     flooding.work()
     for _ in range(50):
-        turn(intake, pump, durable=False)
+        turn(intake, sequencer, durable=False)
         loop.run()
     assert flooding.taken == ONE, "and so it waits for the disk"
     other.work()
     assert (other.left, other.waits) == (0, False), "nobody else does"
-    turn(intake, pump)
+    turn(intake, sequencer)
     loop.run()
     assert not flooding.waits or flooding.turns[-1] > 0
 
 
 def test_above_the_bound_of_all_nobody_is_read_from_until_half_is_done_with(loop: Loop) -> None:
-    intake, pump = made(loop)
+    intake, sequencer = made(loop)
     said: list[str] = []
     crowd = [Peer(intake, 1_000) for _ in range(10)]
 
@@ -163,11 +163,11 @@ def test_above_the_bound_of_all_nobody_is_read_from_until_half_is_done_with(loop
     for peer in crowd:
         peer.work()
     for _ in range(100):
-        turn(intake, pump, durable=False)
+        turn(intake, sequencer, durable=False)
         loop.run()
     assert said == ["stop"]
     assert MOST <= intake.taken <= MOST + OF_ALL
-    turn(intake, pump)
+    turn(intake, sequencer)
     loop.run()
     assert said == ["stop", "start"]
 
@@ -176,9 +176,9 @@ def test_a_quarter_above_the_bound_nobody_is_read_from_and_before_that_only_who_
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "INTAKE_SHARE_BYTES", 50)
-    intake, pump = made(loop)
+    intake, sequencer = made(loop)
     much, little, newest = Peer(intake), Peer(intake), Peer(intake)
-    pump.submitted = 1
+    sequencer.submitted = 1
     intake.took(much, MOST, 0)
     intake.took(little, 50, 0)
     assert (intake.stopped, intake.full) == (True, False)
@@ -190,7 +190,7 @@ def test_a_quarter_above_the_bound_nobody_is_read_from_and_before_that_only_who_
     newest.unfinished_bytes = 0
     intake.took(little, MOST // 4, 0)
     assert (intake.full, intake.stops(newest)) == (True, True)
-    turn(intake, pump)
+    turn(intake, sequencer)
     loop.run()
     assert not intake.stopped
     assert not intake.full
@@ -198,19 +198,19 @@ def test_a_quarter_above_the_bound_nobody_is_read_from_and_before_that_only_who_
 
 
 def test_answers_that_are_held_and_what_waits_elsewhere_count_too(loop: Loop) -> None:
-    intake, pump = made(loop)
+    intake, sequencer = made(loop)
     asking = Peer(intake)
     intake.owe(asking, 5_000)
     assert asking.taken == 0, "nothing is held: the answer leaves at once"
-    pump.submitted = pump.decided = 1
+    sequencer.submitted = sequencer.decided = 1
     intake.owe(asking, ONE)
     assert asking.waits
-    turn(intake, pump)
+    turn(intake, sequencer)
     loop.run()
     assert (asking.waits, asking.taken) == (False, 0)
     intake.keep(asking, ONE)
     assert asking.waits
-    turn(intake, pump)
+    turn(intake, sequencer)
     loop.run()
     assert asking.waits
     intake.give_back(asking, ONE)
@@ -227,7 +227,7 @@ def test_who_waits_while_nothing_is_to_be_decided_goes_on_all_the_same(loop: Loo
 
 
 def test_requests_that_become_no_command_have_turns_too(loop: Loop) -> None:
-    """Nothing is decided for them, so no turn of the pump gives them back: the loop does when it has come round."""
+    """Nothing is decided for them, so no turn of the sequencer gives them back: the loop does when it has come round."""
     intake = Intake(loop, time.perf_counter, flush=lambda: None)  # type: ignore[arg-type]
     peers = [Peer(intake) for _ in range(3)]
     for peer in peers:
@@ -245,24 +245,24 @@ def test_requests_that_become_no_command_have_turns_too(loop: Loop) -> None:
 
 def test_requests_that_become_no_command_do_not_wait_for_the_disk(loop: Loop) -> None:
     """Else who only asks would come to its share while a disk stalls, and be read from no more."""
-    intake, pump = made(loop)
+    intake, sequencer = made(loop)
     flooding, asking = Peer(intake, 5), Peer(intake)
     flooding.work()
-    intake.took(asking, 50, pump.submitted)
+    intake.took(asking, 50, sequencer.submitted)
     assert asking.taken == 50
-    turn(intake, pump, durable=False)
+    turn(intake, sequencer, durable=False)
     assert (asking.taken, flooding.taken, intake.taken) == (0, 50, 50)
-    turn(intake, pump)
+    turn(intake, sequencer)
     assert intake.taken == 0
 
 
 def test_a_connection_that_ended_leaves_nothing(loop: Loop) -> None:
-    intake, pump = made(loop)
+    intake, sequencer = made(loop)
     flooding = Peer(intake, 500)
     flooding.work()
     flooding.is_open = False
     intake.leave(flooding, 0)
-    turn(intake, pump)
+    turn(intake, sequencer)
     loop.run()
     assert (intake.taken, intake.undecided, intake.later) == (0, 0, 0)
     assert flooding.turns == [TURN // 10]
@@ -317,15 +317,15 @@ def test_time_of_one_round_is_bounded_for_one_and_for_all_and_a_cheap_request_go
     assert intake.taken == intake.undecided == 0
 
 
-def test_nobody_brings_more_while_the_pump_is_expected_to_need_a_turn_for_what_it_has(loop: Loop) -> None:
-    intake, pump = made(loop)
-    pump.submitted, pump.expected_s = 1, limits.INTAKE_ALL_TURN_S
+def test_nobody_brings_more_while_the_sequencer_is_expected_to_need_a_turn_for_what_it_has(loop: Loop) -> None:
+    intake, sequencer = made(loop)
+    sequencer.submitted, sequencer.expected_s = 1, limits.INTAKE_ALL_TURN_S
     peer = Peer(intake, 3)
     peer.work()
     loop.run()
     assert (peer.left, peer.waits) == (3, True)
-    pump.expected_s = 0.0
-    turn(intake, pump)
+    sequencer.expected_s = 0.0
+    turn(intake, sequencer)
     loop.run()
     assert (peer.left, peer.waits) == (0, False)
 
@@ -345,18 +345,18 @@ async def test_an_honest_request_waits_behind_one_part_of_a_flood(tmp_path: Path
     """Goal: 3,000 commands of one connection that are there already do not all come first. Counted, not timed: how many
     commands stand before an honest one, wherever it comes. None is lost, and their order stays."""
     async with serving(tmp_path, segment_bytes=16 << 20) as running:
-        pump = running.broker._pump
+        sequencer = running.broker._sequencer
         honest, flooding = await running.client(), await running.client()
         await honest.send("Honest", b"x", unique="f" * 32)
         before: list[int] = []
-        real = pump.submit_small
+        real = sequencer.submit_small
 
         def counting(command: object, deliver: object, context: object = None) -> None:
             if getattr(command, "topic", "") == "Honest":
-                before.append(len(pump._pending))
+                before.append(len(sequencer._pending))
             real(command, deliver, context)  # type: ignore[arg-type]
 
-        pump.submit_small = counting  # type: ignore[method-assign]
+        sequencer.submit_small = counting  # type: ignore[method-assign]
         flooding.write(flood(3_000, oneway=oneway))
         for number in range(10):
             assert (await honest.send("Honest", b"x", unique=f"{number:032d}")).code == 0
@@ -383,12 +383,12 @@ async def test_a_disk_that_does_not_follow_stops_the_flood_and_nobody_else(
 
     async with serving(tmp_path, make_syncer=by_hand, durability=Durability.FSYNC, segment_bytes=16 << 20) as running:
         flushes[0].run()
-        pump, intake = running.broker._pump, running.broker._gateway.intake
+        sequencer, intake = running.broker._sequencer, running.broker._gateway.intake
         honest, flooding = await running.client(), await running.client()
         flooding.write(flood(4_000, bytes(1_000)))
         await asyncio.sleep(0.2)
         assert 1 << 20 <= intake.taken <= (1 << 20) + limits.INTAKE_TURN_BYTES_MAX + 4_096
-        decided = pump.decided
+        decided = sequencer.decided
         assert decided < 1_000, "of 4,000"
         waiting = asyncio.create_task(honest.send("Honest", b"x", unique="1" * 32))
         async with asyncio.timeout(5):
@@ -396,7 +396,7 @@ async def test_a_disk_that_does_not_follow_stops_the_flood_and_nobody_else(
                 await asyncio.sleep(0.01)
         assert not waiting.done()
         async with asyncio.timeout(20):
-            while running.state.topics_by_name["Flood"].ends[0] < 4_000 or not pump.idle:
+            while running.state.topics_by_name["Flood"].ends[0] < 4_000 or not sequencer.idle:
                 flushes[0].run()
                 await asyncio.sleep(0)
         assert (await waiting).code == 0
@@ -435,7 +435,7 @@ async def test_above_the_bound_of_all_connections_reading_stops_and_begins_again
         assert running.broker._gateway.connections[max(running.broker._gateway.connections)].held_up, "a large frame"
         await late.close()
         async with asyncio.timeout(20):
-            while running.state.topics_by_name["Flood"].ends[0] < 4_000 or not running.broker._pump.idle:
+            while running.state.topics_by_name["Flood"].ends[0] < 4_000 or not running.broker._sequencer.idle:
                 flushes[0].run()
                 await asyncio.sleep(0)
         assert (await waiting).code == 0

@@ -2,9 +2,9 @@
 
 import pytest
 
-from halfmq.broker.pump import Failed
 from halfmq.broker.refusals import CODES, refusal
 from halfmq.core.decision import Refused, Why
+from halfmq.core.engine import Failed
 
 
 @pytest.mark.parametrize("why", list(Why))

@@ -56,7 +56,7 @@ async def test_reading_stops_while_too_many_answers_wait(tmp_path: Path, monkeyp
     monkeypatch.setattr(remoting_gateway, "BACKLOG_MAX", 4)
     async with serving(tmp_path) as running:
         client = await running.client()
-        gateway, pump = running.broker._gateway, running.broker._pump
+        gateway, sequencer = running.broker._gateway, running.broker._sequencer
         backlog = 10
         monkeypatch.setattr(gateway, "_backlog", lambda: backlog)
         assert (await client.ask(105, {"topic": "TBW102"})).code == 0
@@ -67,7 +67,7 @@ async def test_reading_stops_while_too_many_answers_wait(tmp_path: Path, monkeyp
         backlog = 0
         gateway.flush()
         assert (await asyncio.wait_for(waiting, 1)).code == 0
-        assert pump.idle
+        assert sequencer.idle
 
 
 async def test_handler_that_breaks_is_answered_with_code_1(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_verdict_by_hand_is_never_without_the_name() -> None:
 
 
 def test_what_is_copied_for_a_commit_stays_in_front() -> None:
-    """The pump looks at the first record to see whether a decision copies, and refs name the copies."""
+    """The sequencer looks at the first record to see whether a decision copies, and refs name the copies."""
     log = CoreLog()
     log.do(part("T1", 0))
     log.do(part("T1", 1, count=2))

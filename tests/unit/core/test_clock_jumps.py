@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from tests.support.core_log import CoreLog, message
 
-from halfmq.core.apply import apply
 from halfmq.core.base import epoch_started
 from halfmq.core.clock_jumps import JUMPS_MAX, TRUSTED, age_ms, jump_of_start, plausible_ms
 from halfmq.core.commands import NoteTime, TrimLog
@@ -25,10 +24,7 @@ def start(log: CoreLog, ahead_ms: int, *, retention_ms: int = 3 * DAY, trusted: 
     log.restart()
     log.now_ms = log.state.batch_time_ms + ahead_ms
     jump_ms = jump_of_start(log.state, log.now_ms, plausible_ms(retention_ms), trusted=trusted)
-    log._open(log.state.log_end)
-    record = epoch_started(next_offset(log.state), log.state.epoch + 1, log.now_ms, 6_000, jump_ms)
-    apply(log.state, record)
-    log._records.append(record)
+    log.engine.log([epoch_started(next_offset(log.state), log.state.epoch + 1, log.now_ms, 6_000, jump_ms)], log.now_ms)
     log.close()
     assert durable_digest(log.redone()) == durable_digest(log.state)
     assert durable_digest(log.reloaded(log.snapshot())) == durable_digest(log.state)

@@ -53,7 +53,7 @@ def test_unregistering_leaves_what_is_named() -> None:
     assert log.session(Unregistered(1, "client-1", "Nobody", "Nobody")) == ()
 
 
-def test_the_pump_reports_what_has_left() -> None:
+def test_the_sequencer_reports_what_has_left() -> None:
     log = CoreLog()
     log.session(Published(777, 888))
     assert (log.state.published, log.state.answered) == (777, 888)

@@ -69,7 +69,7 @@ def sent_before(
 
     ``again``: its client says that it sends it again. Otherwise ``connection`` tells.
 
-    Held answers count as not released, which is why ``answered`` is session state that the pump reports.
+    Held answers count as not released, which is why ``answered`` is session state that the sequencer reports.
     """
     sent = topic.sent.get(unique_id)
     if sent is None or sent[2] != body_crc:

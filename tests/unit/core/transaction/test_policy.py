@@ -6,7 +6,6 @@ import pytest
 from tests.support.core_log import START_MS, CoreLog, end, half, part, producer, refused, sent
 
 from halfmq import limits
-from halfmq.core.apply import apply
 from halfmq.core.base import base_payload
 from halfmq.core.commands import AskAside, AskNow, CarryForward, CheckNotSent, SetProducer, Tick, TrimLog, Wanted
 from halfmq.core.decide import next_deadline_ms
@@ -14,6 +13,7 @@ from halfmq.core.decision import Asked, AskedAside, Done, PolicyActed, ProducerI
 from halfmq.core.digest import durable_digest
 from halfmq.core.session import CheckLeft, ConnectionClosed, PollEnded, Polling
 from halfmq.core.snapshot import load_rows
+from halfmq.core.state import next_offset
 from halfmq.core.transaction import past_limit
 from halfmq.core.transaction import policy as policy_module
 from halfmq.core.transaction.invariants import check
@@ -575,8 +575,7 @@ def test_a_record_about_a_transaction_that_redo_does_not_know_is_nothing() -> No
     run(log, 30_000)
     (record,) = log.of(SetAside)
     other = CoreLog()
-    other._open(other.state.log_end)
-    apply(other.state, record._replace(offset=other.state.log_end))
+    other.engine.log([record._replace(offset=next_offset(other.state))], other.now_ms)
     assert not other.state.producer_groups
 
 

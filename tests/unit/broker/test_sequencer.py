@@ -11,8 +11,7 @@ import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, end_ext
 
-from halfmq.broker import pump
-from halfmq.core import base_room
+from halfmq.core import base_room, engine
 from halfmq.core.base import base_payload
 from halfmq.core.base_bytes import recount
 from halfmq.core.commands import RELEASES_MAX, CarryForward, EnsureGroup, SetProducer
@@ -66,13 +65,15 @@ async def test_no_answer_leaves_before_its_batch_is_synced(tmp_path: Path) -> No
         await hand.sync()
         _, task = await half_in_flight(running)
         assert not task.done()
-        assert running.broker._pump.backlog == 1
+        assert running.broker._sequencer.backlog == 1
         assert await hand.sync()
         assert (await asyncio.wait_for(task, 1)).code == 0
-        assert running.broker._pump.idle
+        assert running.broker._sequencer.idle
 
 
-async def test_pump_that_answers_before_the_sync_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sequencer_that_answers_before_the_sync_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The test above, against a store that calls every written batch durable: it must see the early answer."""
     monkeypatch.setattr(Store, "durable_position", property(lambda store: store.log_end))
     async with serving(tmp_path, make_syncer=Hand(), durability=Durability.FSYNC) as running:
@@ -130,7 +131,7 @@ async def test_one_sync_releases_every_turn_before_it(tmp_path: Path) -> None:
         for number in range(5):
             tasks.append(asyncio.create_task(client.send("T", b"x", unique=f"{number:032d}")))
             await turns(5)
-        assert running.broker._pump.backlog == 5
+        assert running.broker._sequencer.backlog == 5
         await hand.sync()
         assert [answer.code for answer in await asyncio.wait_for(asyncio.gather(*tasks), 1)] == [0] * 5
 
@@ -253,7 +254,7 @@ async def too_full(running: Running, monkeypatch: pytest.MonkeyPatch, bytes_min:
         number = 0
         while len(base_payload(running.state)) < bytes_min:
             settings = ProducerSettings(f"group-{number:03d}".ljust(110, "n"), skip_age_ms=3_600_000, set_by="ada")
-            running.broker._pump.submit(SetProducer(settings), None)
+            running.broker._sequencer.submit(SetProducer(settings), None)
             await turns(1)
             number += 1
 
@@ -272,9 +273,9 @@ async def test_a_store_whose_settings_outgrew_a_segment_refuses_says_what_to_do_
         assert answer.code == 14
         assert "take limits of producer groups away" in str(answer.remark)
         assert sum("no next segment" in line for line in caplog.messages) == 1
-        assert running.broker._pump.failed is None
+        assert running.broker._sequencer.failed is None
         for name in list(running.state.producer_settings):
-            running.broker._pump.submit(SetProducer(ProducerSettings(name, set_by="ada")), None)
+            running.broker._sequencer.submit(SetProducer(ProducerSettings(name, set_by="ada")), None)
             await turns(1)
         assert (await client.send("T", bytes(3_000), unique="9" * 32)).code == 0
 
@@ -285,10 +286,10 @@ async def test_a_start_without_room_for_its_base_says_so(tmp_path: Path, monkeyp
             name = f"group-{number:03d}".ljust(110, "n")
             running.state.producer_settings[name] = ProducerSettings(name, skip_age_ms=3_600_000)
         running.state.base_bytes = recount(running.state).base
-        monkeypatch.setattr(pump, "fits", lambda *_: False)  # the segment is full
+        monkeypatch.setattr(engine, "fits", lambda *_: False)  # the segment is full
         end = running.state.log_end
         with pytest.raises(StoreFull, match="of the head of each log segment") as caught:
-            running.broker._pump.begin_epoch(2, 0)
+            running.broker._sequencer.begin_epoch(2, 0)
         assert "halfmq store dump" in caught.value.hint
         assert (running.state.log_end, running.state.batch_open) == (end, False)
 
@@ -322,7 +323,7 @@ async def test_messages_are_refused_from_the_moment_on_that_the_next_segment_fin
         assert running.state.disk_full
         assert running.state.log_end % running.broker.config.segment_bytes < 40_000, "a fresh segment, nearly unused"
         assert (await client.end(half, ID, COMMIT)).ext["HMQ_VERDICT"] == "COMMITTED"
-        assert running.broker._pump.failed is None
+        assert running.broker._sequencer.failed is None
 
 
 async def test_answers_wait_where_not_even_the_published_page_can_be_written(tmp_path: Path) -> None:
@@ -353,14 +354,14 @@ async def test_answers_wait_where_not_even_the_published_page_can_be_written(tmp
         answers = [await asyncio.wait_for(one, 2) for one in ends]
         assert {one.ext["HMQ_VERDICT"] for one in answers} == {"COMMITTED"}
         assert b"one" in (await asyncio.wait_for(parked, 2)).body
-        assert not running.broker._pump.behind
+        assert not running.broker._sequencer.behind
         assert not running.state.disk_full
         page = read_published(disk, tmp_path / "shard-0" / "published")
         assert isinstance(page, Published)
         assert page.position == running.state.log_end
         assert (await client.ask(30, {"topic": "T", "queueId": "0"})).ext == {"offset": "1"}
         assert (await client.send("T", b"x", unique="1" * 32)).code == 0
-        assert running.broker._pump.failed is None
+        assert running.broker._sequencer.failed is None
     disk.kill()
     async with serving(tmp_path, disk=disk) as running:
         client = await running.client()
@@ -386,7 +387,7 @@ async def test_no_room_for_derived_files_stops_neither_verdicts_nor_the_broker(t
         disk.fail("write", errno.ENOSPC, path_ends=file, times=10_000)
         committed = await client.end(half, ID, COMMIT)
         assert committed.ext["HMQ_VERDICT"] == "COMMITTED"
-        assert running.broker._pump.behind
+        assert running.broker._sequencer.behind
         assert (await client.send("T", b"x", unique="1" * 32)).code == 14
         assert (await client.half("T", b"x", unique="2" * 32)).code == 14
         assert (await client.end(half, ID, 12)).ext["HMQ_VERDICT"] == "COMMITTED", "the first verdict stands"
@@ -406,10 +407,10 @@ async def test_no_room_for_derived_files_stops_neither_verdicts_nor_the_broker(t
         maintenance.look_at_space()
         assert b"one" in (await asyncio.wait_for(parked, 2)).body
         assert not running.state.disk_full
-        assert not running.broker._pump.behind
+        assert not running.broker._sequencer.behind
         assert (await client.send("T", b"x", unique="1" * 32)).code == 0
         assert (await client.ask(30, {"topic": "T", "queueId": "0"})).ext == {"offset": "2"}
-        assert running.broker._pump.failed is None
+        assert running.broker._sequencer.failed is None
     disk.kill()
     async with serving(tmp_path, disk=disk) as running:
         client = await running.client()
@@ -428,7 +429,7 @@ async def test_decision_that_breaks_is_answered_and_changes_nothing(
         def broken(*_: Any) -> None:
             raise KeyError("a bug")
 
-        monkeypatch.setattr("halfmq.broker.pump.decide", broken)
+        monkeypatch.setattr("halfmq.core.engine.decide", broken)
         answer = await client.send("T", b"y", unique="2" * 32)
         assert answer.code == 1
         assert "KeyError" in (answer.remark or "")
@@ -569,7 +570,7 @@ async def test_many_delayed_messages_that_cannot_be_copied_are_put_aside_togethe
     look = Store.why_not_copied
 
     def counted(store: Store, source: int, message_bytes: int) -> str | None:
-        looked[running.broker._pump.decided] += 1
+        looked[running.broker._sequencer.decided] += 1
         return look(store, source, message_bytes)
 
     monkeypatch.setattr(Store, "why_not_copied", counted)
@@ -645,13 +646,13 @@ async def test_records_that_do_not_fit_although_the_bound_said_so_are_decided_an
 ) -> None:
     async with serving(tmp_path, segment_bytes=SMALL) as running:
         client = await bodies_up_to_the_end(running)
-        monkeypatch.setattr(pump, "size_bound", lambda state, command: 0)
+        monkeypatch.setattr(engine, "size_bound", lambda state, command: 0)
         for number in range(12):
             assert (await client.send("T", bytes(9_000), unique=f"L{number:031d}")).code == 0
         assert len(running.state.bases) >= 2
         assert sum("the bound of SendMessage was wrong" in line for line in caplog.messages) == 1, "once"
         end = int((await client.pull("T", count=1)).ext["maxOffset"])
-        assert running.broker._pump.failed is None
+        assert running.broker._sequencer.failed is None
     async with serving(tmp_path, segment_bytes=SMALL) as running:
         assert int((await (await running.client()).pull("T", count=1)).ext["maxOffset"]) == end
 
@@ -664,13 +665,13 @@ async def test_a_bound_that_breaks_stops_nobody_and_is_said_once(
 
     async with serving(tmp_path, segment_bytes=SMALL) as running:
         client = await bodies_up_to_the_end(running)
-        monkeypatch.setattr(pump, "size_bound", broken)
+        monkeypatch.setattr(engine, "size_bound", broken)
         half = await client.half("T", bytes(9_000), unique=ID)
         assert (await client.end(half, ID, COMMIT)).ext["HMQ_VERDICT"] == "COMMITTED"
         for number in range(12):
             assert (await client.send("T", bytes(9_000), unique=f"L{number:031d}")).code == 0
         assert sum("no bound for SendMessage" in line for line in caplog.messages) == 1
-        assert running.broker._pump.failed is None
+        assert running.broker._sequencer.failed is None
 
 
 async def test_what_fits_no_segment_although_the_bound_said_so_fails_alone_and_rolls_no_further(
@@ -680,24 +681,26 @@ async def test_what_fits_no_segment_although_the_bound_said_so_fails_alone_and_r
     would fit by its size and does not behind the roll either, because nothing ever fits."""
     async with serving(tmp_path, segment_bytes=SMALL) as running:
         client = await bodies_up_to_the_end(running)
-        real, fits = pump.decide, pump.fits
+        real, fits = engine.decide, engine.fits
         with monkeypatch.context() as patch:
-            patch.setattr(pump, "size_bound", lambda state, command: 0)
+            patch.setattr(engine, "size_bound", lambda state, command: 0)
 
             def too_much(state: Any, command: Any, now_ms: int) -> Any:
                 decision = real(state, command, now_ms)
                 record = decision.records[-1]
                 return decision._replace(records=(*decision.records[:-1], record._replace(size=SMALL)))
 
-            patch.setattr(pump, "decide", too_much)
+            patch.setattr(engine, "decide", too_much)
             before = running.log_bytes()
             refused = await client.send("T", bytes(9_000), unique="1" * 32)
             assert refused.code == 1
             assert "do not fit the log at" in refused.remark
             assert running.log_bytes() == before, "nothing was rolled for it"
-            patch.setattr(pump, "decide", real)
+            patch.setattr(engine, "decide", real)
             patch.setattr(
-                pump, "fits", lambda end, is_open, size, segment: size < 8_000 and fits(end, is_open, size, segment)
+                engine,
+                "fits",
+                lambda end, is_open, size, segment: size < 8_000 and fits(end, is_open, size, segment),
             )
             for number in range(5):
                 assert (await client.send("T", bytes(9_000), unique=f"N{number:031d}")).code == 1
@@ -705,7 +708,7 @@ async def test_what_fits_no_segment_although_the_bound_said_so_fails_alone_and_r
             assert (await client.send("T", b"small", unique="2" * 32)).code == 0
         assert (await client.send("T", bytes(9_000), unique="3" * 32)).code == 0
         assert sum("everything else goes on" in line for line in caplog.messages) == 1
-        assert running.broker._pump.failed is None
+        assert running.broker._sequencer.failed is None
 
 
 async def test_checks_of_a_tick_that_was_decided_anew_go_out_once(
@@ -714,7 +717,7 @@ async def test_checks_of_a_tick_that_was_decided_anew_go_out_once(
     settings = BrokerSettings(check_immunity_ms=0, check_interval_ms=60_000)
     async with serving(tmp_path, segment_bytes=SMALL, settings=settings) as running:
         client = await running.client()
-        fits, refused = pump.fits, []
+        fits, refused = engine.fits, []
 
         def one_no(end: int, is_open: bool, size: int, segment: int) -> bool:
             if size and not refused:
@@ -724,8 +727,8 @@ async def test_checks_of_a_tick_that_was_decided_anew_go_out_once(
 
         for number in range(5):
             await client.half("T", b"x", unique=f"{number:032d}")
-        monkeypatch.setattr(pump, "size_bound", lambda state, command: 0)
-        monkeypatch.setattr(pump, "fits", one_no)
+        monkeypatch.setattr(engine, "size_bound", lambda state, command: 0)
+        monkeypatch.setattr(engine, "fits", one_no)
         await client.heartbeat("c", producers=["P"])
         checks = [await asyncio.wait_for(client.pushes.get(), 5) for _ in range(5)]
         assert len(refused) == 1
@@ -755,7 +758,7 @@ async def test_a_trim_goes_on_where_what_is_undecided_lies_behind_much_that_is_n
             assert (await client.send("T", bytes(2_000), unique=f"{running.state.log_end:032d}")).code == 0
         for number in range(33):
             assert (await client.half("T", b"new", unique=f"A{number:031d}", group="A")).code == 0
-        running.broker._pump.submit(CarryForward(SMALL, 256), None)
+        running.broker._sequencer.submit(CarryForward(SMALL, 256), None)
         await turns()
         while running.state.log_end % SMALL < SMALL - 3_000:
             assert (await client.send("T", bytes(1_000), unique=f"{running.state.log_end:032d}")).code == 0
@@ -763,9 +766,9 @@ async def test_a_trim_goes_on_where_what_is_undecided_lies_behind_much_that_is_n
         assert maintenance is not None
         maintenance._trimming = SMALL
         maintenance._carry()
-        while maintenance._trimming is not None and running.broker._pump.failed is None:
+        while maintenance._trimming is not None and running.broker._sequencer.failed is None:
             await turns(1)
-        assert running.broker._pump.failed is None
+        assert running.broker._sequencer.failed is None
         assert running.state.log_start == SMALL
 
 
@@ -804,14 +807,14 @@ async def test_a_step_of_a_trim_that_breaks_halfway_forgets_nothing_of_what_it_w
 
 async def test_what_is_submitted_during_a_turn_that_is_cut_comes_behind_its_rest(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
-        cut = running.broker._pump
+        cut = running.broker._sequencer
         now = [0.0]
 
         def clock() -> float:
             now[0] += 0.008
             return now[0]
 
-        cut.clock = clock
+        cut.pace.clock = clock
         done: list[int] = []
         on_deadline = cut._on_deadline
 
@@ -831,14 +834,14 @@ async def test_what_is_submitted_during_a_turn_that_is_cut_comes_behind_its_rest
 async def test_a_turn_that_takes_long_is_cut_and_order_and_counts_stay(tmp_path: Path) -> None:
     """A clock that goes on by 8 ms at each look: a turn has room for few commands that are looked at."""
     async with serving(tmp_path) as running:
-        cut = running.broker._pump
+        cut = running.broker._sequencer
         now = [0.0]
 
         def clock() -> float:
             now[0] += 0.008
             return now[0]
 
-        cut.clock = clock
+        cut.pace.clock = clock
         done: list[int] = []
         called: list[int] = []
         first = cut.submitted

@@ -1,0 +1,76 @@
+"""What goes wrong in decisions, as lines of the log: each kind once, and then at most every ten minutes."""
+
+import logging
+from collections.abc import Callable
+
+from halfmq.broker.seldom import Seldom
+from halfmq.core.engine import BoundWrong, DecisionFailed, DelayedNotShown, NoNextSegment, NotCopied, Problem
+from halfmq.errors import InvariantViolated
+from halfmq.model.placement import segment_start
+
+log = logging.getLogger("halfmq.engine")
+
+
+class Problems:
+    """``clock``: monotonic seconds, as ``loop.time``."""
+
+    def __init__(self, clock: Callable[[], float], segment_bytes: int) -> None:
+        self._segment_bytes = segment_bytes
+        self._seldom = Seldom(clock)
+        #: Delayed messages that are not shown, and are in no line of the log yet; and all of them.
+        self._not_shown_untold = 0
+        self._not_shown = 0
+
+    def tell(self, problem: Problem) -> None:
+        match problem:
+            case DecisionFailed(command, error):
+                if self._seldom.is_due((type(command), type(error))):
+                    log.error("decision failed on %s; nothing was changed", type(command).__name__, exc_info=error)
+            case BoundWrong(command, error, failed):
+                self._bound_wrong(type(command).__name__, error, failed=failed)
+            case NotCopied(command, source, text):
+                if self._seldom.is_due((type(command), source)):
+                    log.error("%s", text)
+            case DelayedNotShown(damaged, more):
+                self._delayed(damaged, more=more)
+            case NoNextSegment(text, disk_full):
+                if disk_full:
+                    tell_no_space()
+                elif self._seldom.is_due("no base"):
+                    log.error("no next segment, so what needs one is refused: %s", text)
+
+    def _bound_wrong(self, what: str, error: Exception, *, failed: bool) -> None:
+        if failed:
+            if self._seldom.is_due((what, "failed")):
+                log.error("%s failed; nothing was changed, everything else goes on", what, exc_info=error)
+        elif isinstance(error, InvariantViolated):
+            if self._seldom.is_due((what, "bound")):
+                log.error("the bound of %s was wrong: decided anew in the next segment", what, exc_info=error)
+        elif self._seldom.is_due((what, "no bound")):
+            log.error("no bound for %s; it is decided all the same", what, exc_info=error)
+
+    def _delayed(self, damaged: tuple[tuple[int, str], ...], *, more: bool) -> None:
+        by_segment: dict[int, list[str]] = {}
+        for source, text in damaged:
+            by_segment.setdefault(segment_start(source, self._segment_bytes), []).append(text)
+        self._not_shown += len(damaged)
+        for start, texts in by_segment.items():
+            if self._seldom.is_due(("aside", start)):
+                log.error(
+                    "delayed messages are not shown before the next start, %d of one segment so far: %s",
+                    len(texts),
+                    texts[0],
+                )
+            else:
+                self._not_shown_untold += len(texts)
+        if self._not_shown_untold and not more and self._seldom.is_due("aside"):
+            log.error(
+                "%d more delayed messages of such segments are not shown before the next start: %d in all",
+                self._not_shown_untold,
+                self._not_shown,
+            )
+            self._not_shown_untold = 0
+
+
+def tell_no_space() -> None:
+    log.warning("no room on the disk: new messages are refused; verdicts and checks go on")
