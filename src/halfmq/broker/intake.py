@@ -81,7 +81,11 @@ class Taker(Protocol):
     unfinished_bytes: int
 
     def stop_reading(self) -> None:
-        """Until ``on_start``."""
+        """Until ``read_again``."""
+        ...
+
+    def read_again(self) -> None:
+        """Read, unless ``stops`` or something else is against it."""
         ...
 
     def hold(self) -> None:
@@ -112,6 +116,8 @@ class Intake:
         self.full = False
         self.on_stop: Callable[[], None] = lambda: None
         self.on_start: Callable[[], None] = lambda: None
+        #: Who ``stops`` was said of: they go on when they have little again.
+        self._stopped_takers: dict[Taker, None] = {}
         #: Cost of what is undecided, of that and what is held, and of what waits for its turn unhandled.
         self.undecided = 0
         self.taken = 0
@@ -170,13 +176,26 @@ class Intake:
             self._stop_if_full(taker)
 
     def stops(self, taker: Taker) -> bool:
-        """Whether this one is not to be read from."""
+        """Whether this one is not to be read from. True: ``read_again`` is called when it may be."""
         if not self.stopped:
             return False
-        return self.full or taker.taken + taker.later_bytes + taker.unfinished_bytes > limits.INTAKE_SHARE_BYTES
+        if not self.full and taker.taken + taker.later_bytes + taker.unfinished_bytes <= limits.INTAKE_SHARE_BYTES:
+            return False
+        self._stopped_takers[taker] = None
+        return True
+
+    def _has_less(self, taker: Taker) -> None:
+        if taker in self._stopped_takers and not self.stops(taker):
+            del self._stopped_takers[taker]
+            taker.read_again()
 
     def _note_time(self, taker: Taker, seconds: float) -> None:
-        """Much was spent in this round, or in a few: it ends with ``_go_on``."""
+        """Much was spent in this round, or in a few: it ends with ``_go_on``.
+
+        Who had a costly command is not behind everybody for as long as that took: what it was expected to take is an estimate,
+        of the longest of its kind, whoever sent that.
+        """
+        seconds = min(seconds, limits.INTAKE_ALL_TURN_S)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._go_on)
@@ -202,6 +221,7 @@ class Intake:
     def give_back(self, taker: Taker, cost: int) -> None:
         taker.taken -= cost
         self.taken -= cost
+        self._has_less(taker)
         self._go_on_soon()
 
     def wait(self, taker: Taker) -> None:
@@ -219,6 +239,10 @@ class Intake:
         self.later += later_bytes - taker.later_bytes
         taker.later_bytes = later_bytes
         self._stop_if_full(taker)
+        if not taker.is_open:
+            self._stopped_takers.pop(taker, None)
+        elif self._stopped_takers:
+            self._has_less(taker)
 
     def _count(self, last: int, taker: Taker, cost: int) -> None:
         self._undecided.append((last, taker, cost, True))
@@ -266,7 +290,7 @@ class Intake:
             self._go_on_soon()
 
     def _settle(self) -> None:
-        undecided, held, work = self._undecided, self._held, self.work
+        undecided, held, work, stopped = self._undecided, self._held, self.work, self._stopped_takers
         decided, released = work.decided, work.released
         while undecided and undecided[0][0] <= decided:
             read = undecided.popleft()
@@ -278,10 +302,14 @@ class Intake:
             else:
                 taker.taken -= cost
                 self.taken -= cost
+                if stopped:
+                    self._has_less(taker)
         while held and held[0][0] <= released:
             _, taker, cost, _ = held.popleft()
             taker.taken -= cost
             self.taken -= cost
+            if stopped:
+                self._has_less(taker)
 
     def _go_on_soon(self) -> None:
         if (self._waiting or self.stopped) and not self._scheduled:
@@ -315,5 +343,6 @@ class Intake:
             self._turn_s = self._most_s  # all are even
         if self.stopped and self.taken + self.later <= limits.INTAKE_BYTES_MAX // 2:
             self.stopped = self.full = False
+            self._stopped_takers.clear()
             self.on_start()
         self._flush()

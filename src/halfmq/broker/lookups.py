@@ -73,7 +73,7 @@ class Lookups:
 
         An offset that came before in the same read (15) is noted first.
         """
-        if not self._sequencer.after_turn(self._consumer_offset, connection, request):
+        if not self._sequencer.after_turn(self._gateway.serve, self._consumer_offset, connection, request):
             self._consumer_offset(connection, request)
 
     def _consumer_offset(self, connection: Connection, request: Request[Any]) -> None:

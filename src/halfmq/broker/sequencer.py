@@ -46,6 +46,8 @@ log = logging.getLogger("halfmq.sequencer")
 TURN_COMMANDS_MAX: Final = 4_096
 #: What a command of another type is expected to take before one was decided, s.
 _UNKNOWN_S: Final = 0.001
+#: A costly command is expected again, by a part less with each of its kind that was cheaper.
+_FORGETS: Final = 16
 #: Replies that wait for the disk; above it the gateways stop reading (a client has few requests in flight each).
 BACKLOG_MAX: Final = 65_536
 
@@ -106,7 +108,7 @@ class _TurnPace:
         now_s = self.clock()
         if kind not in SMALL:
             before_s = self.took_s.get(kind, 0.0)
-            self.took_s[kind] = max(now_s - self._began_s, before_s - before_s / 256)
+            self.took_s[kind] = max(now_s - self._began_s, before_s - before_s / _FORGETS)
         self.is_over = now_s >= self._until_s
         return self.is_over
 

@@ -144,7 +144,7 @@ class Pace(Protocol):
     """How long a step may take. Told of each command that may take long, and of the others now and then."""
 
     def before(self) -> None:
-        """A command that may take long is next."""
+        """A command that may take long is decided next."""
         ...
 
     def behind(self, kind: type[Command]) -> bool:
@@ -217,9 +217,7 @@ class Engine:
                     if len(decided) > 1 and type(decided[0]) in _CARRIED:  # and the verdict that needs the copy
                         decided, reply, more = self._copied(command, (decided, reply, more), now_ms)
                 else:
-                    if not small:
-                        pace.before()
-                    parts = self._decide_near(command, now_ms)
+                    parts = self._decide_near(command, now_ms, pace)
                     if parts is None:
                         more_to_do = False
                         break
@@ -281,7 +279,7 @@ class Engine:
 
     # --- one command -----------------------------------------------------------------------------------------
 
-    def _decide_near(self, command: Command, now_ms: int) -> _Parts | None:
+    def _decide_near(self, command: Command, now_ms: int, pace: Pace) -> _Parts | None:
         """Where what the command needs may not fit: make room first, and look at what was decided. None: the step ends
         in front of it.
         """
@@ -302,10 +300,11 @@ class Engine:
             if refused is not None:
                 return (), refused, ()
         self._too_large = None
+        pace.before()  # a roll is not the command's
         decision = self._decided(command, now_ms)
         if not decision[0] or self._fit(decision[0]):
             return decision
-        return self._came_too_large(command, decision, now_ms, rolled=before is not None)
+        return self._came_too_large(command, decision, now_ms, pace, rolled=before is not None)
 
     def _decided(self, command: Command, now_ms: int) -> _Parts:
         try:
@@ -324,7 +323,9 @@ class Engine:
         self._problems.append(DecisionFailed(command, error))
         return (), Failed(f"{type(error).__name__}: {error}"), ()
 
-    def _came_too_large(self, command: Command, decision: _Parts, now_ms: int, *, rolled: bool) -> _Parts | None:
+    def _came_too_large(
+        self, command: Command, decision: _Parts, now_ms: int, pace: Pace, *, rolled: bool
+    ) -> _Parts | None:
         """``command`` decided anew in the next segment, since the bound was wrong by which room was made for ``decision``.
 
         What does not fit there either fails. It rolls at most once for each half of a segment that is written, so that
@@ -342,7 +343,7 @@ class Engine:
         if failed:
             return (), Failed(text), ()
         self._too_large = (command, size)
-        return None if state.batch_open else self._decide_near(command, now_ms)
+        return None if state.batch_open else self._decide_near(command, now_ms, pace)
 
     def _bound(self, command: Command) -> int:
         """What core says that ``command`` may need. Where it cannot say, nothing: what is decided is looked at again."""

@@ -213,6 +213,9 @@ class RealFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def __del__(self) -> None:
+        self.close()
+
 
 def _is_at(descriptor: int, path: Path) -> bool:
     try:

@@ -268,7 +268,8 @@ class MarkerTable:
         keep = set(undecided)
         gone = [row for row in rows if row[1] not in keep]
         if gone:
-            self.identity.move_horizon(connection, max(written_at_ms for written_at_ms, _ in gone) + 1)
+            horizon_ms = max(written_at_ms for written_at_ms, _ in gone) + 1
+            self.identity.move_horizon(connection, horizon_ms, self._now_ms())
             connection.execute(delete(self.table).where(self.table.c.tx_id.in_([tx_id for _, tx_id in gone])))
         return len(gone)
 

@@ -19,7 +19,7 @@ import weakref
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Engine, RootTransaction, Table, delete, event, func, insert, select, update
+from sqlalchemy import Connection, Engine, RootTransaction, Table, delete, event, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from halfmq.errors import UsageError
@@ -75,6 +75,15 @@ def read_origin(text: str) -> Origin | None:
     if len(text) > _ORIGIN_CHARS_MAX or not (text.isascii() and identity.isdigit() and written.isdigit()):
         return None
     return Origin(int(identity), int(written))
+
+
+def _may_be_pruned_before_ms(now_ms: int) -> int:
+    """The horizon of a table without one: an earlier release, which keeps none, may have pruned what is not there.
+
+    No release prunes what is younger than ``PRUNE_AGE_MIN_S``. Its oldest row proves nothing: rows of undecided transactions
+    are kept, however old.
+    """
+    return max(0, now_ms - round(PRUNE_AGE_MIN_S * 1000))
 
 
 def bounds_of(reserved: dict[str, int]) -> Bounds | None:
@@ -185,7 +194,7 @@ class TableIdentity:
             if bounds is None:
                 try:
                     with short_transaction(connection, lock_wait_ms):
-                        self._insert(connection, self._may_be_pruned_before_ms(connection, now_ms))
+                        self._insert(connection, _may_be_pruned_before_ms(now_ms))
                 except IntegrityError:
                     pass  # another process made them, and committed
                 bounds = self._read_alone(connection, lock_wait_ms)
@@ -212,18 +221,8 @@ class TableIdentity:
         with short_transaction(connection, lock_wait_ms):
             return self.read(connection)
 
-    def _may_be_pruned_before_ms(self, connection: Connection, now_ms: int) -> int:
-        """The horizon of a table without one: an earlier release, which keeps none, may have pruned what is not here.
-
-        No release prunes what is younger than ``PRUNE_AGE_MIN_S``.
-        """
-        written = self._table.c.written_at_ms
-        oldest_ms = connection.execute(select(func.min(written)).where(self._table.c.tx_id.not_in(RESERVED))).scalar()
-        never_pruned_ms = max(0, now_ms - round(PRUNE_AGE_MIN_S * 1000))
-        return never_pruned_ms if oldest_ms is None else min(int(oldest_ms), never_pruned_ms)
-
-    def move_horizon(self, connection: Connection, horizon_ms: int) -> None:
-        """Forward to ``horizon_ms``, never back, in the transaction that is open on ``connection``.
+    def move_horizon(self, connection: Connection, horizon_ms: int, now_ms: int) -> None:
+        """Forward to ``horizon_ms``, never back, in the transaction that is open on ``connection``. ``now_ms``: wall clock.
 
         Raises:
             UsageError: it did not move, so that nothing may be deleted. Roll back and repeat.
@@ -231,7 +230,7 @@ class TableIdentity:
         if self.read(connection) is None:
             try:
                 with connection.begin_nested():
-                    self._insert(connection, 0)
+                    self._insert(connection, _may_be_pruned_before_ms(now_ms))
             except IntegrityError:
                 pass  # as in ``establish``
         columns = self._table.c

@@ -53,10 +53,12 @@ class OpenFiles:
         file = self.files.get(key)
         if file is not None:
             return file
-        if not self._disk.exists(path):
+        is_new = not self._disk.exists(path)
+        if is_new:
             self._make_directories(path.parent)
-            self._dirty_directories[path.parent] = None
         file = self._remember(key, self._disk.open(path, create=True))
+        if is_new:
+            self._dirty_directories[path.parent] = None  # behind the open: a sync in between does not count
         try:
             self.lengthen(file, length)
         except OSError:
@@ -159,7 +161,9 @@ class OpenFiles:
 
     def _make_directories(self, directory: Path) -> None:
         missing = directory
+        changed = []
         while not self._disk.exists(missing):
             missing = missing.parent
-            self._dirty_directories[missing] = None
+            changed.append(missing)
         self._disk.make_directories(directory)
+        self._dirty_directories.update(dict.fromkeys(changed))

@@ -266,7 +266,7 @@ class SegmentFiles:
             if surplus:
                 closable = [number for number in self.opened if (number + 1) * self.segment_bytes <= below]
                 for number in closable[:surplus]:
-                    self.opened.pop(number).close()
+                    del self.opened[number]  # not closed: the loop may be reading it, and its last holder closes it
 
     @property
     def too_many(self) -> bool:
@@ -282,9 +282,7 @@ class SegmentFiles:
         """There is no such segment any more, for whoever asks here; ``unlink`` its file next."""
         self._numbers.discard(number)
         with self._lock:
-            segment = self.opened.pop(number, None)
-            if segment is not None:
-                segment.close()
+            self.opened.pop(number, None)  # as in ``close_old``
 
     def unlink(self, number: int) -> None:
         """The file of a segment that was forgotten; one that is gone already is no error. Any thread: a large one takes its time.

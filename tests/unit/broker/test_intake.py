@@ -53,6 +53,9 @@ class Peer:
     def stop_reading(self) -> None:
         self.stopped = True
 
+    def read_again(self) -> None:
+        self.stopped = self.intake.stops(self)
+
     def hold(self) -> None:
         self.waits = True
 
@@ -195,6 +198,68 @@ def test_a_quarter_above_the_bound_nobody_is_read_from_and_before_that_only_who_
     assert not intake.stopped
     assert not intake.full
     assert not intake.stops(much)
+
+
+def test_who_was_stopped_goes_on_when_it_has_little_although_others_keep_it_full(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many who stay below their share each keep the sum above half of the bound: who had more for a moment waited until then."""
+    monkeypatch.setattr(limits, "INTAKE_SHARE_BYTES", MOST // 8)
+    intake, sequencer = made(loop)
+    honest = Peer(intake)
+    crowd = [Peer(intake) for _ in range(10)]
+    for _ in range(3):
+        for peer in crowd:
+            intake.keep(peer, MOST // 10)
+        assert intake.stopped
+        sequencer.submitted += 1
+        intake.took(honest, MOST // 8 + 1, sequencer.submitted - 1)
+        assert honest.stopped
+        turn(intake, sequencer)
+        loop.run()
+        assert intake.stopped, "the others"
+        assert (honest.taken, honest.stopped) == (0, False)
+        for peer in crowd:
+            intake.give_back(peer, MOST // 10)
+        loop.run()
+        assert not intake.stopped
+
+
+def test_who_was_stopped_for_something_kept_or_read_goes_on_when_that_is_gone(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "INTAKE_SHARE_BYTES", 50)
+    intake, _ = made(loop)
+    others, keeping, reading, gone = Peer(intake), Peer(intake), Peer(intake), Peer(intake)
+    intake.keep(others, MOST)
+    intake.keep(keeping, 51)
+    intake.leave(reading, 51)
+    intake.keep(gone, 51)
+    assert [peer.stopped for peer in (keeping, reading, gone)] == [True] * 3
+    intake.give_back(keeping, 51)
+    intake.leave(reading, 0)
+    assert [peer.stopped for peer in (keeping, reading, gone)] == [False, False, True]
+    gone.is_open = False
+    intake.leave(gone, 0)
+    intake.give_back(gone, 51)
+    assert gone.stopped, "nobody reads from who is gone"
+
+
+def test_an_estimate_puts_nobody_behind_all_others_for_as_long_as_it_says(loop: Loop) -> None:
+    """One lock of a group that holds very many took 0.3 s; every other group's was expected to, and waited until each of a
+    crowd had used as much: 13 s."""
+    intake, sequencer = made(loop)
+    crowd = [Peer(intake) for _ in range(3)]
+    for _ in range(4):
+        for peer in crowd:
+            sequencer.submitted += 1
+            intake.took(peer, 10, sequencer.submitted - 1, limits.INTAKE_TURN_S)
+            turn(intake, sequencer)
+            loop.run()
+    honest = Peer(intake)
+    sequencer.submitted += 1
+    intake.took(honest, 10, sequencer.submitted - 1, 0.3)
+    assert honest.used_s <= intake._turn_s + limits.INTAKE_ALL_TURN_S
 
 
 def test_answers_that_are_held_and_what_waits_elsewhere_count_too(loop: Loop) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.support.in_process import serving
 from tests.support.raw_client import RawClient, pull_ext
 
+from halfmq.errors import StoreDamaged
 from halfmq.model.stored_message import decode
 
 ID = "AC10000100002A9F0000000000000001"
@@ -176,3 +177,21 @@ async def test_every_queue_at_one_position(tmp_path: Path) -> None:
         assert "Nowhere" not in json.loads(answer.body)
         assert int(answer.ext["position"]) == running.state.published
         assert len(answer.ext["store"]) == 32
+
+
+async def test_an_offset_that_is_looked_for_behind_a_turn_and_cannot_be_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An offset that came in the same read is noted first; what went wrong behind that turn was answered to nobody."""
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 1)
+
+        def unreadable(*_: object) -> None:
+            raise StoreDamaged("the queue cannot be read")
+
+        monkeypatch.setattr(running.broker._store, "read_queue", unreadable)
+        committed = client.ask(15, {"consumerGroup": "other", **QUEUE, "commitOffset": "0"})
+        asked = client.ask(14, {"consumerGroup": "C", **QUEUE})
+        _, answer = await asyncio.wait_for(asyncio.gather(committed, asked), 5)
+        assert (answer.code, answer.remark) == (1, "the queue cannot be read")

@@ -861,3 +861,39 @@ async def test_a_turn_that_takes_long_is_cut_and_order_and_counts_stay(tmp_path:
         assert (cut.expected_s, cut.idle) == (0, True)
         cut.submit(EnsureGroup("H"), None)
         assert cut.expected_s >= 0.008, "it has learned"
+
+
+async def test_one_command_that_took_long_is_soon_forgotten_and_a_roll_is_not_counted(tmp_path: Path) -> None:
+    async with serving(tmp_path, segment_bytes=SMALL) as running:
+        sequencer = running.broker._sequencer
+        now = [0.0]
+        step_s = [1.0]
+
+        def clock() -> float:
+            now[0] += step_s[0]
+            return now[0]
+
+        sequencer.pace.clock = clock
+        sequencer.submit(EnsureGroup("slow"), None)
+        await turns()
+        assert sequencer.pace.expected_s(EnsureGroup) >= 1.0
+        step_s[0] = 0.0001
+        for number in range(60):
+            sequencer.submit(EnsureGroup(f"G{number}"), None)
+        while not sequencer.idle:
+            await turns(1)
+        assert sequencer.pace.expected_s(EnsureGroup) < 0.03
+
+        roll = running.broker._store.reserve_roll
+
+        def slow_roll() -> None:
+            now[0] += 10
+            roll()
+
+        running.broker._store.reserve_roll = slow_roll  # type: ignore[method-assign]
+        await bodies_up_to_the_end(running)
+        for number in range(200):
+            sequencer.submit(EnsureGroup(f"H{number}".ljust(100, "h")), None)
+            await turns(1)
+        assert len(running.state.bases) >= 2
+        assert sequencer.pace.expected_s(EnsureGroup) < 1

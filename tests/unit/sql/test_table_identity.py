@@ -223,7 +223,8 @@ def test_writer_in_the_way_costs_the_identity_and_not_the_transaction(
 
 
 def test_what_an_earlier_release_may_have_pruned_is_no_answer(shop: Shop) -> None:
-    """It kept no horizon: what is older than the oldest marker, and than an hour, may have been pruned by it."""
+    """It kept no horizon: what is older than an hour may have been pruned by it. Its oldest row proves nothing, since it kept
+    those of undecided transactions."""
     day_ms = round(DAY_S * 1000)
     now_ms = wall_ms()
     check = shop.log.checker(shop.sessions())
@@ -233,8 +234,22 @@ def test_what_an_earlier_release_may_have_pruned_is_no_answer(shop: Shop) -> Non
     LastRelease(shop)
     with shop.engine.begin() as connection:
         connection.execute(insert(shop.log.table).values(tx_id="old", outcome="C", written_at_ms=now_ms - 2 * day_ms))
-    assert check(Asked("behind the oldest", prepared_at_ms=now_ms - day_ms)) is Outcome.ROLLBACK
+    assert check(Asked("behind the oldest", prepared_at_ms=now_ms - day_ms)) is Outcome.UNKNOWN
     assert check(Asked("before the oldest", prepared_at_ms=now_ms - 3 * day_ms)) is Outcome.UNKNOWN
+    assert check(Asked("in the last hour", prepared_at_ms=now_ms - 1_000_000)) is Outcome.ROLLBACK
+
+
+def test_a_prune_that_is_the_first_to_make_a_horizon_vouches_for_nothing_before_the_last_hour(shop: Shop) -> None:
+    """Goal: what an earlier release pruned, with a shorter age than this prune's, is no answer."""
+    day_ms = round(DAY_S * 1000)
+    now_ms = wall_ms()
+    LastRelease(shop)
+    with shop.engine.begin() as connection:
+        connection.execute(insert(shop.log.table).values(tx_id="old", outcome="C", written_at_ms=now_ms - 30 * day_ms))
+    with shop.engine.begin() as connection:
+        assert shop.log._markers.prune(connection, older_than_s=7 * DAY_S, undecided=lambda ids: []) == 1
+    check = shop.log.checker(shop.sessions())
+    assert check(Asked("pruned by the earlier release", prepared_at_ms=now_ms - 5 * day_ms)) is Outcome.UNKNOWN
 
 
 def test_table_without_identity_is_read_once_in_the_applications_transactions(
@@ -393,7 +408,7 @@ def test_horizon_never_goes_back(engine: Engine, aged: MarkerTable) -> None:
     seen = []
     for horizon_ms in (50, 20, 60):
         with engine.begin() as connection:
-            aged.identity.move_horizon(connection, horizon_ms)
+            aged.identity.move_horizon(connection, horizon_ms, 0)
         table = bounds(engine, aged)
         assert table is not None
         seen.append(table.horizon_ms)
@@ -409,7 +424,7 @@ def test_prune_gives_an_earlier_releases_table_its_rows(engine: Engine, aged: Ma
         assert pruned(connection, aged) == 1
     table = bounds(engine, aged)
     assert table is not None
-    assert table.horizon_ms == NOON_MS + 1
+    assert table.horizon_ms == NOON_MS + 24 * HOUR_MS, "the clock, less the hour that no release prunes"
 
 
 def test_reserved_rows_are_never_old(engine: Engine, aged: MarkerTable, clock: list[int]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from halfmq.store.open_files import OpenFiles
-from halfmq.testing.faulty_disk import FaultyDisk
+from halfmq.testing.faulty_disk import FaultyDisk, Operation
 
 ROOT = Path("/d")
 
@@ -72,3 +72,24 @@ def test_a_removed_file_needs_no_sync() -> None:
         files.remove((0, 0, number), ROOT / f"{number}")
     files.sync()
     assert disk.list(ROOT) == []
+
+
+def test_a_checkpoint_that_comes_while_a_file_is_made_leaves_its_names_to_the_next_one() -> None:
+    """The checkpoint's thread syncs between any two steps of the writer's."""
+    disk = FaultyDisk()
+    files = OpenFiles(disk)
+
+    def checkpoint(operation: Operation) -> None:
+        if not operation.kind.startswith("sync"):
+            disk.before = None
+            files.sync()
+            disk.before = checkpoint
+
+    disk.before = checkpoint
+    files.write(files.create((0, 0, 0), ROOT / "queue" / "0", 8), 0, [b"content!"])
+    disk.before = None
+    files.sync()
+    for parent in (ROOT.parent, *ROOT.parents):  # what stood before the store is the operator's
+        disk.sync_directory(parent)
+    disk.crash()
+    assert disk.content(ROOT / "queue" / "0") == b"content!"

@@ -110,6 +110,26 @@ def test_only_so_many_are_open_and_none_that_a_sync_still_needs(
     assert files.get(10) is None
 
 
+def test_who_reads_a_segment_may_finish_while_others_close_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop reads, the sync thread finds that too many are open. A closed descriptor was told as damage, and its number may
+    be another file's by then."""
+    monkeypatch.setattr(module, "OPEN_SEGMENTS_MAX", 0)
+    disk = RealDisk()
+    files = SegmentFiles(disk, tmp_path, SIZE)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(2):
+        files.add(create_segment(disk, tmp_path, number * SIZE, SIZE))
+    segment = files.get(0)
+    assert segment is not None
+    segment.write(100, b"abc")
+    files.close_old(below=2 * SIZE)
+    files.forget(0)
+    assert not files.opened
+    assert segment.read(100, 3) == b"abc"
+    del segment
+    assert len(os.listdir("/proc/self/fd")) == before, "the last one who holds it closes it"
+
+
 def test_an_open_segment_stays_readable_after_unlink(tmp_path: Path) -> None:
     disk = RealDisk()
     segment = create_segment(disk, tmp_path, 0, SIZE)
