@@ -2,11 +2,11 @@ package halfmq.compat;
 
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Callable;
+import java.util.concurrent.CopyOnWriteArrayList;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -94,8 +94,9 @@ final class Env {
         return facts;
     }
 
+    /** May be read while listeners add to it. */
     static <T> List<T> list() {
-        return Collections.synchronizedList(new ArrayList<T>());
+        return new CopyOnWriteArrayList<T>();
     }
 
     /** Waits until {@code done}, at most this long; whether it came true is in the numbers that the caller reports. */
