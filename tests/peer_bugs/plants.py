@@ -303,8 +303,8 @@ def half_whose_dead_letter_cannot_be_written_is_skipped(patch: pytest.MonkeyPatc
     """After enough checks it should go elsewhere; the write fails, a line is logged, and it is gone."""
     decide_near = Engine._decide_near
 
-    def skips(self: Any, command: Any, now_ms: int) -> Any:
-        decision = decide_near(self, command, now_ms)
+    def skips(self: Any, command: Any, now_ms: int, pace: Any) -> Any:
+        decision = decide_near(self, command, now_ms, pace)
         if decision is not None and type(command) is Tick and isinstance(decision[1], Refused):
             _skip(self.state, lambda known: known.checks >= _CHECKS_MAX)
         return decision

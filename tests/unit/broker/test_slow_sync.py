@@ -1,6 +1,7 @@
 """A sync that takes long is said while it hangs, again when it is over, and not for ever."""
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 
@@ -89,7 +90,7 @@ class _SlowDisk(RealDisk):
         if path.suffix != ".seg":
             return opened
         assert isinstance(opened, RealFile)
-        slow = _File(path, opened._descriptor)
+        slow = _File(path, os.dup(opened._descriptor))  # each closes its own
         slow.let_go = self.let_go
         return slow
 

@@ -16,9 +16,9 @@ final class Restart implements Program {
         DefaultMQProducer producer = env.producer("producers");
         send(producer, topic, 0, 40);
         Map<String, Object> result = new LinkedHashMap<>();
-        result.put("first", consume(env, topic, 40));
+        result.put("first", consume(env, topic, 0, 40));
         send(producer, topic, 40, 60);
-        result.put("second", consume(env, topic, 20));
+        result.put("second", consume(env, topic, 40, 60));
         producer.shutdown();
         return result;
     }
@@ -29,7 +29,7 @@ final class Restart implements Program {
         }
     }
 
-    private static List<String> consume(Env env, String topic, int wanted) throws Exception {
+    private static List<String> consume(Env env, String topic, int from, int to) throws Exception {
         List<String> seen = Env.list();
         DefaultMQPushConsumer consumer = env.pushConsumer("consumers");
         consumer.subscribe(topic, "*");
@@ -38,7 +38,14 @@ final class Restart implements Program {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
-        Env.await(30, () -> seen.size() >= wanted);
+        Env.await(30, () -> {
+            for (int number = from; number < to; number++) {
+                if (!seen.contains(Integer.toString(number))) {
+                    return false;
+                }
+            }
+            return true;
+        });
         Thread.sleep(2000);
         consumer.shutdown();
         return seen;
