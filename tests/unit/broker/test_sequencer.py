@@ -71,6 +71,27 @@ async def test_no_answer_leaves_before_its_batch_is_synced(tmp_path: Path) -> No
         assert running.broker._sequencer.idle
 
 
+async def test_a_sync_lets_out_the_turns_that_it_covers_and_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand = Hand()
+    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
+        await hand.sync()
+        client, first = await half_in_flight(running)
+        covered = running.state.log_end
+        second = asyncio.create_task(client.half("T", b"two", unique="B" * 32))
+        await turns()
+        assert running.state.log_end > covered
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "durable_position", property(lambda store: covered))
+            running.broker._sequencer.durable()
+            await turns()
+            assert (await asyncio.wait_for(first, 1)).code == 0
+            assert not second.done()
+        assert await hand.sync()
+        assert (await asyncio.wait_for(second, 1)).code == 0
+
+
 async def test_sequencer_that_answers_before_the_sync_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
