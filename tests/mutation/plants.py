@@ -339,7 +339,7 @@ PLANTS: Final = (
         7,
         "a half is checked at once, while its local transaction runs",
         "core/apply.py",
-        "    immune_until_ms = now_ms + parsed[2]\n",
+        "    immune_until_ms = now_ms + (immunity_ms if immunity_ms >= 0 else state.check_immunity_ms)\n",
         "    immune_until_ms = now_ms\n",
     ),
     Plant(
@@ -616,8 +616,8 @@ PLANTS: Final = (
         0,
         "messages are not found by their keys",
         "store/key_index.py",
-        "        hashes = key_hashes(message)\n        if hashes:\n",
-        "        hashes = key_hashes(message)\n        if not hashes:\n",
+        "        hashes = key_hashes(topic, keys)\n        if hashes:\n",
+        "        hashes = key_hashes(topic, keys)\n        if not hashes:\n",
     ),
 )
 

@@ -281,8 +281,8 @@ def _immunity_on_the_clients_clock(patch: pytest.MonkeyPatch, believed: Callable
     def from_birth(state: Any, record: HalfRecord) -> None:
         behind_ms = state.batch_time_ms - record.message.born_time_ms
         if believed(behind_ms):
-            properties, facts, immunity = state.parsed
-            state.parsed = properties, facts, max(0, immunity - behind_ms)
+            rest_ms = record.immunity_ms if record.immunity_ms >= 0 else state.check_immunity_ms
+            record = record._replace(immunity_ms=max(0, rest_ms - behind_ms))
         half(state, record)
 
     patch.setitem(apply_module._APPLY, HalfRecord, from_birth)

@@ -13,7 +13,6 @@ from halfmq.model.records import (
     Checked,
     Committed,
     DecidedBy,
-    HalfRecord,
     RolledBack,
     SetAside,
 )
@@ -21,6 +20,7 @@ from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 from halfmq.wire.remoting.producer_groups import ProducerChange
 from tests.simulation.policy_looks import look_at_log
 from tests.simulation.promises import Violation
+from tests.support import log_records as make
 
 SETTINGS = BrokerSettings(check_immunity_ms=1_000, undecided_max=2)
 ASKED = {"g": [ProducerChange(2, "rollback", 60_000, 1, 100), ProducerChange(2, "set-aside")]}
@@ -36,7 +36,7 @@ def policy(past: PastLimit, limit: int = 2, **more: Any) -> tuple[Any, Any]:
 
 def half(now_ms: int = 0, tx: str = "T", pairs: bytes = b"", message_bytes: int = 50) -> tuple[Any, Any]:
     message: Any = SimpleNamespace(properties=pairs)
-    return at(now_ms, HalfRecord(64, MESSAGE_AT + message_bytes, 1, message, 0, "g", tx, 0, 1))
+    return at(now_ms, make.half_record(64, MESSAGE_AT + message_bytes, 1, message, 0, "g", tx, 0, 1))
 
 
 def check(now_ms: int, number: int, next_ms: int, epoch: int = 1) -> tuple[Any, Any]:

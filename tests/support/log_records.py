@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from halfmq.model import properties as props
+from halfmq.model.message_facts import half_facts, pairs_of, plain_facts
 from halfmq.model.placement import aligned
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
@@ -94,18 +95,32 @@ def half_properties(tx_id: str, group: str = GROUP, **more: str) -> bytes:
     return props.encode({"UNIQ_KEY": tx_id, "TRAN_MSG": "true", "PGROUP": group, **more})
 
 
+def message_record(offset: int, size: int, topic_id: int, stored: StoredMessage, unique_id: str) -> MessageRecord:
+    """With what a decision reads in the message's properties."""
+    return MessageRecord(offset, size, topic_id, stored, unique_id, *plain_facts(pairs_of(stored.properties)))
+
+
+def half_record(
+    offset: int, size: int, topic_id: int, stored: StoredMessage, half_index: int, group: str, tx_id: str, index: int,
+    count: int,
+) -> HalfRecord:  # fmt: skip
+    """With what a decision reads in the message's properties."""
+    facts = half_facts(pairs_of(stored.properties))
+    return HalfRecord(offset, size, topic_id, stored, half_index, group, tx_id, index, count, *facts)
+
+
 def plain(body: bytes = b"hello", unique_id: str = "K1", topic: str = "orders", queue_offset: int = 17) -> Make:
     properties = props.encode({"UNIQ_KEY": unique_id, "TAGS": "new"})
     stored = message(topic=topic, body=body, properties=properties, queue_offset=queue_offset)
     size = message_record_size(topic, len(body), len(properties))
-    return lambda offset: MessageRecord(offset, size, 7, stored, unique_id)
+    return lambda offset: message_record(offset, size, 7, stored, unique_id)
 
 
 def half(half_index: int = 0, body: bytes = b"hello", tx_id: str = "T1", index: int = 0, count: int = 1) -> Make:
     properties = half_properties(tx_id)
     stored = message(body=body, properties=properties, queue_offset=half_index)
     size = message_record_size("orders", len(body), len(properties))
-    return lambda offset: HalfRecord(offset, size, 7, stored, half_index, GROUP, tx_id, index, count)
+    return lambda offset: half_record(offset, size, 7, stored, half_index, GROUP, tx_id, index, count)
 
 
 def ref(offset: int = 64, half_index: int = 0, due_ms: int = 0) -> Ref:

@@ -46,6 +46,7 @@ from halfmq.model.records import (
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.store.consume_queue import QueueEntry
 from halfmq.store.transaction_table import UndecidedHalf
+from tests.support import log_records as make
 
 SEGMENT = 1 << 16
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
@@ -151,7 +152,7 @@ class RandomLog:
         size = message_record_size(message.topic, len(message.body), len(message.properties))
         unique = (props.find(message.properties, props.UNIQ_KEY) or b"").decode()
         self._remember(1, message)
-        self._add(MessageRecord(self._at, size, topic_id, message, unique))
+        self._add(make.message_record(self._at, size, topic_id, message, unique))
 
     def prepare(self) -> None:
         count = self.dice.choice([1, 1, 1, 2, 3])
@@ -161,9 +162,11 @@ class RandomLog:
         for index in range(count):
             topic_id, queue_id = self._queue()
             message = self._message(topic_id, queue_id, self.next_half)
+            named = props.append(message.properties, props.encode({"HMQ_TX_ID": tx_id}))
+            message = message._replace(properties=named)
             size = message_record_size(message.topic, len(message.body), len(message.properties))
             said = count if index == count - 1 else 0
-            record = HalfRecord(self._at, size, topic_id, message, self.next_half, GROUP, tx_id, index, said)
+            record = make.half_record(self._at, size, topic_id, message, self.next_half, GROUP, tx_id, index, said)
             self.next_half += 1
             self._remember(2, message)
             self._add(record)

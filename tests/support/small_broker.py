@@ -200,7 +200,7 @@ class SmallBroker:
         properties = props.encode({"UNIQ_KEY": f"K{place}", "TAGS": "a"})
         message = make.message(queue_id=queue, queue_offset=queue_offset, body=body, properties=properties)
         size = message_record_size("orders", len(body), len(properties))
-        self._add(MessageRecord(place, size, TOPIC, message, f"K{place}"))
+        self._add(make.message_record(place, size, TOPIC, message, f"K{place}"))
         self._batch.visible.append((queue, queue_offset, place, body))
 
     def _prepare(self, place: int, tx_id: str, queue: int, body: bytes) -> None:
@@ -208,7 +208,7 @@ class SmallBroker:
         half_index = self.state.next_half
         message = make.message(queue_id=queue, queue_offset=half_index, body=body, properties=properties)
         size = message_record_size("orders", len(body), len(properties))
-        self._add(HalfRecord(place, size, TOPIC, message, half_index, make.GROUP, tx_id, 0, 1))
+        self._add(make.half_record(place, size, TOPIC, message, half_index, make.GROUP, tx_id, 0, 1))
         self._batch.rows[half_index] = (ROW_UNDECIDED, 0)
 
     def _carry(self, place: int, tx_id: str) -> int:

@@ -22,7 +22,6 @@ from halfmq.model.records import (
     Committed,
     DelayedRecord,
     HalfRecord,
-    MessageRecord,
     Record,
     Ref,
     Released,
@@ -47,6 +46,7 @@ from halfmq.store.derive import Derived
 from halfmq.store.identity import Identity, read_identity, write_identity
 from halfmq.store.published import PublishedPage
 from halfmq.store.segment import SegmentFiles
+from tests.support import log_records as make
 from tests.support.log_records import Make
 
 V4 = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
@@ -118,7 +118,7 @@ class StoreWriter:
         size = message_record_size(topic, len(body), len(properties), len(host))
         message = self.message(topic, queue, body, properties, offset, sys_flag=sys_flag, host=host)
         unique_id = (props.find(properties, props.UNIQ_KEY) or b"").decode()
-        self._put(size, lambda at: MessageRecord(at, size, number, message, unique_id))
+        self._put(size, lambda at: make.message_record(at, size, number, message, unique_id))
         return offset
 
     def prepare(self, tx_id: str, messages: Sequence[tuple[str, int, bytes, bytes]]) -> list[HalfRecord]:
@@ -133,11 +133,11 @@ class StoreWriter:
             stored = self.message(topic, queue, body, properties, half_index)
             count = len(messages) if index == len(messages) - 1 else 0
 
-            def make(at: int, args: tuple[object, ...] = (size, number, stored, half_index, index, count)) -> Record:
+            def made(at: int, args: tuple[object, ...] = (size, number, stored, half_index, index, count)) -> Record:
                 size, number, stored, half_index, index, count = args
-                return HalfRecord(at, size, number, stored, half_index, GROUP, tx_id, index, count)  # type: ignore[arg-type]
+                return make.half_record(at, size, number, stored, half_index, GROUP, tx_id, index, count)  # type: ignore[arg-type]
 
-            halves.append(self._put(size, make))
+            halves.append(self._put(size, made))
         return halves  # type: ignore[return-value]
 
     def commit(self, tx_id: str, halves: Sequence[HalfRecord]) -> int:

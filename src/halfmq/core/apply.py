@@ -27,9 +27,7 @@ from halfmq.core.state import (
     set_holders,
     take_turn,
 )
-from halfmq.core.transaction.immunity import immunity_ms
 from halfmq.errors import InvariantViolated
-from halfmq.model.message_facts import half_facts, pairs_of
 from halfmq.model.placement import aligned
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
@@ -114,7 +112,7 @@ def apply_all(state: State, records: Iterable[Record]) -> None:
 
 
 def _message(state: State, record: MessageRecord) -> None:
-    offset, _, topic_id, message, unique_id = record
+    offset, _, topic_id, message, unique_id, _, _, _ = record
     topic = state.topics_by_id[topic_id]
     queue_id = message[1]
     queue_offset = message[2]
@@ -198,19 +196,15 @@ def unschedule(group: ProducerGroup, tx_id: str, at_ms: int) -> None:
 
 
 def _half(state: State, record: HalfRecord) -> None:
-    offset, size, topic_id, message, half_index, group_name, tx_id, index, count = record
+    (offset, size, topic_id, message, half_index, group_name, tx_id, index, count, tag_hash, key_hash, _, delay,
+     immunity_ms, _) = record  # fmt: skip
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
-    parsed = state.parsed
-    if parsed[0] is not message[13]:  # redo; live, the decision has just read the same properties
-        pairs = pairs_of(message[13])
-        parsed = (message[13], half_facts(pairs), immunity_ms(state.check_immunity_ms, pairs))
-    tag_hash, key_hash, delay = parsed[1]
     message_bytes = size - MESSAGE_AT
     half = _new(
         Half, (index, half_index, offset, offset, topic_id, message[1], message_bytes, tag_hash, key_hash, delay)
     )
     now_ms = state.batch_time_ms
-    immune_until_ms = now_ms + parsed[2]
+    immune_until_ms = now_ms + (immunity_ms if immunity_ms >= 0 else state.check_immunity_ms)
     state.topics_by_id[topic_id].pending += 1
     state.next_half_index = half_index + 1
     group.bytes += message_bytes

@@ -37,7 +37,7 @@ from halfmq.core.commands import (
     UnlockQueues,
     Wanted,
 )
-from halfmq.core.decision import Decision, Done
+from halfmq.core.decision import Decided, Decision, Done
 from halfmq.core.groups import decide_delete_group, decide_ensure_group, decide_set_group
 from halfmq.core.queues.delay import next_due_ms, release_due
 from halfmq.core.queues.offsets import decide_commit_offset, decide_note_time, log_due, next_log_ms
@@ -79,7 +79,7 @@ def decide(state: State, command: Command, now_ms: int) -> Decision:
 
     The caller has made room for ``size_bound(state, command)`` bytes of records in the segment.
     """
-    return DECIDE[type(command)](state, command, now_ms)
+    return Decision._make(DECIDE[type(command)](state, command, now_ms))
 
 
 def next_deadline_ms(state: State) -> int | None:
@@ -244,7 +244,7 @@ def _trim_bound(state: State, command: TrimLog) -> int:
 
 
 #: Who decides it, by type of command; as ``decide``.
-DECIDE: Final[dict[type, Callable[[State, Any, int], Decision]]] = {
+DECIDE: Final[dict[type, Callable[[State, Any, int], Decided]]] = {
     SendMessage: decide_send,
     SendBatch: decide_send_batch,
     EndTransaction: decide_end,

@@ -144,14 +144,9 @@ class Topic:
             self.wakes.append((WakeQueue(self.topic_id, queue_id),))
 
 
-class Place(NamedTuple):
-    """Where a message of one decision will stand. ``made``, ``effects``: of the same decision, before it (a new topic)."""
-
-    topic: Topic
-    queue_id: int
-    made: tuple[Record, ...]
-    effects: tuple[Effect, ...]
-    offset: int
+#: Where a message of one decision will stand: topic, queue id, records and effects of the same decision that come before it
+#: (a new topic), log offset. Without a name of its own, as ``decision.Decided``.
+Place = tuple[Topic, int, tuple[Record, ...], tuple[Effect, ...], int]
 
 
 class Policy:
@@ -338,9 +333,6 @@ class State:
         self.answered = 0
         #: Connection behind the decision whose records are applied next; 0 during redo.
         self.sender = 0
-        #: What the last half's stored properties say (facts of its entry, immunity ms), so that they are read once. Holds
-        #: the properties themselves, and counts only for that very object.
-        self.parsed: tuple[bytes, tuple[int, int, int], int] = (b"", (0, 0, 0), 0)
         #: Groups with entries in ``ready`` or ``cut`` and somebody who can be asked now, in the order in which they take
         #: turns. Some have lost one or the other since: who takes one looks again. A group without anybody comes back when
         #: somebody registers or polls, one with as many checks in flight as may be when an answer comes, or is overdue.

@@ -78,6 +78,11 @@ class MessageRecord(NamedTuple):
     topic_id: int
     message: StoredMessage
     unique_id: str
+    #: The last three are not on disk but in the properties, where a decoder reads them as the decision did.
+    tag_hash: int
+    key_hash: int
+    #: The value of KEYS.
+    keys: bytes
 
 
 class HalfRecord(NamedTuple):
@@ -97,6 +102,16 @@ class HalfRecord(NamedTuple):
     index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody needs here
     #: Number of halves in the transaction; 0 while not yet said (only the last half says it).
     count: int  # type: ignore[assignment]
+    #: From here on as ``model.message_facts.half_facts`` reads the properties: nothing of it is on disk but there. The first
+    #: two are what the queue entry says at commit; ``id_hash`` is ``hash64`` of ``tx_id``.
+    tag_hash: int
+    key_hash: int
+    id_hash: int
+    delay: int
+    #: What it asks to rest before its producer is first asked, ms; -1: the broker's setting.
+    immunity_ms: int
+    #: The value of KEYS.
+    keys: bytes
 
 
 class CarriedHalf(NamedTuple):

@@ -31,7 +31,6 @@ from typing import Final, NamedTuple
 from halfmq.errors import InvariantViolated, StoreDamaged, WrongVersion
 from halfmq.model import properties as props
 from halfmq.model.ids import hash64
-from halfmq.model.message_facts import tag_hash
 from halfmq.model.offsets import DELAYED, NO_HALF
 from halfmq.model.records import (
     MESSAGE_AT,
@@ -55,7 +54,7 @@ from halfmq.model.records import (
 from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, list_queues
-from halfmq.store.key_index import KeyIndex, ReadMessage
+from halfmq.store.key_index import KeyIndex, ReadMessage, keys_of
 from halfmq.store.layout import QUEUE_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.topics_file import AT_ONCE_MAX, TopicInfo, read_topics, write_topics
@@ -68,9 +67,6 @@ _REDO_RECORDS: Final = 16_384
 #: How often ``write_late_topics`` writes again what ``flush`` left meanwhile: where topics change all the time the next
 #: flush is near, and a checkpoint must end.
 _LATE_ROUNDS_MAX: Final = 8
-#: What is looked for before a message's KEYS are: its rare last byte makes the search four times faster than KEYS
-#: with its separator would be. ``KeyIndex.add`` looks again.
-_KEYS: Final = b"KEYS"
 _pack_entry: Final = QUEUE_ENTRY.pack
 
 
@@ -194,9 +190,9 @@ class Derived:
         for record in records:
             if type(record) is HalfRecord:
                 prepared(record, broker_time_ms)
-                message = record[3]
-                if message[13].find(_KEYS) >= 0:
-                    add_keys(message, record[0])
+                keys = record[14]
+                if keys:
+                    add_keys(record[3][0], keys, record[0])
             elif type(record) is Committed:
                 committed(record, broker_time_ms)
             else:
@@ -228,9 +224,7 @@ class Derived:
                     self._topics_lock.release()
 
     def _message(self, record: MessageRecord, now_ms: int) -> None:
-        offset, size, topic_id, message, unique_id = record
-        properties = message.properties
-        tag = props.find(properties, props.TAGS)
+        offset, size, topic_id, message, _, tag, key, keys = record
         self.queues.add(
             topic_id,
             message.queue_id,
@@ -238,15 +232,15 @@ class Derived:
             _pack_entry(
                 offset,
                 size - MESSAGE_AT,
-                tag_hash(tag) if tag else 0,
+                tag,
                 offset,
                 now_ms,
                 NO_HALF,
-                hash64(unique_id.encode()) if unique_id else 0,
+                key,
             ),
         )
-        if properties.find(_KEYS) >= 0:
-            self.keys.add(message, offset)
+        if keys:
+            self.keys.add(message.topic, keys, offset)
 
     def _committed(self, record: Committed, now_ms: int) -> None:
         position, _, group, tx_id, decided_by, refs = record
@@ -286,17 +280,19 @@ class Derived:
 
     def _carried_half(self, record: CarriedHalf, now_ms: int) -> None:
         self.table.carried(record)
-        _, message = self._read_message(record.offset)
-        self.keys.add(message, record.offset)
+        self._add_keys_at(record.offset)
 
     def _carried_delayed(self, record: CarriedDelayed, now_ms: int) -> None:
         if record.half_index >= 0:
             self.table.moved(record.half_index, record.offset, record.message_bytes)
-        _, message = self._read_message(record.offset)
-        self.keys.add(message, record.offset)
+        self._add_keys_at(record.offset)
 
     def _delayed(self, record: DelayedRecord, now_ms: int) -> None:
-        self.keys.add(record.message, record.offset)
+        self.keys.add(record.message.topic, keys_of(record.message), record.offset)
+
+    def _add_keys_at(self, offset: int) -> None:
+        _, message = self._read_message(offset)
+        self.keys.add(message.topic, keys_of(message), offset)
 
     def _released(self, record: Released, now_ms: int) -> None:
         for ref in record.refs:

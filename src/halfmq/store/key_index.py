@@ -20,28 +20,28 @@ from halfmq.runtime.disk import Disk, File
 from halfmq.store.consume_queue import list_bases
 from halfmq.store.layout import KEY_ENTRY
 from halfmq.store.open_files import OpenFiles
-from halfmq.store.record_codec import stored_property
 
 #: (kind, message) of the record at a log offset. LookupError, ValueError or struct.error: there is none.
 ReadMessage = Callable[[int], tuple[int, StoredMessage]]
 
 _ENTRY_BYTES: Final = KEY_ENTRY.size
 _pack_entry: Final = KEY_ENTRY.pack
-_KEYS_NAME: Final = props.KEYS.encode() + props.NAME_VALUE_SEPARATOR
 
 
-def key_hashes(message: StoredMessage) -> list[int]:
-    """One ``unsigned_hash64`` for each token of KEYS: tokens are separated by blanks.
+def key_hashes(topic: str, keys: bytes) -> list[int]:
+    """One ``unsigned_hash64`` for each token of ``keys``, the value of KEYS: tokens are separated by blanks.
 
     Source: ``MessageConst.KEY_SEPARATOR``.
     """
-    keys = stored_property(message[13], _KEYS_NAME)
-    if not keys:
-        return []
-    topic = message[0].encode() + b"#"
+    prefix = topic.encode() + b"#"
     if b" " not in keys:
-        return [unsigned_hash64(topic + keys)]
-    return [unsigned_hash64(topic + token) for token in dict.fromkeys(keys.split(b" ")) if token]
+        return [unsigned_hash64(prefix + keys)] if keys else []
+    return [unsigned_hash64(prefix + token) for token in dict.fromkeys(keys.split(b" ")) if token]
+
+
+def keys_of(message: StoredMessage) -> bytes:
+    """The value of its KEYS, where no record has said it."""
+    return props.find(message.properties, props.KEYS) or b""
 
 
 class KeyIndex:
@@ -57,16 +57,15 @@ class KeyIndex:
         #: Segment start -> entries that are not in the file yet.
         self._staged: dict[int, list[bytes]] = {}
 
-    def add(self, message: StoredMessage, offset: int) -> None:
-        """Stage the keys of a message whose record starts at ``offset``. For messages that have KEYS."""
-        hashes = key_hashes(message)
+    def add(self, topic: str, keys: bytes, offset: int) -> None:
+        """Stage the keys of a message of ``topic`` whose record starts at ``offset``. ``keys``: the value of its KEYS."""
+        hashes = key_hashes(topic, keys)
         if hashes:
             start = offset - offset % self._segment_bytes
             staged = self._staged.get(start)
             if staged is None:
                 staged = self._staged[start] = []
-            for value in hashes:
-                staged.append(_pack_entry(value, offset))
+            staged += [_pack_entry(value, offset) for value in hashes]
 
     def flush(self) -> None:
         """Write what was staged.
@@ -151,6 +150,7 @@ def _is_whole(file: File, number: int, position: int, read_message: ReadMessage)
     if not 0 < offset < position:
         return False
     try:
-        return value in key_hashes(read_message(offset)[1])
+        message = read_message(offset)[1]
+        return value in key_hashes(message.topic, keys_of(message))
     except (LookupError, ValueError, struct.error, StoreDamaged):
         return False

@@ -20,7 +20,7 @@ import msgspec
 from halfmq.errors import InvariantViolated, StoreDamaged, WrongVersion
 from halfmq.model import properties as props
 from halfmq.model import stored_message
-from halfmq.model.message_facts import delay_of, key_hash_of, tag_hash_of
+from halfmq.model.message_facts import delay_of, half_facts, key_hash_of, pairs_of, plain_facts, tag_hash_of
 from halfmq.model.records import (
     CARRIED_DELAYED_MESSAGE_AT,
     CARRIED_HALF_MESSAGE_AT,
@@ -165,29 +165,14 @@ def split_message(view: Buffer, start: int, length: int) -> Pieces:
 
 def half_identity(properties: bytes) -> tuple[str, str]:
     """(producer group, transaction id) of a half, as its properties say: HMQ_TX_ID, else UNIQ_KEY."""
-    tx_id = stored_property(properties, _HMQ_TX_ID) or stored_property(properties, _UNIQ_KEY)
-    group = stored_property(properties, _PGROUP)
+    tx_id = props.find(properties, props.HMQ_TX_ID) or props.find(properties, props.UNIQ_KEY) or b""
+    group = props.find(properties, props.PGROUP) or b""
     return _texts.get(group) or _text(group), tx_id.decode()
 
 
-_HMQ_TX_ID: Final = props.HMQ_TX_ID.encode() + props.NAME_VALUE_SEPARATOR
-_UNIQ_KEY: Final = props.UNIQ_KEY.encode() + props.NAME_VALUE_SEPARATOR
-_PGROUP: Final = props.PGROUP.encode() + props.NAME_VALUE_SEPARATOR
-
-
-def stored_property(properties: bytes, key: bytes) -> bytes:
-    """``properties.find`` for the usual string: ours, every pair ended. ``b""`` when it is not there.
-
-    ``key``: the name with the 0x01 behind it.
-    """
-    at = properties.rfind(key)
-    if at < 0:
-        return b""
-    start = at + len(key)
-    stop = properties.find(b"\x02", start)
-    if stop > start and (at == 0 or properties[at - 1] == 2):
-        return properties[start:stop]
-    return props.find(properties, key[:-1].decode()) or b""
+_HMQ_TX_ID: Final = props.HMQ_TX_ID.encode()
+_UNIQ_KEY: Final = props.UNIQ_KEY.encode()
+_PGROUP: Final = props.PGROUP.encode()
 
 
 # --- encode ----------------------------------------------------------------------------------------------------
@@ -240,7 +225,7 @@ def _message(record: MessageRecord, copy: Copy) -> Pieces:
 
 
 def _half(record: HalfRecord, copy: Copy) -> Pieces:
-    offset, size, topic_id, message, half_index, _, _, index, count = record
+    offset, size, topic_id, message, half_index, _, _, index, count, *_ = record
     if message[2] != half_index:
         raise InvariantViolated(f"half {half_index} says queue offset {message.queue_offset}: it must be its index")
     return _pieces(_HALF_WORD, offset, size, topic_id, index << 16 | count, message)
@@ -422,25 +407,28 @@ def _queue_id(data: bytes, message_start: int) -> int:
 def _read_message(data: bytes, at: int, offset: int, size: int) -> MessageRecord:
     message, properties = _stored(data, at + MESSAGE_AT, at + size)
     topic_id = int.from_bytes(data[at + 8 : at + 12], "big")
-    unique_id = stored_property(properties, _UNIQ_KEY).decode()
-    return _new(MessageRecord, (offset, size, topic_id, message, unique_id))
+    pairs = pairs_of(properties)
+    unique_id = pairs.get(_UNIQ_KEY, b"").decode()
+    return _new(MessageRecord, (offset, size, topic_id, message, unique_id, *plain_facts(pairs)))
 
 
 def _read_half(data: bytes, at: int, offset: int, size: int) -> HalfRecord:
     topic_id, index, count = _half_prefix(data, at)
     message, properties = _stored(data, at + MESSAGE_AT, at + size)
-    tx_id = stored_property(properties, _HMQ_TX_ID) or stored_property(properties, _UNIQ_KEY)
-    group = stored_property(properties, _PGROUP)
+    pairs = pairs_of(properties)
+    tx_id = pairs.get(_HMQ_TX_ID) or pairs.get(_UNIQ_KEY, b"")
+    group = pairs.get(_PGROUP, b"")
     return _new(
         HalfRecord,
-        (offset, size, topic_id, message, message[2], _texts.get(group) or _text(group), tx_id.decode(), index, count),
-    )
+        (offset, size, topic_id, message, message[2], _texts.get(group) or _text(group), tx_id.decode(), index, count,
+         *half_facts(pairs)),
+    )  # fmt: skip
 
 
 def _read_delayed(data: bytes, at: int, offset: int, size: int) -> DelayedRecord:
     _, _, _, _, topic_id, tag_hash, due_ms, key_hash = _DELAYED_HEAD.unpack_from(data, at)
     message, properties = _stored(data, at + DELAYED_MESSAGE_AT, at + size)
-    unique_id = stored_property(properties, _UNIQ_KEY).decode()
+    unique_id = (props.find(properties, props.UNIQ_KEY) or b"").decode()
     return DelayedRecord(offset, size, topic_id, message, unique_id, due_ms, tag_hash, key_hash)
 
 

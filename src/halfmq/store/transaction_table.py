@@ -56,7 +56,7 @@ _INT64: Final = Struct(">q")
 _ROW: Final = Struct(">qqqiiihhQQqqiBBHqqqq16x")
 #: A row as ``prepared`` writes it, where all that only checks and a verdict change is zero, as padding is: on the
 #: hot path eight zeros need not be passed. The state stands at 76, the queue offset at 96.
-_PREPARED_ROW: Final = Struct(">qqqiiihhQQq12xB19xq24x")
+_PREPARED_ROW: Final = Struct(">qqqiiihhQqq12xB19xq24x")
 _VERDICT_POSITION: Final = Struct(">80xq40x")
 
 #: The fields of a row: name, place, bytes. Signed, big-endian; for readers by column (numpy: ``>i8`` and so on).
@@ -164,7 +164,7 @@ class TransactionTable:
     # --- writing
 
     def prepared(self, record: HalfRecord, now_ms: int) -> None:
-        offset, size, topic_id, message, half_index, group, tx_id, index, count = record
+        offset, size, topic_id, message, half_index, group, tx_id, index, count, _, _, id_hash, *_ = record
         if index == 0:
             first = half_index
             if count != 1:
@@ -188,7 +188,7 @@ class TransactionTable:
             index,
             count,
             self._group_hashes.get(group) or self._group_hash(group),
-            unsigned_hash64(tx_id.encode()),
+            id_hash,
             now_ms,
             ROW_UNDECIDED,
             -1,

@@ -59,7 +59,7 @@ from halfmq.store.batch_codec import decode_batch
 from halfmq.store.checkpoint import Present, Slot, read_checkpoint
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry
 from halfmq.store.identity import Identity, read_identity
-from halfmq.store.key_index import key_hashes
+from halfmq.store.key_index import key_hashes, keys_of
 from halfmq.store.layout import KEY_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK, ROW_UNDECIDED
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
 from halfmq.store.open_files import OpenFiles
@@ -629,7 +629,7 @@ class _DerivedCheck:
             self._key_at[start] += KEY_ENTRY.size
 
     def _keys(self, message: StoredMessage, offset: int) -> None:
-        for value in key_hashes(message):
+        for value in key_hashes(message.topic, keys_of(message)):
             self._counted["keys"] += 1
             start, data = self._key_file(offset)
             at = self._key_at[start]

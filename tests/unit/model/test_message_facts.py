@@ -2,6 +2,7 @@
 
 import random
 
+from halfmq.model import message_facts
 from halfmq.model.ids import hash64, java_string_hash
 from halfmq.model.message_facts import delay_of, half_facts, key_hash_of, pairs_of, tag_hash_of
 from halfmq.model.properties import encode, find, to_dict
@@ -20,6 +21,29 @@ def test_pairs_follow_the_same_rules_as_find_and_to_dict_on_any_bytes() -> None:
     assert compared
 
 
+def test_a_learned_layout_reads_as_the_rules_say() -> None:
+    dice = random.Random(5)
+    for _ in range(12):
+        names = [dice.choice(["A", "B", "A.", "KEYS", "TAGS"]) for _ in range(dice.randrange(1, 6))]
+        for _ in range(300):
+            pieces = [f"{name}\x01{dice.choice(['v', 'A', 'longer', '.', '', 'x' + chr(1) + 'y'])}" for name in names]
+            if not dice.randrange(20):
+                pieces.insert(dice.randrange(len(pieces)), dice.choice(["", "A", "\x01", "B\x01"]))
+            raw = "\x02".join(pieces).encode() + dice.choice([b"", b"\x02", b"\x02\x02"])
+            assert {name.decode(): value.decode() for name, value in pairs_of(raw).items() if name} == to_dict(raw)
+    assert len(message_facts._layouts) == message_facts._LAYOUTS_MAX
+
+
+def test_no_layout_is_kept_that_takes_much_memory() -> None:
+    for names in (["n" * 2_000], [f"n{number}" for number in range(100)]):
+        raw = encode(dict.fromkeys(names, "v"))
+        for _ in range(200):
+            assert len(pairs_of(raw)) == len(names)
+    for kept, _ in message_facts._layouts:
+        assert len(kept) <= 32
+        assert sum(map(len, kept)) <= 1_024
+
+
 def test_half_facts_are_what_the_single_readings_say() -> None:
     for pairs in (
         {},
@@ -29,7 +53,8 @@ def test_half_facts_are_what_the_single_readings_say() -> None:
         {"TIMER_DELAY_MS": "9", "UNIQ_KEY": "U"},
     ):
         raw = encode(pairs)
-        assert half_facts(pairs_of(raw)) == (tag_hash_of(raw), key_hash_of(raw), delay_of(raw))
+        tag_hash, key_hash, _, delay, _, _ = half_facts(pairs_of(raw))
+        assert (tag_hash, key_hash, delay) == (tag_hash_of(raw), key_hash_of(raw), delay_of(raw))
 
 
 def test_hashes_are_of_java_and_ours_and_zero_without_a_value() -> None:

@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.support import log_records as make
 from tests.support.random_log import SEGMENT, Expected, LogBatch, RandomLog
 from tests.support.store_writer import StoreWriter
 
 from halfmq.errors import InvariantViolated
-from halfmq.model.records import CarriedDelayed, Committed, HalfRecord, Ref, Released
+from halfmq.model.records import CarriedDelayed, Committed, Ref, Released
 from halfmq.runtime.disk import Disk, RealDisk
 from halfmq.store import consume_queue, transaction_table
 from halfmq.store.derive import Derived, derived_files_are_there
@@ -289,7 +290,7 @@ def test_a_half_that_is_committed_with_a_delay_is_seen_when_it_is_released() -> 
     log._at = log.end + 64
     topic_id = next(iter(log.topics))
     message = log._message(topic_id, 1, 0)
-    half = HalfRecord(log._at, 500, topic_id, message, 0, "orders", "t", 0, 1)
+    half = make.half_record(log._at, 500, topic_id, message, 0, "orders", "t", 0, 1)
     log.messages[half.offset + 2_000] = (8, message)
     ref = Ref(half.offset, 484, half.offset, 0, topic_id, 1, -1, 9_000, 3, 4)
     derived = fresh(FaultyDisk(), log)

@@ -6,7 +6,7 @@ from tests.support.vectors import vectors
 
 from halfmq.model.ids import unsigned_hash64
 from halfmq.model.stored_message import StoredMessage
-from halfmq.store.key_index import KeyIndex, key_hashes
+from halfmq.store.key_index import KeyIndex, key_hashes, keys_of
 from halfmq.store.layout import KEY_ENTRY
 from halfmq.store.open_files import OpenFiles
 from halfmq.testing.faulty_disk import FaultyDisk
@@ -19,6 +19,10 @@ def index(disk: FaultyDisk) -> KeyIndex:
     return KeyIndex(disk, ROOT, OpenFiles(disk), SEGMENT)
 
 
+def add(keys: KeyIndex, message: StoredMessage, offset: int) -> None:
+    keys.add(message.topic, keys_of(message), offset)
+
+
 def keyed(keys: str) -> bytes:
     return b"UNIQ_KEY\x01K1\x02KEYS\x01" + keys.encode() + b"\x02"
 
@@ -28,17 +32,21 @@ def test_an_entry_has_these_bytes() -> None:
 
 
 def test_each_blank_separated_token_is_a_key_once() -> None:
-    message = make.message(properties=keyed("a b  a c"))
-    assert key_hashes(message) == [unsigned_hash64(b"orders#" + token) for token in (b"a", b"b", b"c")]
-    assert key_hashes(make.message()) == []
-    assert key_hashes(make.message(properties=b"MYKEYS\x01a\x02")) == []
+    assert key_hashes("orders", b"a b  a c") == [unsigned_hash64(b"orders#" + token) for token in (b"a", b"b", b"c")]
+    assert key_hashes("orders", b"") == []
+
+
+def test_keys_are_the_value_of_keys() -> None:
+    assert keys_of(make.message(properties=keyed("a b"))) == b"a b"
+    assert keys_of(make.message()) == b""
+    assert keys_of(make.message(properties=b"MYKEYS\x01a\x02")) == b""
 
 
 def test_keys_are_found_newest_first_across_segments() -> None:
     keys = index(FaultyDisk())
     message = make.message(properties=keyed("a b"))
     for offset in (64, 4_000, SEGMENT + 64, 3 * SEGMENT + 64):
-        keys.add(message, offset)
+        add(keys, message, offset)
     keys.flush()
     assert list(keys.find("orders", "a")) == [3 * SEGMENT + 64, SEGMENT + 64, 4_000, 64]
     assert list(keys.find("payments", "a")) == []
@@ -58,7 +66,7 @@ def test_after_a_crash_only_entries_below_the_position_count_and_the_rest_is_cut
     keys = index(disk)
     message = make.message(properties=keyed("a"))
     for offset in (64, 200, 300):
-        keys.add(message, offset)
+        add(keys, message, offset)
     keys.flush()
     again = index(disk)
 
@@ -66,7 +74,7 @@ def test_after_a_crash_only_entries_below_the_position_count_and_the_rest_is_cut
         return 1, message
 
     again.load(300, read_message)
-    again.add(message, 300)
+    add(again, message, 300)
     again.cut()
     assert list(again.find("orders", "a")) == [300, 200, 64]
     assert len(disk.content(ROOT / f"{0:020d}.key")) == 48
@@ -82,7 +90,7 @@ def test_an_entry_of_a_write_that_was_cut_short_does_not_count(kept: int) -> Non
     keys = index(disk)
     message = make.message(properties=keyed("a"))
     for offset in (SEGMENT + 64, 2 * SEGMENT - 8):
-        keys.add(message, offset)
+        add(keys, message, offset)
     keys.flush()
     path = ROOT / f"{SEGMENT:020d}.key"
     disk.put(path, disk.content(path)[: 24 + kept] + bytes(8 - kept))
@@ -94,7 +102,7 @@ def test_an_entry_of_a_write_that_was_cut_short_does_not_count(kept: int) -> Non
         return 1, message
 
     again.load(SEGMENT + 400, read_message)
-    again.add(message, 2 * SEGMENT - 8)
+    add(again, message, 2 * SEGMENT - 8)
     again.cut()
     assert list(again.find("orders", "a")) == [2 * SEGMENT - 8, SEGMENT + 64]
     assert len(disk.content(path)) == 32
@@ -104,7 +112,7 @@ def test_a_files_goes_with_its_segment() -> None:
     disk = FaultyDisk()
     keys = index(disk)
     for segment in range(3):
-        keys.add(make.message(properties=keyed("a")), segment * SEGMENT + 64)
+        add(keys, make.message(properties=keyed("a")), segment * SEGMENT + 64)
     keys.flush()
     keys.trim(2 * SEGMENT)
     assert disk.list(ROOT) == [f"{2 * SEGMENT:020d}.key"]

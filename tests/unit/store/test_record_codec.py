@@ -19,7 +19,6 @@ from halfmq.model.records import (
     CarriedHalf,
     HalfRecord,
     Kind,
-    MessageRecord,
     message_record_size,
 )
 from halfmq.store.record_codec import (
@@ -165,8 +164,8 @@ def test_hosts_of_both_lengths_and_long_topics(born: bytes, store: bytes, topic:
     message = make.message(topic=topic, born_host=born, store_host=store, properties=properties, queue_offset=4)
     size = len(b"".join(stored_message.encode(message, 0))) + MESSAGE_AT
     for record in (
-        HalfRecord(AT, size, 7, message, 4, make.GROUP, "T1", 0, 1),
-        MessageRecord(AT, size, 7, message, "T1"),
+        make.half_record(AT, size, 7, message, 4, make.GROUP, "T1", 0, 1),
+        make.message_record(AT, size, 7, message, "T1"),
     ):
         pieces = encode_record(record, copy)
         data = b"".join(pieces)
@@ -180,7 +179,7 @@ def test_hosts_of_both_lengths_and_long_topics(born: bytes, store: bytes, topic:
 
 def test_an_empty_body_and_no_properties() -> None:
     message = make.message(body=b"", properties=b"")
-    record = MessageRecord(AT, message_record_size("orders", 0, 0), 7, message, "")
+    record = make.message_record(AT, message_record_size("orders", 0, 0), 7, message, "")
     data = b"".join(encode_record(record, copy))  # type: ignore[arg-type]
     assert decode_records(data, 0, len(data), AT) == [record]
 

@@ -27,7 +27,8 @@ def table(disk: FaultyDisk) -> TransactionTable:
 
 
 def half(index: int, *, tx_id: str = "T1", number: int = 0, count: int = 1) -> HalfRecord:
-    return HalfRecord(64 + index, 116, 7, make.message(queue_offset=index), index, "g", tx_id, number, count)
+    message = make.message(queue_offset=index, properties=make.half_properties(tx_id))
+    return make.half_record(64 + index, 116, 7, message, index, "g", tx_id, number, count)
 
 
 def test_a_row_has_these_bytes() -> None:

@@ -11,8 +11,9 @@ from halfmq import limits
 from halfmq.core.commands import SendBack
 from halfmq.core.decision import NOTHING, Decision, Done, Effect, Refused, TopicChanged, Why
 from halfmq.core.queues.send import dead_letter_topic, next_queue, retry_topic, store_message
-from halfmq.core.state import Place, State, next_offset
+from halfmq.core.state import State, next_offset
 from halfmq.model.ids import offset_message_id
+from halfmq.model.message_facts import pairs_of, plain_facts
 from halfmq.model.properties import (
     DELAY,
     DLQ_ORIGIN_MESSAGE_ID,
@@ -69,11 +70,12 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
     level = 0 if dead else retry_level(command.delay_level, message.reconsume_times)
     pairs = _properties(state, command, message, dead, level, topic.name, queue_id)
     effects: tuple[Effect, ...] = (TopicChanged(topic.topic_id, topic.name),) if made else ()
-    place = Place(topic, queue_id, made, effects, offset + sum([record.size for record in made]))
+    place = (topic, queue_id, made, effects, offset + sum([record.size for record in made]))
     times = min(message.reconsume_times + 1, _INT_MAX)
     copy = message._replace(reconsume_times=times, properties=encode(pairs))
     delay = limits.DELAY_LEVELS_MS[level - 1] if level else 0
-    decision = store_message(state, place, copy, pairs.get(UNIQ_KEY, ""), delay, now_ms)
+    facts = plain_facts(pairs_of(copy.properties))
+    decision = store_message(state, place, copy, pairs.get(UNIQ_KEY, ""), facts, delay, now_ms)
     return decision if isinstance(decision.reply, Refused) else decision._replace(reply=Done())
 
 

@@ -9,14 +9,14 @@ from typing import Final
 
 from halfmq import limits
 from halfmq.core.commands import SendBatch, SendMessage
-from halfmq.core.decision import NOTHING, Decision, Effect, Refused, Sent, SentBatch, TopicChanged, Why
+from halfmq.core.decision import NOTHING, Decided, Decision, Effect, Refused, Sent, SentBatch, TopicChanged, Why
 from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.queues.sent_again import sent_before
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, Place, SentOnce, State, Topic
 from halfmq.core.topics import PERMISSION_WRITE, Made, first_use, make_topic
 from halfmq.core.transaction.machine import DISK_FULL, NOT_STORED_BITS, body_too_large, prepare, too_many_properties
 from halfmq.model.ids import offset_message_id
-from halfmq.model.message_facts import delay_in, delay_of, key_hash_of, pairs_of, tag_hash_of
+from halfmq.model.message_facts import delay_in, delay_of, pairs_of, plain_facts
 from halfmq.model.properties import CLUSTER, MSG_REGION, TRACE_ON, TRAN_MSG, UNIQ_KEY, append, find, without
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
@@ -35,7 +35,7 @@ _UNIQ_KEY: Final = UNIQ_KEY.encode()
 _POP_RECEIPT: Final = "POP_CK"
 
 
-def decide_send(state: State, command: SendMessage, now_ms: int) -> Decision:
+def decide_send(state: State, command: SendMessage, now_ms: int) -> Decided:
     """Store a message, or give the first answer to one that is sent again.
 
     Replies:
@@ -58,7 +58,7 @@ def decide_send(state: State, command: SendMessage, now_ms: int) -> Decision:
         effects = (TopicChanged(topic.topic_id, topic.name),)
         offset += record.size
     if topic.exempt or command[9] > 0:
-        return _send_copy(state, command, _new(Place, (topic, queue_id, made, effects, offset)), now_ms)
+        return _send_copy(state, command, (topic, queue_id, made, effects, offset), now_ms)
     if queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
         return _stored_before(state, command, topic, offset, now_ms) or Decision(
             NOTHING, _not_writable(topic, queue_id)
@@ -67,7 +67,7 @@ def decide_send(state: State, command: SendMessage, now_ms: int) -> Decision:
         if not topic.write_queues:
             return Decision(NOTHING, _not_writable(topic, queue_id))
         queue_id = next_queue(topic)
-    place = _new(Place, (topic, queue_id, made, effects, offset))
+    place = (topic, queue_id, made, effects, offset)
     pairs = pairs_of(command[8])
     if pairs.get(_TRAN_MSG, b"").lower() == b"true":
         return prepare(state, command, pairs, place, now_ms)
@@ -92,15 +92,15 @@ def _not_writable(topic: Topic, queue_id: int) -> Refused:
     )
 
 
-def _stored_before(state: State, command: SendMessage, topic: Topic, offset: int, now_ms: int) -> Decision | None:
+def _stored_before(state: State, command: SendMessage, topic: Topic, offset: int, now_ms: int) -> Decided | None:
     """What stands for a message that its topic does not take any more, and did; None if it never came before."""
     pairs = pairs_of(command.properties)
     if pairs.get(_TRAN_MSG, b"").lower() == b"true":
         # Any queue does: what stands is looked for before the queue is.
-        decision = prepare(state, command, pairs, Place(topic, 0, NOTHING, NOTHING, offset), now_ms)
-        reply = decision.reply
+        decision = prepare(state, command, pairs, (topic, 0, NOTHING, NOTHING, offset), now_ms)
+        records, reply, _ = decision
         settled = isinstance(reply, Refused) and reply.why is Why.ALREADY_SETTLED
-        return decision if settled or (isinstance(reply, Sent) and not decision.records) else None
+        return decision if settled or (isinstance(reply, Sent) and not records) else None
     unique_id = pairs.get(_UNIQ_KEY, b"").decode(errors="surrogateescape")
     sent = sent_before(state, topic, unique_id, body_crc_of(command.body), command.connection, again=command.sent_again)
     return Decision(NOTHING, Sent(sent[3], sent[4], sent[5], unique_id)) if sent is not None else None
@@ -128,8 +128,9 @@ def _send_plain(state: State, command: SendMessage, pairs: dict[bytes, bytes], p
             return Decision(NOTHING, Sent(sent[3], sent[4], sent[5], unique_id))
     else:
         unique_id, properties = with_unique_id(state, properties, place[4])
+        pairs[_UNIQ_KEY] = unique_id.encode()
     draft = draft_of(command, place, crc, properties)
-    return store_message(state, place, draft, unique_id, delay_in(pairs), now_ms)
+    return store_message(state, place, draft, unique_id, plain_facts(pairs), delay_in(pairs), now_ms)
 
 
 def _not_text() -> Refused:
@@ -151,9 +152,17 @@ def with_unique_id(state: State, properties: bytes, offset: int) -> tuple[str, b
 
 
 def store_message(
-    state: State, place: Place, draft: StoredMessage, unique_id: str, delay: int, now_ms: int
+    state: State,
+    place: Place,
+    draft: StoredMessage,
+    unique_id: str,
+    facts: tuple[int, int, bytes],
+    delay: int,
+    now_ms: int,
 ) -> Decision:
     """One plain message, visible at once, or later when ``delay`` (``message_facts.delay_of``) says so.
+
+    ``facts``: ``message_facts.plain_facts`` of its properties, the unique id among them.
 
     Of ``draft`` the broker's own fields are filled in here: queue offset, store time and host, and what is added to the
     properties.
@@ -189,11 +198,9 @@ def store_message(
     reply = _new(Sent, (offset, queue_id, queue_offset, unique_id))
     if due_ms:
         size += DELAYED_MESSAGE_AT - MESSAGE_AT
-        delayed = DelayedRecord(
-            offset, size, topic.topic_id, message, unique_id, due_ms, tag_hash_of(properties), key_hash_of(properties)
-        )
+        delayed = DelayedRecord(offset, size, topic.topic_id, message, unique_id, due_ms, facts[0], facts[1])
         return Decision((*made, delayed), reply, effects)
-    record = _new(MessageRecord, (offset, size, topic.topic_id, message, unique_id))
+    record = _new(MessageRecord, (offset, size, topic.topic_id, message, unique_id, *facts))
     wakes = topic.wakes[queue_id]
     return _new(Decision, ((*made, record), reply, (*effects, *wakes) if effects else wakes))
 
@@ -246,9 +253,9 @@ def _send_copy(state: State, command: SendMessage, place: Place, now_ms: int) ->
             unique_id = raw_id.decode()
         except UnicodeDecodeError:
             return Decision(NOTHING, _not_text())
-    place = Place(topic, queue_id, made, effects, offset)
+    place = (topic, queue_id, made, effects, offset)
     draft = draft_of(command, place, body_crc_of(command.body), properties)
-    return store_message(state, place, draft, unique_id, delay, now_ms)
+    return store_message(state, place, draft, unique_id, plain_facts(pairs_of(properties)), delay, now_ms)
 
 
 def _consumes_in_order(state: State, group: str, now_ms: int) -> bool:
@@ -315,7 +322,7 @@ def decide_send_batch(state: State, command: SendBatch, now_ms: int) -> Decision
     if max(command.queue_id, 0) >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
         return Decision(NOTHING, _not_writable(topic, command.queue_id))
     queue_id = command.queue_id if command.queue_id >= 0 else next_queue(topic)
-    place = Place(topic, queue_id, tuple(records), effects, offset)
+    place = (topic, queue_id, tuple(records), effects, offset)
     return _store_batch(state, place, command, now_ms)
 
 
@@ -368,7 +375,8 @@ def _store_batch(state: State, place: Place, command: SendBatch, now_ms: int) ->
             topic.name, queue_id, 0, flag, command.sys_flag, command.born_time_ms, command.born_host, 0, b"", 0, 0, body,
             body_crc_of(body), properties,
         )  # fmt: skip
-        decision = store_message(state, Place(topic, queue_id, (), (), offset), draft, unique_id, 0, now_ms)
+        facts = plain_facts(pairs_of(properties))
+        decision = store_message(state, (topic, queue_id, (), (), offset), draft, unique_id, facts, 0, now_ms)
         if not decision.records:
             return decision
         record = decision.records[0]
@@ -377,8 +385,8 @@ def _store_batch(state: State, place: Place, command: SendBatch, now_ms: int) ->
         records.append(record._replace(message=record.message._replace(queue_offset=at)))
         places.append(offset)
         offset += record.size
-    if offset - place.offset + 256 > state.record_bytes_max:
-        return Decision(NOTHING, _too_large(state, offset - place.offset))
+    if offset - place[4] + 256 > state.record_bytes_max:
+        return Decision(NOTHING, _too_large(state, offset - place[4]))
     return Decision(
         tuple(records), SentBatch(tuple(places), queue_id, queue_offset), (*effects, *topic.wakes[queue_id])
     )

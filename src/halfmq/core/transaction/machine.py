@@ -21,12 +21,11 @@ from zlib import crc32
 from halfmq import limits
 from halfmq.core.audit import signed
 from halfmq.core.commands import Actor, EndTransaction, ResolveTransaction, SendMessage, SettledRow, Wanted
-from halfmq.core.decision import NOTHING, Decision, Noted, Refused, Sent, Settled, WakeQueue, Why
+from halfmq.core.decision import NOTHING, Decided, Decision, Noted, Refused, Sent, Settled, WakeQueue, Why
 from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecided, Verdict, next_offset, take_turn
 from halfmq.core.transaction.admission import refuse_half
 from halfmq.core.transaction.check_schedule import due_sooner
-from halfmq.core.transaction.immunity import immunity_ms
 from halfmq.core.transaction.states import OUTCOMES, Outcome, standing_state
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name, hash64, offset_message_id
@@ -116,7 +115,7 @@ def _number(raw: bytes | None) -> int:
     return int(raw) if raw is not None and len(raw) < 10 and raw.isdigit() else -1
 
 
-def prepare(state: State, command: SendMessage, pairs: dict[bytes, bytes], place: Place, now_ms: int) -> Decision:
+def prepare(state: State, command: SendMessage, pairs: dict[bytes, bytes], place: Place, now_ms: int) -> Decided:
     """Store a half message, or give its first answer again.
 
     ``pairs``: its properties.
@@ -162,15 +161,15 @@ def prepare(state: State, command: SendMessage, pairs: dict[bytes, bytes], place
                 return Decision(NOTHING, answered)
         elif tx_id in group.settled:
             return Decision(NOTHING, _already_settled(group.settled[tx_id]))
-    facts = half_facts(pairs)
+    tag_hash, key_hash, id_hash, delay, immunity_ms, keys = half_facts(pairs)
     if (
         state.disk_full
-        or facts[2]
+        or delay
         or len(body) > state.settings.body_bytes_max
         or not (raw_tx_id or raw_id).isalnum()
         or len(tx_id) > limits.TRANSACTION_ID_CHARS_MAX
     ):
-        refused = _refuse_message(state, tx_id, body, facts[2], now_ms)
+        refused = _refuse_message(state, tx_id, body, delay, now_ms)
         if refused is not None:
             return Decision(NOTHING, refused)
     if _TRACE_ON in pairs:  # a copy of a message that was stored before
@@ -187,15 +186,18 @@ def prepare(state: State, command: SendMessage, pairs: dict[bytes, bytes], place
         return Decision(NOTHING, refused)
     settings = state.settings
     half_index = state.next_half_index
-    state.parsed = (properties, facts, immunity_ms(state.check_immunity_ms, pairs))
     message = _new(
         StoredMessage,
         (topic.name, queue_id, half_index, flag, sys_flag & ~NOT_STORED_BITS, born_time_ms, born_host, now_ms,
          settings.store_host, reconsume_times, 0, body, crc32(body) & 0x7FFFFFFF, properties),
     )  # fmt: skip
-    record = _new(HalfRecord, (offset, size, topic.topic_id, message, half_index, group_name, tx_id, index, count))
+    record = _new(
+        HalfRecord,
+        (offset, size, topic.topic_id, message, half_index, group_name, tx_id, index, count, tag_hash, key_hash, id_hash,
+         delay, immunity_ms, keys),
+    )  # fmt: skip
     reply = _new(Sent, (offset, queue_id, half_index, unique_id))
-    return _new(Decision, ((*made, record) if made else (record,), reply, effects))
+    return (*made, record) if made else (record,), reply, effects
 
 
 def _prepared_before(
@@ -260,7 +262,7 @@ def too_many_properties(length: int) -> Refused:
 # --- settle ----------------------------------------------------------------------------------------------------
 
 
-def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decision:
+def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decided:
     """Settle a transaction: the first verdict wins, and repeating it is harmless.
 
     The reply must wait for the log's end at this decision also when there are no records: a repeated or refused verdict
@@ -305,7 +307,8 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
     if known is not None:
         by = command.by or Actor(command.operator)
         if command.wanted == Wanted.COMMIT:
-            decision, action = _commit(state, known, DecidedBy.OPERATOR, now_ms), OperatorAction.COMMIT
+            decision = Decision._make(_commit(state, known, DecidedBy.OPERATOR, now_ms))
+            action = OperatorAction.COMMIT
         else:
             decision, action = _roll_back(state, known, DecidedBy.OPERATOR), OperatorAction.ROLL_BACK
         return signed(decision, action, command.tx_id, by)
@@ -321,7 +324,7 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
     )
 
 
-def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) -> Decision:
+def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) -> Decided:
     halves = known[2]
     count = known[3]
     if count != len(halves):
@@ -340,7 +343,7 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
     return _commit_many(state, known, decided_by, offset, segment, now_ms)
 
 
-def _commit_one(state: State, known: Undecided, half: Half, decided_by: DecidedBy, offset: int) -> Decision:
+def _commit_one(state: State, known: Undecided, half: Half, decided_by: DecidedBy, offset: int) -> Decided:
     """The common case: one half, in this segment, at once."""
     _, half_index, place, first_offset, topic_id, queue_id, message_bytes, tag_hash, key_hash, _ = half
     group_name = known[0]
@@ -363,7 +366,7 @@ def _commit_one(state: State, known: Undecided, half: Half, decided_by: DecidedB
     )
     record = _new(Committed, (offset, committed_size(group_name, tx_id, 1), group_name, tx_id, decided_by, (ref,)))
     reply = _new(Settled, (group_name, tx_id, True, offset, False))
-    return _new(Decision, ((record,), reply, topic.wakes[queue_id]))
+    return (record,), reply, topic.wakes[queue_id]
 
 
 def _commit_many(

@@ -28,7 +28,6 @@ from halfmq.wire.remoting.fields import (
     FIELDS_OF_COMMAND,
     SEND_LETTER_OF_NAME,
     EndFields,
-    Fields,
     Int32,
     PullFields,
     SendFields,
@@ -96,24 +95,19 @@ def _json_reader(request: Any) -> Callable[[bytes], Request[Any]]:
     return reader
 
 
-#: By the three bytes behind ``{"code":``, where every known client writes the code.
+#: By the three bytes behind ``{"code":``, where every known client writes the code: the code that it is then, and the reader.
 _FAST: Final = {
-    b"310": _json_reader(Request[SendFields]),
-    b"320": _json_reader(Request[SendFields]),
-    b"37,": _json_reader(Request[EndFields]),
-    b"11,": _json_reader(Request[PullFields]),
-    b"15,": _json_reader(Request[UpdateOffsetFields]),
-}
-_FAST_TYPE: Final[dict[int, type[Fields]]] = {
-    310: SendFields,
-    320: SendFields,
-    37: EndFields,
-    11: PullFields,
-    15: UpdateOffsetFields,
+    b"310": (310, _json_reader(Request[SendFields])),
+    b"320": (320, _json_reader(Request[SendFields])),
+    b"37,": (37, _json_reader(Request[EndFields])),
+    b"11,": (11, _json_reader(Request[PullFields])),
+    b"15,": (15, _json_reader(Request[UpdateOffsetFields])),
 }
 #: Commands that say the names of ``SendFields`` in full.
 _LONG_NAMES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE})
-_AT_CODE: Final = 8
+#: In a frame: behind the word with the header's length, and ``{"code":``.
+_AT_CODE: Final = 12
+_AT_CODE_END: Final = 15
 _word_at: Final = struct.Struct(">I").unpack_from
 
 
@@ -129,19 +123,18 @@ def decode(frame: bytes) -> Request[Any]:
     if header_end > len(frame):
         raise ProtocolError(f"a header of {header_end - 4} bytes was announced in a frame of {len(frame)}")
     if word <= 0xFFFFFF:
-        header = frame[4:header_end]
-        fast = _FAST.get(header[_AT_CODE : _AT_CODE + 3])
+        fast = _FAST.get(frame[_AT_CODE:_AT_CODE_END])
         if fast is not None:
             try:
-                request = fast(header)
+                request = fast[1](frame[4:header_end])
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 pass  # the general way reads it, or says what is wrong with it
             else:
-                if type(request.ext) is _FAST_TYPE.get(request.code) and not request.flag & FLAG_RESPONSE:
+                if request.code == fast[0] and not request.flag & FLAG_RESPONSE:
                     request.body = frame[header_end:]
                     request.binary = False
                     return request
-        loose = _decode_json(header)
+        loose = _decode_json(frame[4:header_end])
     elif word >> 24 == 1:
         loose = _decode_binary(frame[4:header_end])
     else:
@@ -253,10 +246,6 @@ def _without_empty(ext: dict[str, str]) -> dict[str, str]:
 
 #: How every JSON header of ours ends. Ext values are always text: the C++ client reads a number as 0.
 _JSON_TAIL: Final = f',"language":"{LANGUAGE_OURS}","opaque":%d,"version":{VERSION_OURS}}}'.encode()
-_SENT_JSON: Final = (
-    b'{"code":0,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d","transactionId":"%b",'
-    b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1' + _JSON_TAIL
-)
 _PULLED_JSON: Final = (
     b'{"code":%d,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"},'
     b'"flag":1,"remark":"%b"' + _JSON_TAIL
@@ -281,7 +270,12 @@ def encode_send_response(
             ("TRACE_ON", "true"),
         )
         return frames.assemble(encode_binary_header(0, opaque, FLAG_RESPONSE, None, ext), binary=True)
-    header = _SENT_JSON % (message_id.encode(), queue_id, queue_offset, transaction_id.encode(), opaque)
+    # An f-string, though the others are bytes: this is for every message, and costs a fifth less.
+    header = (
+        f'{{"code":0,"extFields":{{"msgId":"{message_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}",'
+        f'"transactionId":"{transaction_id}","MSG_REGION":"DefaultRegion","TRACE_ON":"true"}},"flag":1,'
+        f'"language":"{LANGUAGE_OURS}","opaque":{opaque},"version":{VERSION_OURS}}}'
+    ).encode()
     return frames.assemble_head(header, 0)
 
 
