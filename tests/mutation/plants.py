@@ -75,9 +75,8 @@ PLANTS: Final = (
         2,
         "a producer that does not know is taken for one that rolls back",
         "core/transaction/machine.py",
-        "    answered = group.in_flight.pop(tx_id, None) is not None\n",
-        "    if group.in_flight.get(tx_id) is not None:\n        return _roll_back(state, known, decided_by)\n"
-        "    answered = group.in_flight.pop(tx_id, None) is not None\n",
+        "    answered = tx_id in group.in_flight\n",
+        "    answered = tx_id in group.in_flight\n    if answered:\n        return _roll_back(state, known, decided_by)\n",
     ),
     Plant(
         "wrong-offsets-accepted",
@@ -92,8 +91,8 @@ PLANTS: Final = (
         2,
         "a rollback record is followed by the queues as a commit",
         "core/transaction/machine.py",
-        "    if wanted is _ROLLBACK:\n        return _roll_back(state, known, decided_by)\n",
-        "    if wanted is _ROLLBACK:\n        return _commit(state, known, decided_by, now_ms)\n",
+        "        return _settled(group, tx_id, _roll_back(state, known, decided_by))\n",
+        "        return _settled(group, tx_id, _commit(state, known, decided_by, now_ms))\n",
     ),
     Plant(
         "check-raised-is-rollback",
@@ -257,8 +256,8 @@ PLANTS: Final = (
         6,
         "a step towards a trim looks once more after its bound was asked for, and carries what it finds then",
         "core/transaction/retention.py",
-        "    waiting = carrying.found\n",
-        "    carrying.look()\n    waiting = carrying.found\n",
+        "    count = 0\n    for what in state.carrying.found:\n",
+        "    count = 0\n    state.carrying.look()\n    for what in state.carrying.found:\n",
     ),
     Plant(
         "any-clock-is-believed",
@@ -386,9 +385,9 @@ PLANTS: Final = (
         "discarded-checks-are-lost",
         7,
         "checks of a decision that is thrown away count as in flight, and nobody asks again",
-        "core/discard.py",
-        "    group.in_flight.pop(check.tx_id, None)\n    if by_itself:\n",
-        "    if not known:\n",
+        "core/transaction/check_schedule.py",
+        "        self.in_flight += 1\n",
+        "        self.in_flight += 1\n        self.group.in_flight[known.tx_id] = (1 << 62, connection)\n",
     ),
     # --- 8, order
     Plant(
@@ -584,8 +583,8 @@ PLANTS: Final = (
         0,
         "a consumer group's offset is stored one too far, so that its next owner skips a message",
         "core/queues/offsets.py",
-        "    fresh[key] = command.offset\n",
-        "    fresh[key] = command.offset + 1\n",
+        "event.topic_id, event.queue_id] = event.offset\n    if",
+        "event.topic_id, event.queue_id] = event.offset + 1\n    if",
     ),
     Plant(
         "offset-told-one-too-far",
@@ -600,8 +599,8 @@ PLANTS: Final = (
         0,
         "a message that a consumer hands back is answered OK, and not stored",
         "core/queues/retry.py",
-        "    return decision if isinstance(decision.reply, Refused) else decision._replace(reply=Done())\n",
-        "    return decision if isinstance(decision.reply, Refused) else Decision(NOTHING, Done())\n",
+        "else chosen(topic, decision._replace(reply=Done()))\n",
+        "else Decision(NOTHING, Done())\n",
     ),
     Plant(
         "parked-pulls-sleep",

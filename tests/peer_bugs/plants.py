@@ -204,14 +204,14 @@ def _count_more(patch: pytest.MonkeyPatch, counted: Callable[[Any, Undecided, in
     send_checks = decide_module.send_checks
 
     def send_and_count(state: Any, offset: int, bytes_max: int, now_ms: int) -> Any:
-        records, effects, more = send_checks(state, offset, bytes_max, now_ms)
-        offset += sum(record.size for record in records)
+        checks = send_checks(state, offset, bytes_max, now_ms)
+        offset += sum(record.size for record in checks.records)
         known = [one for group in state.producer_groups.values() for one in group.undecided.values()]
         for record in [counted(state, one, now_ms) for one in known]:
             if record is not None:
-                records.append(record._replace(offset=offset))
+                checks.records.append(record._replace(offset=offset))
                 offset += record.size
-        return records, effects, more
+        return checks
 
     patch.setattr(decide_module, "send_checks", send_and_count)
 
@@ -319,14 +319,14 @@ def half_that_cannot_be_moved_is_skipped_after_ten_tries(patch: pytest.MonkeyPat
 
     def gives_up(self: Any, command: Any, decision: Any, now_ms: int) -> Any:
         nonlocal tries
-        records, reply, effects = copied(self, command, decision, now_ms)
+        records, reply, effects, events = copied(self, command, decision, now_ms)
         if type(command) is CarryForward and isinstance(reply, Failed):
             tries += 1
             if tries > 10:
                 self.state.carrying = retention.Carrying(self.state, command.log_start)
-                self.state.carrying.done = True
-                return (), Done(again=False), ()
-        return records, reply, effects
+                self.state.carrying.seen = True
+                return (), Done(again=False), (), ()
+        return records, reply, effects, events
 
     patch.setattr(Engine, "_copied", gives_up)
 
@@ -377,6 +377,7 @@ def check_for_a_busy_connection_is_dropped(patch: pytest.MonkeyPatch) -> None:
 def check_without_an_answer_is_never_repeated(patch: pytest.MonkeyPatch) -> None:
     """Rejected by a full pool, and still in flight for whoever asked."""
     patch.setattr(check_schedule, "expire_in_flight", lambda group, now_ms: None)
+    patch.setattr(check_schedule, "is_asked", lambda group, tx_id, now_ms: tx_id in group.in_flight)
 
 
 @plant

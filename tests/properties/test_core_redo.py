@@ -65,9 +65,9 @@ SNAPSHOT_COMMANDS = 70
 class Life:
     """One seed: the log, the dice, and what the oracle knows."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, make_log: type[CoreLog] = CoreLog) -> None:
         self.dice = random.Random(seed)
-        self.log = CoreLog(
+        self.log = make_log(
             BrokerSettings(
                 segment_bytes=65_536,
                 sent_again_ms=self.dice.choice([2_000, 20_000, 120_000]),

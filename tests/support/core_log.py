@@ -12,7 +12,7 @@ from typing import Any
 from halfmq import limits
 from halfmq.core.apply import apply_all
 from halfmq.core.commands import Command, EndTransaction, SendMessage, SettledRow, Tick, Wanted
-from halfmq.core.decide import next_deadline_ms, size_bound
+from halfmq.core.decide import comes_before, next_deadline_ms, size_bound
 from halfmq.core.decision import Decision, Done, Refused, Reply, SendCheck, Sent, Why
 from halfmq.core.engine import Batch, Engine, Failed
 from halfmq.core.session import ConsumerData, Heartbeat
@@ -87,6 +87,11 @@ class CoreLog:
 
     def decide(self, command: Command) -> Decision:
         """Decide, apply, append. What was logged must fit the bound that was asked for before."""
+        first = comes_before(self.state, command, self.now_ms)
+        if (
+            first is not None and type(command) is not Tick
+        ):  # the engine does so again, and a second step of time is one more
+            self.engine.note(first)
         bound = size_bound(self.state, command)
         segment_bytes = self.settings.segment_bytes
         if not fits(self.state.log_end, self.state.batch_open, bound, segment_bytes):

@@ -8,7 +8,7 @@ that are not known here; carrying them was not needed, because they were settled
 """
 
 from collections.abc import Callable, Iterable
-from heapq import heappush
+from heapq import heappop, heappush
 from typing import Any, Final
 
 from halfmq.core.base import apply_base, read_epoch, read_group, read_producer, read_topic
@@ -24,8 +24,8 @@ from halfmq.core.state import (
     State,
     Topic,
     Undecided,
+    drop_stale_checks,
     set_holders,
-    take_turn,
 )
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import aligned
@@ -164,6 +164,9 @@ def _released(state: State, record: Released) -> None:
         if delayed is not None:
             topic.pending -= 1
             forget_copy(state, delayed)
+    heap = state.delayed_heap
+    while heap and heap[0][1] not in state.delayed:
+        heappop(heap)
 
 
 # --- transactions ----------------------------------------------------------------------------------------------
@@ -186,13 +189,14 @@ def count_undecided(state: State, group: ProducerGroup) -> None:
     state.undecided_groups += not group.undecided
 
 
-def unschedule(group: ProducerGroup, tx_id: str, at_ms: int) -> None:
+def unschedule(state: State, group: ProducerGroup, tx_id: str, at_ms: int) -> None:
     bucket = (at_ms + (CHECK_BUCKET_MS - 1)) & -CHECK_BUCKET_MS
     ids = group.due.get(bucket)
     if ids is not None:
         ids.pop(tx_id, None)
         if not ids:
             del group.due[bucket]
+            drop_stale_checks(state)
 
 
 def _half(state: State, record: HalfRecord) -> None:
@@ -244,7 +248,7 @@ def _replace(
         known.group, tx_id, halves, count, prepared_at_ms, immune_until_ms, checks, next_check_at_ms
     )
     if next_check_at_ms != known.next_check_at_ms:
-        unschedule(group, tx_id, known.next_check_at_ms)
+        unschedule(state, group, tx_id, known.next_check_at_ms)
         schedule(state, group, tx_id, next_check_at_ms)
 
 
@@ -318,11 +322,7 @@ def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
         topics[half[4]].pending -= 1
         if copied:
             forget_copy(state, half)
-    unschedule(group, tx_id, known[7])
-    if group.in_flight and group.in_flight.pop(tx_id, None) is not None:
-        take_turn(state, group)
-    if group.heard:
-        group.heard.pop(tx_id, None)
+    unschedule(state, group, tx_id, known[7])
     return known
 
 
@@ -384,17 +384,14 @@ def _topic_deleted(state: State, record: TopicDeleted) -> None:
     del state.topics_by_name[topic.name]
     state.base_bytes -= topic_bytes(topic)
     for group in topic.groups:
-        for key in _keys_in(state.offsets.get(group, {}), topic):
+        for key in keys_in(state.offsets.get(group, {}), topic):
             drop_offset(state, group, key)
-        for offsets in (state.fresh_offsets.get(group, {}), state.offsets_refused.get(group, {})):
-            for key in _keys_in(offsets, topic):
-                del offsets[key]
     for name in list(state.held_by.get(record.topic_id, ())):
         kept = {key: client_id for key, client_id in state.holders[name].items() if key[0] != record.topic_id}
         set_holders(state, name, kept)
 
 
-def _keys_in(offsets: dict[tuple[int, int], int], topic: Topic) -> list[tuple[int, int]]:
+def keys_in(offsets: dict[tuple[int, int], int], topic: Topic) -> list[tuple[int, int]]:
     """Keys of the topic's queues, by whichever is shorter: a group may have one offset in a topic of many queues."""
     if len(offsets) < len(topic.ends):
         return [key for key in offsets if key[0] == topic.topic_id]
@@ -410,22 +407,13 @@ def _group_deleted(state: State, record: GroupDeleted) -> None:
     if state.groups.pop(name, None) is not None:
         count_group(state, -group_bytes(name))
     set_holders(state, name, {})
-    session = state.consumers.get(name)
-    if session is not None:
-        state.locks_held -= len(session.locks)
-        session.locks.clear()
-        if not session.members:
-            del state.consumers[name]
     if not record.with_offsets:
         return
-    for offsets in (state.offsets.get(name, {}), state.offsets_refused.get(name, {})):
-        for topic_id, _ in offsets:
-            if topic_id in state.topics_by_id:
-                state.topics_by_id[topic_id].groups.pop(name, None)
+    for topic_id, _ in state.offsets.get(name, ()):
+        if topic_id in state.topics_by_id:
+            state.topics_by_id[topic_id].groups.pop(name, None)
     for key in list(state.offsets.get(name, ())):
         drop_offset(state, name, key)
-    for of_group in (state.fresh_offsets, state.offsets_refused, state.offsets_due, state.offsets_logged):
-        of_group.pop(name, None)
 
 
 def _producer_set(state: State, record: ProducerSet) -> None:

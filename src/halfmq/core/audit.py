@@ -52,7 +52,7 @@ def signed(decision: Decision, action: OperatorAction, subject: str, by: Actor |
     reply = decision.reply
     if isinstance(reply, Settled):
         reply = reply._replace(position=reply.position + acted.size)
-    return Decision((*records[:at], acted, *moved), reply, decision.effects)
+    return Decision((*records[:at], acted, *moved), reply, decision.effects, decision.events)
 
 
 # --- what must happen also where a store is too full -----------------------------------------------------------

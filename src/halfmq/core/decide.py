@@ -1,8 +1,8 @@
 """Commands to decisions: the one door through which the outside world reaches the rules.
 
-``decide`` changes nothing durable; it may note in session state what it has just asked for (checks in flight, whose turn
-it is, offsets to log later). The caller applies the records before the next decision, appends them, and holds reply and
-effects until the log is durable up to its end.
+A decision changes nothing: it says which records are to be logged, and which session events happen once they are. The caller
+applies the records and makes the events happen before the next decision, appends the records, and holds reply and effects until
+the log is durable up to its end.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,8 @@ from halfmq.core.commands import (
     UnlockQueues,
     Wanted,
 )
-from halfmq.core.decision import Decided, Decision, Done
+from halfmq.core.decision import Decided, Decision, Done, SendCheck
+from halfmq.core.events import LocksRunOut, LookedForAlive, TimePassed
 from halfmq.core.groups import decide_delete_group, decide_ensure_group, decide_set_group
 from halfmq.core.queues.delay import next_due_ms, release_due
 from halfmq.core.queues.offsets import decide_commit_offset, decide_note_time, log_due, next_log_ms
@@ -59,7 +60,7 @@ from halfmq.core.transaction.check_schedule import (
 from halfmq.core.transaction.machine import decide_end, decide_resolve
 from halfmq.core.transaction.past_limit import next_look_ms
 from halfmq.core.transaction.policy import decide_set_producer, enforce
-from halfmq.core.transaction.retention import carry_bytes_bound, decide_carry_forward, decide_trim
+from halfmq.core.transaction.retention import carry_bytes_bound, decide_carry_forward, decide_trim, looked_for_alive
 from halfmq.model.placement import segment_start
 from halfmq.model.records import TRIM_SIZE, Record, carried_delayed_size, checked_size, released_size
 
@@ -94,8 +95,7 @@ def next_deadline_ms(state: State) -> int | None:
 def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
     """Checks, policies, releases and offsets whose time has come, a bounded number of each. ``again``: more is due now.
 
-    Releases that copy older messages come alone: the caller may find that one cannot be copied and decide anew, and
-    what checks and offsets note in session state must not be noted twice.
+    Behind ``TimePassed``. Releases that copy older messages come alone: the engine may find that one cannot be copied.
     """
     offset = next_offset(state)
     bytes_max = _tick_bytes(state)
@@ -104,19 +104,25 @@ def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
         return Decision(tuple(released), Done(again=True), tuple(wakes))
     records: list[Record] = released
     offset += sum([record.size for record in released])
-    checks, asked, more_checks = send_checks(state, offset, bytes_max, now_ms)
-    records += checks
-    offset += sum([record.size for record in checks])
+    checks = send_checks(state, offset, bytes_max, now_ms)
+    records += checks.records
+    offset += sum([record.size for record in checks.records])
+    effects = [*wakes, *checks.effects]
+    events = checks.events
     more_past = False
     if state.policies:
-        settled, told, more_past = enforce(state, offset, bytes_max, now_ms)
-        records += settled
-        asked += told
-        offset += sum([record.size for record in settled])
-    logged, more_offsets = log_due(state, offset, bytes_max, now_ms)
+        asked = {(effect.group, effect.tx_id) for effect in checks.effects if isinstance(effect, SendCheck)}
+        acts = enforce(state, offset, bytes_max, now_ms, asked)
+        records += acts.records
+        effects += acts.effects
+        events += acts.events
+        more_past = acts.more
+        offset += sum([record.size for record in acts.records])
+    logged, taken, more_offsets = log_due(state, offset, bytes_max, now_ms)
     if logged is not None:
         records.append(logged)
-    return Decision(tuple(records), Done(again=more_due or more_checks or more_past or more_offsets), (*wakes, *asked))
+    again = more_due or checks.more or more_past or more_offsets
+    return Decision(tuple(records), Done(again=again), tuple(effects), (*events, *taken))
 
 
 def _decide_ask_aside(state: State, command: AskAside, now_ms: int) -> Decision:
@@ -242,6 +248,26 @@ def _lock_bound(state: State, command: LockQueues | UnlockQueues) -> int:
 def _trim_bound(state: State, command: TrimLog) -> int:
     return TRIM_SIZE
 
+
+def _time_passed(state: State, command: Tick, now_ms: int) -> TimePassed:
+    return TimePassed(now_ms)
+
+
+def _locks_run_out(state: State, command: LockQueues, now_ms: int) -> LocksRunOut:
+    return LocksRunOut(command.group, len(command.queues), now_ms)
+
+
+def comes_before(state: State, command: Command, now_ms: int) -> TimePassed | LocksRunOut | LookedForAlive | None:
+    """What happens in front of the decision and of its ``size_bound``, whatever becomes of it. None: nothing."""
+    before = _BEFORE.get(type(command))
+    return before(state, command, now_ms) if before is not None else None
+
+
+_BEFORE: Final[dict[type, Callable[[State, Any, int], TimePassed | LocksRunOut | LookedForAlive | None]]] = {
+    Tick: _time_passed,
+    LockQueues: _locks_run_out,
+    CarryForward: looked_for_alive,
+}
 
 #: Who decides it, by type of command; as ``decide``.
 DECIDE: Final[dict[type, Callable[[State, Any, int], Decided]]] = {

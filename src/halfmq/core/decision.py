@@ -1,12 +1,14 @@
-"""What a decision consists of: records for the log, one reply, effects for later. All three are values.
+"""What a decision consists of: records for the log, one reply, effects for later, events for session state. All are values.
 
-The caller appends and applies ``records`` in order, and holds ``reply`` and ``effects`` until the log is durable up
-to where it ended at the decision, **also when there are no records**: nothing that a crash can take back may leave.
+The caller appends and applies ``records`` in order, then makes the ``events`` happen, and holds ``reply`` and ``effects`` until
+the log is durable up to where it ended at the decision, **also when there are no records**: nothing that a crash can take back
+may leave.
 """
 
 from enum import Enum
 from typing import NamedTuple
 
+from halfmq.core.events import DecisionEvent
 from halfmq.model.records import AsideBecause, Record
 from halfmq.model.settings import ProducerSettings
 
@@ -167,10 +169,11 @@ class Decision(NamedTuple):
     records: tuple[Record, ...]
     reply: Reply
     effects: tuple[Effect, ...] = ()
+    events: tuple[DecisionEvent, ...] = ()
 
 
 #: What a decision is, without its name: what is decided for each message is a plain tuple, which Python makes in half the time.
-Decided = tuple[tuple[Record, ...], Reply, tuple[Effect, ...]]
+Decided = tuple[tuple[Record, ...], Reply, tuple[Effect, ...], tuple[DecisionEvent, ...]]
 
 NOTHING: tuple[()] = ()
 DONE = Decision(NOTHING, Done())

@@ -4,7 +4,7 @@
     replay(offset, time, records)     redo after a start, a follower: the same ``apply``
     note(event)                       who is connected, what was published: session, never logged
     next_deadline_ms()                when a ``Tick`` is due
-    state                             to read; nothing outside of ``core`` changes it
+    state                             to read; nothing else changes it
 
 A step is one batch: its caller writes it before the next step, since a decision may want to copy what an earlier batch has.
 Therefore a step ends early where its batch may not go on: in front of a command that needs the next segment, behind
@@ -15,7 +15,8 @@ Segments begin here: where the records of a command may not fit, the step begins
 Two things are asked of the disk, through ``Disk``: whether there is a next segment, and whether a body that is to be copied
 is whole.
 
-A decision that fails fails its command alone. A bound that was wrong does not stop anything either: records that do not fit
+A decision changes nothing by itself: its records are applied, its session events made to happen, or neither. So one that fails
+fails its command alone. A bound that was wrong does not stop anything either: records that do not fit
 are found before they are applied, and the command is decided anew in the next segment. What went wrong is in
 ``Step.problems``, for a log; this module has none.
 """
@@ -30,10 +31,9 @@ from halfmq.core.base import epoch_started, make_base
 from halfmq.core.base_room import why_no_base
 from halfmq.core.clock_jumps import jump_of_start
 from halfmq.core.commands import CarryForward, Command, EndTransaction, ResolveTransaction, SendBatch, SendMessage, Tick
-from halfmq.core.decide import DECIDE, decide, next_deadline_ms, size_bound
+from halfmq.core.decide import DECIDE, comes_before, decide, next_deadline_ms, size_bound
 from halfmq.core.decision import Done, Effect, Refused, Reply, Why
-from halfmq.core.discard import discard
-from halfmq.core.queues.delay import put_aside
+from halfmq.core.events import DecisionEvent, DelayedPutAside
 from halfmq.core.queues.ordering import keep_for_holders
 from halfmq.core.session import DiskSpace, Event, MembersChanged, apply_session
 from halfmq.core.state import State, next_offset
@@ -162,8 +162,8 @@ class NoPace:
         return False
 
 
-#: Records, reply and effects, of a ``Decision`` or of what stands for it.
-_Parts = tuple[tuple[Record, ...], Reply | Failed, tuple[Effect, ...]]
+#: A ``Decision``, or what stands for it.
+_Parts = tuple[tuple[Record, ...], Reply | Failed, tuple[Effect, ...], tuple[DecisionEvent, ...]]
 _Damaged = list[tuple[CarriedHalf | CarriedDelayed, str]]
 
 
@@ -211,23 +211,27 @@ class Engine:
                 small = kind in SMALL
                 if small and state.log_end < plenty_until:
                     try:  # as ``decide`` does: a call for each command costs 1 %
-                        decided, reply, more = decide_by[kind](state, command, now_ms)
+                        decided, reply, more, events = decide_by[kind](state, command, now_ms)
                     except Exception as error:  # noqa: BLE001 - judged in ``_broken``
-                        decided, reply, more = self._broken(command, error, now_ms)
+                        decided, reply, more, events = self._broken(command, error)
                     if len(decided) > 1 and type(decided[0]) in _CARRIED:  # and the verdict that needs the copy
-                        decided, reply, more = self._copied(command, (decided, reply, more), now_ms)
+                        decided, reply, more, events = self._copied(command, (decided, reply, more, events), now_ms)
                 else:
                     parts = self._decide_near(command, now_ms, pace)
                     if parts is None:
                         more_to_do = False
                         break
-                    decided, reply, more = parts
+                    decided, reply, more, events = parts
                     plenty_until = self._plenty_until()
                 if decided:
                     if not state.batch_open:
                         self._open(state.log_end, now_ms)
+                    state.sender = command[0] if small else getattr(command, "connection", 0)  # type: ignore[misc,assignment]
                     apply_all(state, decided)
                     records += decided
+                if events:
+                    for event in events:
+                        apply_session(state, event)
                 if more:
                     effects += more
                 replies.append(reply)
@@ -286,6 +290,12 @@ class Engine:
         state = self.state
         if state.batch_open and state.log_end - self._batch_start > limits.BATCH_BYTES_MAX:
             return None
+        try:
+            first = comes_before(state, command, now_ms)
+            if first is not None:
+                apply_session(state, first)
+        except Exception as error:  # noqa: BLE001 - judged in ``_broken``
+            return self._broken(command, error)
         before = self._too_large if self._too_large is not None and self._too_large[0] is command else None
         bound = before[1] if before is not None else self._bound(command)
         if not fits(state.log_end, state.batch_open, bound, self._segment_bytes):
@@ -298,7 +308,7 @@ class Engine:
                 return None
             refused = self._roll_for(command, bound, now_ms)
             if refused is not None:
-                return (), refused, ()
+                return (), refused, (), ()
         self._too_large = None
         pace.before()  # a roll is not the command's
         decision = self._decided(command, now_ms)
@@ -310,18 +320,17 @@ class Engine:
         try:
             decision: _Parts = decide(self.state, command, now_ms)
         except Exception as error:  # noqa: BLE001 - judged in ``_broken``
-            decision = self._broken(command, error, now_ms)
+            decision = self._broken(command, error)
         if decision[0] and type(decision[0][0]) in _CARRIED:
             decision = self._copied(command, decision, now_ms)
         return decision
 
-    def _broken(self, command: Command, error: Exception, now_ms: int) -> _Parts:
+    def _broken(self, command: Command, error: Exception) -> _Parts:
         """What stands for a decision that could not be made. Nothing was changed, so the next command may come."""
         if isinstance(error, InvariantViolated):
             raise error
-        discard(self.state, command, (), (), now_ms)  # what a trim was to carry was taken off its list
         self._problems.append(DecisionFailed(command, error))
-        return (), Failed(f"{type(error).__name__}: {error}"), ()
+        return (), Failed(f"{type(error).__name__}: {error}"), (), ()
 
     def _came_too_large(
         self, command: Command, decision: _Parts, now_ms: int, pace: Pace, *, rolled: bool
@@ -332,16 +341,15 @@ class Engine:
         nobody fills the disk with what fails; what needs more than any decision may never fits, and does not roll.
         """
         state = self.state
-        records, _, effects = decision
+        records = decision[0]
         size = records[-1][0] + records[-1][1] - records[0][0]
-        discard(state, command, records, effects, now_ms)
         text = f"{type(command).__name__} came to {size} bytes of records, which do not fit the log at {state.log_end}"
         if rolled:
             self._no_roll_before = segment_start(state.log_end, self._segment_bytes) + self._segment_bytes // 2
         failed = rolled or size > state.record_bytes_max or state.log_end < self._no_roll_before
         self._problems.append(BoundWrong(command, InvariantViolated(text), failed))
         if failed:
-            return (), Failed(text), ()
+            return (), Failed(text), (), ()
         self._too_large = (command, size)
         return None if state.batch_open else self._decide_near(command, now_ms, pace)
 
@@ -366,14 +374,13 @@ class Engine:
         if type(command) is Tick:
             return self._without(damaged, decision[0][-1], now_ms)
         record, problem = damaged[0]
-        discard(self.state, command, decision[0], decision[2], now_ms)
         if type(command) is CarryForward:
             text = f"what is alive in the segments to go must be copied, and cannot be: {problem}"
         else:
             what = f"transaction {record.tx_id!r} of group {record.group!r}" if type(record) is CarriedHalf else "it"
             text = f"{what} stays undecided: {problem}; or roll the transaction back, which needs no copy"
         self._problems.append(NotCopied(command, record.source, text))
-        return (), Failed(text), ()
+        return (), Failed(text), (), ()
 
     def _without(self, damaged: _Damaged, released: Record, now_ms: int) -> _Parts:
         """What a tick decides that leaves out the ``damaged`` of those that were to be ``released``; the others are whole.
@@ -381,7 +388,7 @@ class Engine:
         Only those are shown: the ones behind them may be damaged as well, and the next tick looks at them, at once.
         """
         assert isinstance(released, Released)
-        put_aside(self.state, *[record.first_offset for record, _ in damaged])
+        self.note(DelayedPutAside(tuple([record.first_offset for record, _ in damaged])))
         decision = decide(self.state, Tick(len(released.refs) - len(damaged)), now_ms)
         more = isinstance(decision.reply, Done) and decision.reply.again
         found = tuple([(record.source, problem) for record, problem in damaged])

@@ -1,4 +1,5 @@
-"""Who is connected: members of groups, their subscriptions, and what the sequencer and the disk report.
+"""The one way that session state changes: who is connected, what they subscribe to, what the sequencer and the disk report;
+and what decisions note (``events``), each where its data is.
 
 Nothing here is logged; a restart forgets it, and clients say it again with their next heartbeat. A client is its
 connection: when it reconnects it is a new member until its heartbeat came.
@@ -7,10 +8,54 @@ connection: when it reconnects it is a new member until its heartbeat came.
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from halfmq.core.queues.offsets import log_now
+from halfmq.core.events import (
+    AnswerHeard,
+    CarriedOn,
+    CheckFailed,
+    ChecksAsked,
+    CheckWaits,
+    ConsumerGroupGone,
+    DecisionEvent,
+    DelayedPutAside,
+    LocksRunOut,
+    LookedForAlive,
+    NoLongerAsked,
+    OffsetLogged,
+    OffsetRefused,
+    OffsetSaid,
+    OffsetsTaken,
+    PolicyLooked,
+    QueueChosen,
+    QueuesLocked,
+    QueuesUnlocked,
+    TakenUp,
+    TimePassed,
+    TopicGone,
+)
+from halfmq.core.queues.delay import note_put_aside
+from halfmq.core.queues.offsets import (
+    forget_offsets,
+    forget_topic,
+    log_now,
+    note_logged,
+    note_refused,
+    note_said,
+    note_taken,
+    take_due,
+)
+from halfmq.core.queues.ordering import forget_locks, note_locked, note_run_out, note_unlocked
 from halfmq.core.state import GROUPS_KEPT_MIN, ConsumerSession, Member, State, Subscription, take_turn
-from halfmq.core.transaction.check_schedule import cut_backoff
-from halfmq.core.transaction.past_limit import note_left
+from halfmq.core.transaction.check_schedule import (
+    cut_backoff,
+    move_due,
+    note_asked,
+    note_failed,
+    note_heard,
+    note_no_longer_asked,
+    note_waiting,
+)
+from halfmq.core.transaction.past_limit import look_further, note_left, note_looked, note_taken_up
+from halfmq.core.transaction.retention import note_carried, note_look
 
 
 class ConsumerData(NamedTuple):
@@ -98,7 +143,7 @@ class LogOffsetsNow(NamedTuple):
 
 Event = (
     Heartbeat | Reachable | Polling | PollEnded | CheckLeft | Unregistered | ConnectionClosed | Published | DiskSpace
-    | LogOffsetsNow
+    | LogOffsetsNow | TimePassed | LocksRunOut | LookedForAlive | DelayedPutAside | DecisionEvent
 )  # fmt: skip
 
 
@@ -111,7 +156,7 @@ class MembersChanged(NamedTuple):
 
 def apply_session(state: State, event: Event) -> tuple[MembersChanged, ...]:
     """Make ``event`` happen, and say who is to be told. Send ``Tick`` when ``next_deadline_ms`` says so."""
-    return _APPLY[type(event)](state, event)
+    return _APPLY[type(event)](state, event) or ()
 
 
 def _heartbeat(state: State, event: Heartbeat) -> tuple[MembersChanged, ...]:
@@ -282,12 +327,28 @@ def _disk_space(state: State, event: DiskSpace) -> tuple[MembersChanged, ...]:
     return ()
 
 
+def _time_passed(state: State, event: TimePassed) -> None:
+    move_due(state, event.now_ms)
+    look_further(state, event.now_ms)
+    take_due(state, event.now_ms)
+
+
+def _queue_chosen(state: State, event: QueueChosen) -> None:
+    state.topics_by_id[event.topic_id].turn += 1
+
+
+def _group_gone(state: State, event: ConsumerGroupGone) -> None:
+    forget_locks(state, event.group)
+    if event.with_offsets:
+        forget_offsets(state, event.group)
+
+
 def _log_offsets_now(state: State, event: LogOffsetsNow) -> tuple[MembersChanged, ...]:
     log_now(state, None)
     return ()
 
 
-_APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...]]]] = {
+_APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | None]]] = {
     Heartbeat: _heartbeat,
     Reachable: _reachable,
     Polling: _polling,
@@ -298,4 +359,25 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...]]]] = 
     Published: _published,
     DiskSpace: _disk_space,
     LogOffsetsNow: _log_offsets_now,
+    TimePassed: _time_passed,
+    QueueChosen: _queue_chosen,
+    AnswerHeard: note_heard,
+    NoLongerAsked: note_no_longer_asked,
+    ChecksAsked: note_asked,
+    CheckWaits: note_waiting,
+    CheckFailed: note_failed,
+    TakenUp: note_taken_up,
+    PolicyLooked: note_looked,
+    OffsetSaid: note_said,
+    OffsetLogged: note_logged,
+    OffsetRefused: note_refused,
+    OffsetsTaken: note_taken,
+    LocksRunOut: note_run_out,
+    QueuesLocked: note_locked,
+    QueuesUnlocked: note_unlocked,
+    TopicGone: forget_topic,
+    ConsumerGroupGone: _group_gone,
+    DelayedPutAside: note_put_aside,
+    LookedForAlive: note_look,
+    CarriedOn: note_carried,
 }

@@ -7,6 +7,7 @@ pending messages per topic) is kept by the same functions, and ``transaction.inv
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from heapq import heappop
 from typing import Any, Final, NamedTuple
 
 from halfmq import limits
@@ -308,7 +309,7 @@ class State:
         self.held_by: dict[int, dict[str, None]] = {}
         #: At least as many bytes as ``holders`` takes in a base.
         self.holders_bytes = 0
-        #: (bucket ms, group name), a heap; every bucket in any ``ProducerGroup.due`` is in it, others are gone.
+        #: (bucket ms, group name), a heap; every bucket in any ``ProducerGroup.due`` is in it, others are gone, or not first.
         self.check_heap: list[tuple[int, str]] = []
         #: Undecided transactions of all groups, bytes of their messages, and how many groups have any.
         self.undecided_count = 0
@@ -331,7 +332,7 @@ class State:
         self.published = 0
         #: Answers below this position have left; at or behind ``published``.
         self.answered = 0
-        #: Connection behind the decision whose records are applied next; 0 during redo.
+        #: Connection behind the command whose records are applied; 0 during redo. The engine sets it.
         self.sender = 0
         #: Groups with entries in ``ready`` or ``cut`` and somebody who can be asked now, in the order in which they take
         #: turns. Some have lost one or the other since: who takes one looks again. A group without anybody comes back when
@@ -356,11 +357,13 @@ class State:
         #: Those that were refused for want of room in a base, until there is some: who asks is told them.
         self.offsets_refused: dict[str, dict[tuple[int, int], int]] = {}
         #: Group -> when its fresh offsets shall be logged, ms; and the same as a heap, with some entries that are no longer true.
+        #: ``offsets_to_log``: those whose time has come, which are in the heap no more.
         self.offsets_due: dict[str, int] = {}
+        self.offsets_to_log: dict[str, None] = {}
         self.offsets_due_heap: list[tuple[int, str]] = []
         #: Group -> when its offsets were logged last, ms.
         self.offsets_logged: dict[str, int] = {}
-        #: How far a trim is prepared, a ``transaction.retention.Carrying``. None: collect anew.
+        #: How far a trim is prepared, a ``transaction.retention.Carrying``. None: nobody has begun.
         self.carrying: Any = None
 
     @property
@@ -388,6 +391,16 @@ def producer_groups_refusal(state: State, connection: int, names: Iterable[str])
     if len(named.union(state.produces.get(connection, ()))) <= limits.PRODUCER_GROUPS_EACH:
         return None
     return f"{len(state.producer_groups)} producer groups are known, and {most} may be (--undecided-groups-max)"
+
+
+def drop_stale_checks(state: State) -> None:
+    """See to it that the first of ``check_heap`` is a bucket that there is. For who took one away."""
+    heap = state.check_heap
+    while heap:
+        group = state.producer_groups.get(heap[0][1])
+        if group is not None and heap[0][0] in group.due:
+            return
+        heappop(heap)
 
 
 def take_turn(state: State, group: ProducerGroup) -> None:

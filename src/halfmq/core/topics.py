@@ -17,6 +17,7 @@ from halfmq.core.base_bytes import QUEUE_BYTES, TOPIC_BYTES, group_bytes
 from halfmq.core.base_room import base_has_room, no_room, refuse_named
 from halfmq.core.commands import DeleteTopic, EnsureTopic, SetTopic
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, Refused, TopicChanged, Why
+from halfmq.core.events import TopicGone
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, Topic, next_offset
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
@@ -230,7 +231,8 @@ def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Deci
             ),
         )
     record = topic_deleted(next_offset(state), topic)
-    decision = Decision((record,), Done(), (TopicChanged(topic.topic_id, topic.name),))
+    effect = TopicChanged(topic.topic_id, topic.name)
+    decision = Decision((record,), Done(), (effect,), (TopicGone(topic.topic_id),))
     return signed_if_room(state, decision, OperatorAction.DELETE_TOPIC, topic.name, command.by)
 
 

@@ -10,6 +10,8 @@ from heapq import heappop, heappush
 from halfmq import limits
 from halfmq.core.commands import RELEASES_MAX
 from halfmq.core.decision import Effect, Refused, Why
+from halfmq.core.events import DelayedPutAside
+from halfmq.core.heaps import in_order
 from halfmq.core.state import Delayed, State
 from halfmq.model.placement import segment_start
 from halfmq.model.records import REF_BYTES, CarriedDelayed, Record, Ref, Released, carried_delayed_size, released_size
@@ -43,34 +45,25 @@ def delay_refusal(state: State, delay: int, now_ms: int) -> Refused | None:
 
 def next_due_ms(state: State) -> int | None:
     """When the next delayed message is due; None if there is none."""
-    heap = state.delayed_heap
-    while heap and not _current(state, heap[0]):
-        heappop(heap)
-    return heap[0][0] if heap else None
+    return state.delayed_heap[0][0] if state.delayed_heap else None
 
 
-def put_aside(state: State, *first_offsets: int) -> None:
-    """Do not show these messages in this run: their bytes cannot be copied. They stay delayed, and are due at the next start.
-
-    Cheap for those that are due first.
-    """
-    state.delayed_aside.update(first_offsets)
-    left = set(first_offsets)
+def note_put_aside(state: State, event: DelayedPutAside) -> None:
+    """Cheap for those that are due first."""
+    state.delayed_aside.update(event.first_offsets)
+    left = set(event.first_offsets)
     heap = state.delayed_heap
     others = []
     while left and heap:
         entry = heappop(heap)
         if entry[1] in left:
             left.discard(entry[1])
-        else:
+        elif entry[1] in state.delayed:
             others.append(entry)
     for entry in others:
         heappush(heap, entry)
-
-
-def _current(state: State, entry: tuple[int, int]) -> bool:
-    delayed = state.delayed.get(entry[1])
-    return delayed is not None and delayed.due_ms == entry[0]
+    while heap and heap[0][1] not in state.delayed:
+        heappop(heap)
 
 
 def carry_delayed(delayed: Delayed, offset: int) -> CarriedDelayed:
@@ -85,18 +78,17 @@ def _take_due(state: State, bytes_max: int, now_ms: int, messages_max: int) -> t
     """(the delayed messages that are due, in order of their time, within the bounds; whether there are more)."""
     due: list[Delayed] = []
     taken = 0
-    heap = state.delayed_heap
-    while (first_ms := next_due_ms(state)) is not None and first_ms <= now_ms:
-        delayed = state.delayed[heap[0][1]]
+    for due_ms, first_offset in in_order(state.delayed_heap):
+        delayed = state.delayed.get(first_offset)
+        if delayed is None:
+            continue  # it was released out of its turn
+        if due_ms > now_ms:
+            break
         taken += carried_delayed_size(delayed.message_bytes) + REF_BYTES
         if len(due) >= messages_max or (due and taken > bytes_max):
-            break
+            return due, True
         due.append(delayed)
-        heappop(heap)
-    more = first_ms is not None and first_ms <= now_ms
-    for delayed in due:  # they leave the heap for good when the release was applied: a decision changes nothing
-        heappush(heap, (delayed.due_ms, delayed.first_offset))
-    return due, more
+    return due, False
 
 
 def release_due(

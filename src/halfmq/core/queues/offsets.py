@@ -17,12 +17,15 @@ refused, so it begins at the beginning: it may see messages again, and never jum
 """
 
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Final, NamedTuple
 
 from halfmq.core.audit import signed
 from halfmq.core.base_room import is_room_for_offset, no_room
 from halfmq.core.commands import CommitOffset, NoteTime
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, OffsetNotStored, Refused, Why
+from halfmq.core.events import OffsetLogged, OffsetRefused, OffsetSaid, OffsetsTaken, TopicGone
+from halfmq.core.heaps import in_order
 from halfmq.core.state import State, next_offset
 from halfmq.model.records import OffsetsCommitted, OperatorAction, payload_of, payload_record_size
 
@@ -77,7 +80,7 @@ def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> De
             NOTHING, Refused(Why.INVALID_PARAMETER, f"offset {command.offset} of queue {command.queue_id} cannot be")
         )
     key = (topic.topic_id, command.queue_id)
-    fresh = state.fresh_offsets.setdefault(command.group, {})
+    fresh = state.fresh_offsets.get(command.group, {})
     logged = state.offsets.get(command.group, {}).get(key)
     if not fresh and logged == command.offset:
         return DONE
@@ -85,15 +88,33 @@ def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> De
     if is_first or command.by is not None:
         if is_first and not is_room_for_offset(state, command.group):
             return _refuse(state, command, key)
-        state.offsets_refused.get(command.group, {}).pop(key, None)
-        fresh.pop(key, None)
         entry = (command.group, topic.topic_id, command.queue_id, command.offset)
-        decision = Decision((_logged(next_offset(state), [entry]),), Done())
+        logged_now = OffsetLogged(command.group, topic.topic_id, command.queue_id)
+        decision = Decision((_logged(next_offset(state), [entry]),), Done(), (), (logged_now,))
         return signed(decision, OperatorAction.RESET_OFFSET, command.group, command.by)
-    fresh[key] = command.offset
-    if command.group not in state.offsets_due:
-        log_at(state, command.group, max(now_ms, state.offsets_logged.get(command.group, 0) + LOG_INTERVAL_MS))
-    return DONE
+    log_at_ms = max(now_ms, state.offsets_logged.get(command.group, 0) + LOG_INTERVAL_MS)
+    said = OffsetSaid(command.group, topic.topic_id, command.queue_id, command.offset, log_at_ms)
+    return Decision(NOTHING, Done(), (), (said,))
+
+
+def _refuse(state: State, command: CommitOffset, key: tuple[int, int]) -> Decision:
+    what = (
+        f"the offset of group {command.group!r} in queue {command.queue_id} of topic {command.topic!r} was not stored"
+    )
+    refused = OffsetRefused(command.group, key[0], key[1], command.offset)
+    effect = OffsetNotStored(command.group, command.topic, command.queue_id)
+    return Decision(NOTHING, no_room(state, what), (effect,), (refused,))
+
+
+def next_log_ms(state: State) -> int | None:
+    """When a tick has offsets to log; 0: at once. None: when something happens."""
+    if state.offsets_to_log:
+        return 0
+    heap = in_order(state.offsets_due_heap)
+    return next((at_ms for at_ms, group in heap if state.offsets_due.get(group) == at_ms), None)
+
+
+# --- events
 
 
 def log_at(state: State, group: str, at_ms: int) -> None:
@@ -101,44 +122,84 @@ def log_at(state: State, group: str, at_ms: int) -> None:
     heappush(state.offsets_due_heap, (at_ms, group))
 
 
-def _refuse(state: State, command: CommitOffset, key: tuple[int, int]) -> Decision:
-    state.offsets_refused.setdefault(command.group, {})[key] = command.offset
-    state.topics_by_id[key[0]].groups[command.group] = None
-    what = (
-        f"the offset of group {command.group!r} in queue {command.queue_id} of topic {command.topic!r} was not stored"
-    )
-    return Decision(NOTHING, no_room(state, what), (OffsetNotStored(command.group, command.topic, command.queue_id),))
-
-
-def next_log_ms(state: State) -> int | None:
+def take_due(state: State, now_ms: int) -> None:
+    """The groups whose time has come are logged by the next ticks."""
     heap = state.offsets_due_heap
-    while heap and state.offsets_due.get(heap[0][1]) != heap[0][0]:
-        heappop(heap)
-    return heap[0][0] if heap else None
+    while heap and heap[0][0] <= now_ms:
+        at_ms, group = heappop(heap)
+        if state.offsets_due.get(group) == at_ms:
+            state.offsets_to_log[group] = None
 
 
-def log_due(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple[OffsetsCommitted | None, bool]:
-    """(the record at ``offset`` that logs what is due, whether more is due)."""
+def note_said(state: State, event: OffsetSaid) -> None:
+    state.fresh_offsets.setdefault(event.group, {})[event.topic_id, event.queue_id] = event.offset
+    if event.group not in state.offsets_due:
+        log_at(state, event.group, event.log_at_ms)
+
+
+def note_logged(state: State, event: OffsetLogged) -> None:
+    key = (event.topic_id, event.queue_id)
+    state.offsets_refused.get(event.group, {}).pop(key, None)
+    state.fresh_offsets.get(event.group, {}).pop(key, None)
+
+
+def note_refused(state: State, event: OffsetRefused) -> None:
+    state.offsets_refused.setdefault(event.group, {})[event.topic_id, event.queue_id] = event.offset
+    state.topics_by_id[event.topic_id].groups[event.group] = None
+
+
+def note_taken(state: State, event: OffsetsTaken) -> None:
+    fresh = state.fresh_offsets.get(event.group, {})
+    for key in list(islice(fresh, event.count)):
+        del fresh[key]
+    if event.all:
+        state.fresh_offsets.pop(event.group, None)
+        state.offsets_due.pop(event.group, None)
+        state.offsets_to_log.pop(event.group, None)
+        state.offsets_logged[event.group] = event.now_ms
+
+
+def forget_topic(state: State, event: TopicGone) -> None:
+    for of_group in (*state.fresh_offsets.values(), *state.offsets_refused.values()):
+        for key in [key for key in of_group if key[0] == event.topic_id]:
+            del of_group[key]
+
+
+def forget_offsets(state: State, group: str) -> None:
+    """The group was deleted with its offsets."""
+    for topic_id, _ in state.offsets_refused.get(group, ()):
+        if topic_id in state.topics_by_id:
+            state.topics_by_id[topic_id].groups.pop(group, None)
+    for of_group in (state.fresh_offsets, state.offsets_refused, state.offsets_due, state.offsets_logged):
+        of_group.pop(group, None)
+    state.offsets_to_log.pop(group, None)
+
+
+# --- logging
+
+
+def log_due(
+    state: State, offset: int, bytes_max: int, now_ms: int
+) -> tuple[OffsetsCommitted | None, list[OffsetsTaken], bool]:
+    """(the record at ``offset`` that logs what is due, what it took, whether more is due). Behind ``TimePassed``."""
     entries: list[tuple[str, int, int, int]] = []
+    taken: list[OffsetsTaken] = []
     size = 64
-    more = False
-    while (due_ms := next_log_ms(state)) is not None and due_ms <= now_ms:
-        group = state.offsets_due_heap[0][1]
+    for group in state.offsets_to_log:
         fresh = state.fresh_offsets.get(group, {})
-        while fresh:
+        count = 0
+        for (topic_id, queue_id), at in fresh.items():
             size += ENTRY_BYTES + len(group)
             if len(entries) >= ENTRIES_MAX or size > bytes_max:
-                more = True
                 break
-            (topic_id, queue_id), at = fresh.popitem()
+            count += 1
             if topic_id in state.topics_by_id:
                 entries.append((group, topic_id, queue_id, at))
-        if more:
+        taken.append(OffsetsTaken(group, count, count == len(fresh), now_ms))
+        if count < len(fresh):
             break
-        state.fresh_offsets.pop(group, None)
-        del state.offsets_due[group]
-        state.offsets_logged[group] = now_ms
-    return _logged(offset, entries) if entries else None, more
+    more = len(taken) < len(state.offsets_to_log) or bool(taken and not taken[-1].all)
+    return _logged(offset, entries) if entries else None, taken, more
 
 
 def _logged(offset: int, entries: list[tuple[str, int, int, int]]) -> OffsetsCommitted:

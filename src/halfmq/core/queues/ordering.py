@@ -18,6 +18,7 @@ from halfmq import limits
 from halfmq.core.base import group_set
 from halfmq.core.commands import LockQueues, UnlockQueues
 from halfmq.core.decision import NOTHING, Decision, Done, Locked
+from halfmq.core.events import LocksRunOut, QueuesLocked, QueuesUnlocked
 from halfmq.core.state import ConsumerSession, State, holders_bytes, next_offset
 
 Queue = tuple[str, int]
@@ -27,14 +28,32 @@ _HOLDERS_SHARE: Final = 32
 
 
 def decide_lock(state: State, command: LockQueues, now_ms: int) -> Decision:
-    """Replies:
-    Locked: with the queues that the client holds from now on; another one holds the others, or is still waited for.
+    """Each queue is the client's for 60 s, if nobody else holds it. Behind ``LocksRunOut``.
+
+    A queue that nobody held is not granted while as many locks are held as may be; who renews is always granted.
+
+    Replies:
+        Locked: with the queues that the client holds from now on; another one holds the others, or is still waited for.
     """
-    granted = lock_queues(state, command.group, command.client_id, command.queues, now_ms)
-    is_full = len(granted) < len(command.queues) and state.locks_held >= _locks_max(
-        state.consumers[command.group], command.client_id
-    )
-    return _decided(state, command.group, granted, command.client_id, Locked(granted, is_full))
+    group, client_id = command.group, command.client_id
+    session = state.consumers.get(group)
+    locks = session.locks if session is not None else {}
+    most = _locks_max(session, client_id)
+    held = state.locks_held
+    granted: dict[Queue, None] = {}
+    for queue in command.queues:
+        holder = locks.get(queue)
+        if holder is None and queue not in granted:
+            if held >= most:
+                continue
+            held += 1
+        elif holder is not None and holder[0] != client_id and holder[1] > now_ms:
+            continue
+        granted[queue] = None
+    queues = tuple([queue for queue in command.queues if queue in granted])
+    is_full = len(queues) < len(command.queues) and held >= most
+    locked = QueuesLocked(group, client_id, queues, now_ms + limits.QUEUE_LOCK_MS)
+    return _decided(state, group, queues, client_id, Locked(queues, is_full), locked)
 
 
 def decide_unlock(state: State, command: UnlockQueues, now_ms: int) -> Decision:
@@ -46,18 +65,23 @@ def decide_unlock(state: State, command: UnlockQueues, now_ms: int) -> Decision:
     locks = session.locks if session is not None else {}
     held = state.holders.get(group, {})
     if queues is not None:
-        unlock_queues(state, group, client_id, queues)
-        given_up = list(queues)
+        free = list(queues)
     else:
         # It is gone, and so is its session. What it holds again by now, on another connection, it keeps.
         given_up = [(state.topics_by_id[topic_id].name, queue_id) for topic_id, queue_id in held]
-    free = [queue for queue in given_up if locks.get(queue, ("", 0))[0] != client_id]
+        free = [queue for queue in given_up if locks.get(queue, ("", 0))[0] != client_id]
     mine = [queue for queue in free if (key := _key(state, queue)) is not None and held.get(key) == client_id]
-    return _decided(state, group, mine, None, Done())
+    unlocked = QueuesUnlocked(group, client_id, tuple(queues or ()))
+    return _decided(state, group, mine, None, Done(), unlocked)
 
 
 def _decided(
-    state: State, group: str, queues: Iterable[Queue], client_id: str | None, reply: Locked | Done
+    state: State,
+    group: str,
+    queues: Iterable[Queue],
+    client_id: str | None,
+    reply: Locked | Done,
+    event: QueuesLocked | QueuesUnlocked,
 ) -> Decision:
     """``client_id`` (None: nobody) holds ``queues`` from now on: logged where that is news."""
     settings = state.groups.get(group)
@@ -65,7 +89,7 @@ def _decided(
     keys = [key for key in [_key(state, queue) for queue in queues] if key is not None]
     news = [key for key in keys if before.get(key) != client_id]
     if not news or settings is None:
-        return Decision(NOTHING, reply)
+        return Decision(NOTHING, reply, (), (event,))
     changing = set(news)
     after = {key: holder for key, holder in before.items() if key not in changing}
     if client_id is not None and len(client_id) <= limits.CLIENT_ID_CHARS_MAX:
@@ -74,8 +98,8 @@ def _decided(
         if others + holders_bytes(with_them) <= holders_bytes_max(state):
             after = with_them
     if after == before:
-        return Decision(NOTHING, reply)
-    return Decision((group_set(next_offset(state), settings, after),), reply)
+        return Decision(NOTHING, reply, (), (event,))
+    return Decision((group_set(next_offset(state), settings, after),), reply, (), (event,))
 
 
 def is_renewal(state: State, command: LockQueues) -> bool:
@@ -95,6 +119,16 @@ def _key(state: State, queue: Queue) -> tuple[int, int] | None:
     return (topic.topic_id, queue[1]) if topic is not None and 0 <= queue[1] < len(topic.ends) else None
 
 
+def _locks_max(session: ConsumerSession | None, client_id: str) -> int:
+    """Up to so many locks of all groups the client may be granted one more: members keep half for themselves."""
+    members = session.members.values() if session is not None else ()
+    is_member = any(member.client_id == client_id for member in members)
+    return limits.LOCKS_MAX if is_member else limits.LOCKS_MAX // 2
+
+
+# --- events
+
+
 def keep_for_holders(state: State, now_ms: int) -> None:
     """After a start: nobody else gets the lock of a queue while its last holder may still handle it."""
     for group, holders in state.holders.items():
@@ -105,44 +139,43 @@ def keep_for_holders(state: State, now_ms: int) -> None:
             session.locks[queue] = (client_id, now_ms + limits.QUEUE_LOCK_KEPT_MS)
 
 
-def lock_queues(state: State, group: str, client_id: str, queues: Iterable[Queue], now_ms: int) -> tuple[Queue, ...]:
-    """The queues (topic, queue id) of those asked for that ``client_id`` holds from now on, for 60 s.
-
-    A queue that nobody held is not granted while as many locks are held as may be; who renews is always granted.
-    """
-    session = state.consumers.get(group)
-    if session is None:
-        session = state.consumers[group] = ConsumerSession()
-    if now_ms - session.locks_looked_at_ms >= limits.QUEUE_LOCK_MS:  # none lasts less, so each is looked at a few times
-        _drop_expired(state, session, now_ms)
-    most = _locks_max(session, client_id)
-    granted = []
-    for queue in queues:
-        holder = session.locks.get(queue)
-        if holder is None:
-            if state.locks_held >= most and not _is_room(state, most, now_ms):
-                continue
-            state.locks_held += 1
-        elif holder[0] != client_id and holder[1] > now_ms:
-            continue
-        session.locks[queue] = (client_id, now_ms + limits.QUEUE_LOCK_MS)
-        granted.append(queue)
-    return tuple(granted)
-
-
-def _locks_max(session: ConsumerSession, client_id: str) -> int:
-    """Up to so many locks of all groups the client may be granted one more: members keep half for themselves."""
-    is_member = any(member.client_id == client_id for member in session.members.values())
-    return limits.LOCKS_MAX if is_member else limits.LOCKS_MAX // 2
-
-
-def _is_room(state: State, most: int, now_ms: int) -> bool:
-    """Whether fewer than ``most`` locks are held without those that ran out; now and then these are dropped."""
-    if now_ms - state.locks_looked_at_ms >= limits.LOCKS_LOOK_MS:
-        state.locks_looked_at_ms = now_ms
+def note_run_out(state: State, event: LocksRunOut) -> None:
+    """Of the group now and then, since none lasts less than from one look to the next; of all where room is short."""
+    session = state.consumers.get(event.group)
+    if session is not None and event.now_ms - session.locks_looked_at_ms >= limits.QUEUE_LOCK_MS:
+        _drop_expired(state, session, event.now_ms)
+    is_short = state.locks_held + event.queues > limits.LOCKS_MAX // 2
+    if is_short and event.now_ms - state.locks_looked_at_ms >= limits.LOCKS_LOOK_MS:
+        state.locks_looked_at_ms = event.now_ms
         for session in state.consumers.values():
-            _drop_expired(state, session, now_ms)
-    return state.locks_held < most
+            _drop_expired(state, session, event.now_ms)
+
+
+def note_locked(state: State, event: QueuesLocked) -> None:
+    session = state.consumers.get(event.group)
+    if session is None:
+        session = state.consumers[event.group] = ConsumerSession()
+    for queue in event.queues:
+        state.locks_held += queue not in session.locks
+        session.locks[queue] = (event.client_id, event.until_ms)
+
+
+def note_unlocked(state: State, event: QueuesUnlocked) -> None:
+    session = state.consumers.get(event.group)
+    for queue in event.queues if session is not None else ():
+        if session is not None and session.locks.get(queue, ("", 0))[0] == event.client_id:
+            del session.locks[queue]
+            state.locks_held -= 1
+
+
+def forget_locks(state: State, group: str) -> None:
+    """The group was deleted."""
+    session = state.consumers.get(group)
+    if session is not None:
+        state.locks_held -= len(session.locks)
+        session.locks.clear()
+        if not session.members:
+            del state.consumers[group]
 
 
 def _drop_expired(state: State, session: ConsumerSession, now_ms: int) -> None:
@@ -151,14 +184,3 @@ def _drop_expired(state: State, session: ConsumerSession, now_ms: int) -> None:
     for queue in expired:
         del session.locks[queue]
     state.locks_held -= len(expired)
-
-
-def unlock_queues(state: State, group: str, client_id: str, queues: Iterable[Queue]) -> None:
-    """Give up the locks that ``client_id`` holds; others' are left alone."""
-    session = state.consumers.get(group)
-    if session is None:
-        return
-    for queue in queues:
-        if session.locks.get(queue, ("", 0))[0] == client_id:
-            del session.locks[queue]
-            state.locks_held -= 1

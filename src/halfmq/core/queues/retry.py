@@ -10,7 +10,7 @@ from typing import Final
 from halfmq import limits
 from halfmq.core.commands import SendBack
 from halfmq.core.decision import NOTHING, Decision, Done, Effect, Refused, TopicChanged, Why
-from halfmq.core.queues.send import dead_letter_topic, next_queue, retry_topic, store_message
+from halfmq.core.queues.send import chosen, dead_letter_topic, next_queue, retry_topic, store_message
 from halfmq.core.state import State, next_offset
 from halfmq.model.ids import offset_message_id
 from halfmq.model.message_facts import pairs_of, plain_facts
@@ -76,7 +76,7 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
     delay = limits.DELAY_LEVELS_MS[level - 1] if level else 0
     facts = plain_facts(pairs_of(copy.properties))
     decision = store_message(state, place, copy, pairs.get(UNIQ_KEY, ""), facts, delay, now_ms)
-    return decision if isinstance(decision.reply, Refused) else decision._replace(reply=Done())
+    return decision if isinstance(decision.reply, Refused) else chosen(topic, decision._replace(reply=Done()))
 
 
 def retry_level(delay_level: int, reconsume_times: int) -> int:

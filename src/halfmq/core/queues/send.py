@@ -10,6 +10,7 @@ from typing import Final
 from halfmq import limits
 from halfmq.core.commands import SendBatch, SendMessage
 from halfmq.core.decision import NOTHING, Decided, Decision, Effect, Refused, Sent, SentBatch, TopicChanged, Why
+from halfmq.core.events import QueueChosen
 from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.queues.sent_again import sent_before
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, Place, SentOnce, State, Topic
@@ -44,7 +45,6 @@ def decide_send(state: State, command: SendMessage, now_ms: int) -> Decided:
     """
     topic_name = command[2]
     queue_id = command[4]
-    state.sender = command[0]
     offset = state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
     topic = state.topics_by_name.get(topic_name)
     made: tuple[Record, ...] = NOTHING
@@ -66,7 +66,7 @@ def decide_send(state: State, command: SendMessage, now_ms: int) -> Decided:
     if queue_id < 0:
         if not topic.write_queues:
             return Decision(NOTHING, _not_writable(topic, queue_id))
-        queue_id = next_queue(topic)
+        return chosen(topic, decide_send(state, command._replace(queue_id=next_queue(topic)), now_ms))
     place = (topic, queue_id, made, effects, offset)
     pairs = pairs_of(command[8])
     if pairs.get(_TRAN_MSG, b"").lower() == b"true":
@@ -77,9 +77,14 @@ def decide_send(state: State, command: SendMessage, now_ms: int) -> Decided:
 
 
 def next_queue(topic: Topic) -> int:
-    """A write queue where the sender leaves the choice to us: they take turns."""
-    topic.turn += 1
-    return topic.turn % max(1, topic.write_queues)
+    """A write queue where the sender leaves the choice to us: they take turns, if the decision is ``chosen``."""
+    return (topic.turn + 1) % max(1, topic.write_queues)
+
+
+def chosen(topic: Topic, decided: Decided) -> Decision:
+    """The decision, with the word that it took the topic's ``next_queue``."""
+    records, reply, effects, events = decided
+    return Decision(records, reply, effects, (*events, QueueChosen(topic.topic_id)) if records else events)
 
 
 def _not_writable(topic: Topic, queue_id: int) -> Refused:
@@ -98,7 +103,7 @@ def _stored_before(state: State, command: SendMessage, topic: Topic, offset: int
     if pairs.get(_TRAN_MSG, b"").lower() == b"true":
         # Any queue does: what stands is looked for before the queue is.
         decision = prepare(state, command, pairs, (topic, 0, NOTHING, NOTHING, offset), now_ms)
-        records, reply, _ = decision
+        records, reply, _, _ = decision
         settled = isinstance(reply, Refused) and reply.why is Why.ALREADY_SETTLED
         return decision if settled or (isinstance(reply, Sent) and not records) else None
     unique_id = pairs.get(_UNIQ_KEY, b"").decode(errors="surrogateescape")
@@ -202,7 +207,7 @@ def store_message(
         return Decision((*made, delayed), reply, effects)
     record = _new(MessageRecord, (offset, size, topic.topic_id, message, unique_id, *facts))
     wakes = topic.wakes[queue_id]
-    return _new(Decision, ((*made, record), reply, (*effects, *wakes) if effects else wakes))
+    return _new(Decision, ((*made, record), reply, (*effects, *wakes) if effects else wakes, NOTHING))
 
 
 def _too_large(state: State, size: int) -> Refused:
@@ -242,7 +247,8 @@ def _send_copy(state: State, command: SendMessage, place: Place, now_ms: int) ->
             queue_id = delay = 0
     if not topic.permission & PERMISSION_WRITE or queue_id >= topic.write_queues:
         return Decision(NOTHING, _not_writable(topic, queue_id))
-    if queue_id < 0:
+    by_turn = queue_id < 0
+    if by_turn:
         queue_id = next_queue(topic)
     properties = command.properties
     raw_id = find(properties, UNIQ_KEY)
@@ -255,7 +261,8 @@ def _send_copy(state: State, command: SendMessage, place: Place, now_ms: int) ->
             return Decision(NOTHING, _not_text())
     place = (topic, queue_id, made, effects, offset)
     draft = draft_of(command, place, body_crc_of(command.body), properties)
-    return store_message(state, place, draft, unique_id, plain_facts(pairs_of(properties)), delay, now_ms)
+    decision = store_message(state, place, draft, unique_id, plain_facts(pairs_of(properties)), delay, now_ms)
+    return chosen(topic, decision) if by_turn else decision
 
 
 def _consumes_in_order(state: State, group: str, now_ms: int) -> bool:
@@ -298,7 +305,6 @@ def decide_send_batch(state: State, command: SendBatch, now_ms: int) -> Decision
     Sent again as a whole it gets its first answer. Refused like one message; also on a retry topic, and when an entry is
     a half or delayed (RocketMQ's client does not build such batches; here nothing else would know what to do).
     """
-    state.sender = command.connection
     offset = state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
     if not command.entries:
         return Decision(NOTHING, Refused(Why.MESSAGE_ILLEGAL, "an empty batch"))
@@ -321,9 +327,11 @@ def decide_send_batch(state: State, command: SendBatch, now_ms: int) -> Decision
         return Decision(NOTHING, again)
     if max(command.queue_id, 0) >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
         return Decision(NOTHING, _not_writable(topic, command.queue_id))
-    queue_id = command.queue_id if command.queue_id >= 0 else next_queue(topic)
-    place = (topic, queue_id, tuple(records), effects, offset)
-    return _store_batch(state, place, command, now_ms)
+    if command.queue_id >= 0:
+        return _store_batch(state, (topic, command.queue_id, tuple(records), effects, offset), command, now_ms)
+    return chosen(
+        topic, _store_batch(state, (topic, next_queue(topic), tuple(records), effects, offset), command, now_ms)
+    )
 
 
 def _refuse_batch(topic: Topic, command: SendBatch) -> Refused | None:

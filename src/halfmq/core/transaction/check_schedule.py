@@ -25,14 +25,23 @@ Due times are durable (a Checked record is logged with each check sent); who wai
 
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from halfmq import limits
 from halfmq.core.commands import AskAside, AskNow, CheckNotSent
 from halfmq.core.decision import DONE, NOTHING, Asked, AskedAside, Decision, Done, Effect, Refused, SendCheck, Why
-from halfmq.core.state import CHECK_BUCKET_MS, ProducerGroup, State, Undecided, next_offset, take_turn
-from halfmq.core.transaction.past_limit import is_at_limit, look_by, sort_due
+from halfmq.core.events import AnswerHeard, CheckFailed, ChecksAsked, CheckWaits, DecisionEvent, NoLongerAsked, TakenUp
+from halfmq.core.state import (
+    CHECK_BUCKET_MS,
+    ProducerGroup,
+    State,
+    Undecided,
+    drop_stale_checks,
+    next_offset,
+    take_turn,
+)
+from halfmq.core.transaction.past_limit import is_asked, is_at_limit, sort_due
 from halfmq.core.transaction.states import standing_state
 from halfmq.model.records import SET_ASIDE_MS, Checked, Record, checked_size
 from halfmq.model.settings import BrokerSettings
@@ -59,8 +68,8 @@ def backoff_ms(settings: BrokerSettings, tx_id: str, checks: int) -> int:
     return interval + jitter
 
 
-def move_due(state: State, now_ms: int) -> bool:
-    """Move buckets whose time has come to their groups' ready lists (session). Whether more have to be moved now.
+def move_due(state: State, now_ms: int) -> None:
+    """Move buckets whose time has come to their groups' ready lists; of very many some: the first of the others is due still.
 
     A group with as many checks in flight as may be takes turns again when the first of them is overdue.
     """
@@ -75,7 +84,7 @@ def move_due(state: State, now_ms: int) -> bool:
     heap = state.check_heap
     for _ in range(BUCKETS_PER_TICK_MAX):
         if not heap or heap[0][0] > now_ms:
-            return False
+            break
         bucket, name = heappop(heap)
         group = state.producer_groups.get(name)
         ids = group.due.pop(bucket, None) if group is not None else None
@@ -85,7 +94,7 @@ def move_due(state: State, now_ms: int) -> bool:
             else:
                 sort_due(state, group, group.policy, ids, now_ms)
             take_turn(state, group)
-    return bool(heap) and heap[0][0] <= now_ms
+    drop_stale_checks(state)
 
 
 def expire_in_flight(group: ProducerGroup, now_ms: int) -> None:
@@ -109,109 +118,207 @@ def next_check_ms(state: State) -> int | None:
     if state.asking:
         return 0
     heap = state.check_heap
-    while heap:
-        first = state.producer_groups.get(heap[0][1])
-        if first is not None and heap[0][0] in first.due:
-            break
-        heappop(heap)
     soonest = heap[0][0] if heap and heap[0][0] < SET_ASIDE_MS else None
     if state.full_heap and (soonest is None or state.full_heap[0][0] < soonest):
         return state.full_heap[0][0]
     return soonest
 
 
-def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple[list[Record], list[Effect], bool]:
-    """(records from ``offset`` on, checks to send, whether more could be asked now). Groups take turns."""
-    more_due = move_due(state, now_ms)
+class Checks(NamedTuple):
+    """What ``send_checks`` came to. ``more``: more could be asked now."""
+
+    records: list[Record]
+    effects: list[Effect]
+    events: list[DecisionEvent]
+    more: bool
+
+
+def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> Checks:
+    """Checks that are due, with their records from ``offset`` on. Groups take turns, behind ``TimePassed``."""
     records: list[Record] = []
     effects: list[Effect] = []
-    looked_at = 0
+    events: list[DecisionEvent] = []
+    looked_at = groups = 0
     end = offset + bytes_max
-    served: list[tuple[ProducerGroup, int]] = []
     full = False
-    for name in list(islice(state.asking, GROUPS_PER_TICK_MAX)):
+    for name in islice(state.asking, GROUPS_PER_TICK_MAX):
         group = state.producer_groups[name]
-        del state.asking[name]
-        expire_in_flight(group, now_ms)
-        while (group.members or group.parked) and len(group.in_flight) < state.settings.checks_in_flight_max:
+        groups += 1
+        round_ = _Round(group, now_ms)
+        while round_.somebody and round_.in_flight < state.settings.checks_in_flight_max:
             full = len(effects) >= CHECKS_PER_TICK_MAX or looked_at >= LOOKED_AT_PER_TICK_MAX or offset + 512 > end
             if full:
                 break
-            known, more = _next_to_ask(group, now_ms)
+            known, more = round_.next_to_ask(now_ms)
             looked_at += 1
             if not more:
                 break
             if known is None:
                 continue
-            connection = _member_in_turn(group)
-            if connection not in group.members:
-                served.append((group, connection))
-            record, effect = _ask(state, group, known, known.checks + 1, connection, offset, now_ms)
+            record, effect = round_.ask(state, known, known.checks + 1, offset, now_ms)
             effects.append(effect)
             records.append(record)
             offset += record.size
-        if len(group.in_flight) < state.settings.checks_in_flight_max:
-            take_turn(state, group)
-        elif (group.ready or group.cut) and name not in state.full:
-            overdue_ms = state.full[name] = next(iter(group.in_flight.values()))[0]
-            heappush(state.full_heap, (overdue_ms, name))
+        events.append(round_.event(state, now_ms, in_turn=True))
         if full:
             break
-    for group, connection in served:
-        group.parked.pop(connection, None)  # it gets its answer, however little that is
-    return records, effects, full or more_due or bool(state.asking)
+    heap = state.check_heap
+    more_due = bool(heap) and heap[0][0] <= now_ms
+    waiting = groups < len(state.asking) or any(_goes_on(state, event) for event in events)
+    return Checks(records, effects, events, full or more_due or waiting)
 
 
-def _next_to_ask(group: ProducerGroup, now_ms: int) -> tuple[Undecided | None, bool]:
-    """(a transaction to ask about now, or None when the entry was stale; whether there was an entry)."""
-    if group.ready:
-        known = group.undecided.get(group.ready.popleft())
-        due = known is not None and known.next_check_at_ms <= now_ms
-    elif group.cut:
-        known = group.undecided.get(group.cut.popleft())
-        due = (
-            known is not None
-            and known.immune_until_ms <= now_ms
-            and known.next_check_at_ms < SET_ASIDE_MS
-            and not is_at_limit(group.policy, known)
+class _Round:
+    """Who is asked about what, in one decision about one group. Changes nothing: ``event`` says what was asked."""
+
+    def __init__(self, group: ProducerGroup, now_ms: int) -> None:
+        self.group = group
+        self.parked = dict(group.parked)
+        self.turn = group.turn
+        self.asked: list[tuple[str, int]] = []
+        #: Checks that may still be answered.
+        self.in_flight = sum([until_ms > now_ms for until_ms, _ in group.in_flight.values()])
+        self.taken = {"ready": 0, "cut": 0}
+        self._ready = iter(group.ready)
+        self._cut = iter(group.cut)
+        self._served: dict[int, None] = {}
+        self._ids: set[str] = set()
+
+    @property
+    def somebody(self) -> bool:
+        """Whether anybody can be asked now."""
+        return bool(self.group.members or self.parked)
+
+    def next_to_ask(self, now_ms: int) -> tuple[Undecided | None, bool]:
+        """(a transaction to ask about now, or None when the entry was stale; whether there was an entry)."""
+        group = self.group
+        if self.taken["ready"] < len(group.ready):
+            self.taken["ready"] += 1
+            known = group.undecided.get(next(self._ready))
+            due = known is not None and known.next_check_at_ms <= now_ms
+        elif self.taken["cut"] < len(group.cut):
+            self.taken["cut"] += 1
+            known = group.undecided.get(next(self._cut))
+            due = (
+                known is not None
+                and known.immune_until_ms <= now_ms
+                and known.next_check_at_ms < SET_ASIDE_MS
+                and not is_at_limit(group.policy, known)
+            )
+        else:
+            return None, False
+        if known is None or not due or known.tx_id in self._ids or is_asked(group, known.tx_id, now_ms):
+            return None, True
+        return known, True
+
+    def ask(self, state: State, known: Undecided, checks: int, offset: int, now_ms: int) -> tuple[Checked, SendCheck]:
+        """Ask whose turn it is, for the time number ``checks``."""
+        connection = self._member_in_turn()
+        record = _checked(state, known, checks, offset, now_ms)
+        self.asked.append((known.tx_id, connection))
+        self._ids.add(known.tx_id)
+        self.in_flight += 1
+        first = known.halves[0]
+        effect = SendCheck(
+            connection, known.group, known.tx_id, first.half_index, first.first_offset, first.offset, checks
         )
-    else:
-        return None, False
-    if known is None or not due or known.tx_id in group.in_flight:
-        return None, True
-    return known, True
+        return record, effect
+
+    def _member_in_turn(self) -> int:
+        """A waiting fetcher whose room is used up waits no more; all that were served leave with ``event``."""
+        members, parked = self.group.members, self.parked
+        self.turn += 1
+        turn = self.turn % (len(members) + len(parked))
+        if turn < len(members):
+            return next(islice(members, turn, None))
+        connection = next(islice(parked, turn - len(members), None))
+        self._served[connection] = None
+        parked[connection] -= 1
+        if not parked[connection]:
+            del parked[connection]
+        return connection
+
+    def event(self, state: State, now_ms: int, *, in_turn: bool = False) -> ChecksAsked:
+        return ChecksAsked(
+            self.group.name, now_ms, now_ms + state.settings.check_answer_ms, tuple(self.asked), self.turn,
+            tuple(self._served), self.taken["ready"], self.taken["cut"], in_turn,
+        )  # fmt: skip
 
 
-def _member_in_turn(group: ProducerGroup) -> int:
-    """Whose turn it is. A waiting fetcher whose room is used up waits no more; all served ones leave after the tick."""
-    group.turn += 1
-    turn = group.turn % (len(group.members) + len(group.parked))
-    if turn < len(group.members):
-        return list(group.members)[turn]
-    connection = list(group.parked)[turn - len(group.members)]
-    group.parked[connection] -= 1
-    if not group.parked[connection]:
-        del group.parked[connection]
-    return connection
+def _goes_on(state: State, event: DecisionEvent) -> bool:
+    """Whether the group of the event takes another turn behind it: it has entries left, somebody to ask, and room."""
+    if not isinstance(event, ChecksAsked):
+        return False
+    group = state.producer_groups[event.group]
+    left = len(group.ready) + len(group.cut) - event.ready - event.cut
+    somebody = group.members or group.parked.keys() - set(event.served)
+    live = sum([until_ms > event.now_ms for until_ms, _ in group.in_flight.values()]) + len(event.asked)
+    return bool(left and somebody) and live < state.settings.checks_in_flight_max
 
 
-def _ask(
-    state: State, group: ProducerGroup, known: Undecided, checks: int, connection: int, offset: int, now_ms: int
-) -> tuple[Checked, SendCheck]:
-    """Ask ``connection`` for the time number ``checks``; it is in flight from here on."""
-    record = _checked(state, known, checks, offset, now_ms)
-    _forget_left(group, known)
-    group.in_flight.pop(known.tx_id, None)
-    group.in_flight[known.tx_id] = (now_ms + state.settings.check_answer_ms, connection)
-    first = known.halves[0]
-    effect = SendCheck(connection, group.name, known.tx_id, first.half_index, first.first_offset, first.offset, checks)
-    return record, effect
+def note_asked(state: State, event: ChecksAsked) -> None:
+    group = state.producer_groups.get(event.group)
+    if group is None:
+        return
+    expire_in_flight(group, event.now_ms)
+    for _ in range(event.ready):
+        group.ready.popleft()
+    for _ in range(event.cut):
+        group.cut.popleft()
+    for tx_id, connection in event.asked:
+        _forget_left(group, tx_id)
+        group.in_flight.pop(tx_id, None)
+        group.in_flight[tx_id] = (event.until_ms, connection)
+    group.turn = event.turn
+    for connection in event.served:
+        group.parked.pop(connection, None)  # it gets its answer, however little that is
+    if event.in_turn:
+        state.asking.pop(event.group, None)
+        if len(group.in_flight) < state.settings.checks_in_flight_max:
+            take_turn(state, group)
+        elif (group.ready or group.cut) and event.group not in state.full:
+            overdue_ms = state.full[event.group] = next(iter(group.in_flight.values()))[0]
+            heappush(state.full_heap, (overdue_ms, event.group))
 
 
-def _forget_left(group: ProducerGroup, known: Undecided) -> None:
+def note_waiting(state: State, event: CheckWaits) -> None:
+    group = state.producer_groups.get(event.group)
+    if group is not None:
+        _forget_left(group, event.tx_id)
+
+
+def note_heard(state: State, event: AnswerHeard) -> None:
+    group = state.producer_groups.get(event.group)
+    if group is not None:
+        group.in_flight.pop(event.tx_id, None)
+        take_turn(state, group)
+        group.heard[event.tx_id] = (event.now_ms, event.remark)
+
+
+def note_no_longer_asked(state: State, event: NoLongerAsked) -> None:
+    group = state.producer_groups.get(event.group)
+    if group is None:
+        return
+    if group.in_flight.pop(event.tx_id, None) is not None:
+        take_turn(state, group)
+    group.heard.pop(event.tx_id, None)
+
+
+def note_failed(state: State, event: CheckFailed) -> None:
+    group = state.producer_groups.get(event.group)
+    if group is None:
+        return
+    if event.in_flight:
+        group.in_flight.pop(event.tx_id, None)
+    if event.gone:
+        group.members.pop(event.connection, None)  # one that fetches is not: it may have come anew since
+    take_turn(state, group)
+
+
+def _forget_left(group: ProducerGroup, tx_id: str) -> None:
     """Another check is to come: that an earlier one of its number went out in time says nothing about it."""
     if group.policy is not None:
-        group.policy.left.pop(known.tx_id, None)
+        group.policy.left.pop(tx_id, None)
 
 
 def _checked(state: State, known: Undecided, checks: int, offset: int, now_ms: int) -> Checked:
@@ -255,11 +362,9 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
     if group is None or known is None or known.next_check_at_ms >= SET_ASIDE_MS:
         return DONE
     asked_meanwhile = group.in_flight.get(command.tx_id, (0, command.connection))[1] != command.connection
-    if not asked_meanwhile:
-        group.in_flight.pop(command.tx_id, None)
-    if not command.unreadable:
-        group.members.pop(command.connection, None)  # one that fetches is not: it may have come anew since
-    take_turn(state, group)
+    failed = CheckFailed(
+        command.group, command.tx_id, command.connection, in_flight=not asked_meanwhile, gone=not command.unreadable
+    )
     checks = max(0, known.checks - 1)
     due_ms = known.next_check_at_ms if command.unreadable or asked_meanwhile else now_ms
     record = Checked(
@@ -271,7 +376,7 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
         checks,
         max(known.immune_until_ms, due_ms),
     )
-    return Decision((record,), Done())
+    return Decision((record,), Done(), (), (failed,))
 
 
 def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
@@ -291,18 +396,16 @@ def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
         return Decision(NOTHING, Refused(Why.NOT_NOW, f"transaction {known.tx_id!r} {text}"))
     set_aside = known.next_check_at_ms >= SET_ASIDE_MS
     offset = next_offset(state)
-    if set_aside:
-        look_by(state, group, now_ms + state.settings.check_answer_ms)
-    if not (group.members or group.parked):
-        _forget_left(group, known)
+    until_ms = now_ms + state.settings.check_answer_ms
+    taken_up = (TakenUp(group.name, until_ms),) if set_aside else ()
+    round_ = _Round(group, now_ms)
+    if not round_.somebody:
         checks = 0 if set_aside else known.checks
         record = _checked(state, known, checks, offset, now_ms)._replace(next_check_at_ms=now_ms)
-        return Decision((record,), Asked("", checks + 1))
-    connection = _member_in_turn(group)
-    name = group.members.get(connection) or group.pollers.get(connection, "")
-    record, effect = _ask(state, group, known, 1 if set_aside else known.checks + 1, connection, offset, now_ms)
-    group.parked.pop(connection, None)
-    return Decision((record,), Asked(name, record.checks), (effect,))
+        return Decision((record,), Asked("", checks + 1), (), (*taken_up, CheckWaits(group.name, known.tx_id)))
+    record, effect = round_.ask(state, known, 1 if set_aside else known.checks + 1, offset, now_ms)
+    name = group.members.get(effect.connection) or group.pollers.get(effect.connection, "")
+    return Decision((record,), Asked(name, record.checks), (effect,), (*taken_up, round_.event(state, now_ms)))
 
 
 def decide_ask_aside(state: State, command: AskAside, bytes_max: int, now_ms: int) -> Decision:
@@ -321,31 +424,27 @@ def decide_ask_aside(state: State, command: AskAside, bytes_max: int, now_ms: in
         return Decision(NOTHING, AskedAside((), 0))
     if not (group.members or group.pollers):
         return Decision(NOTHING, Refused(Why.NOT_NOW, f"cannot ask: no producer of group {group.name!r} is connected"))
-    expire_in_flight(group, now_ms)
-    room = min(command.asked_max, CHECKS_PER_TICK_MAX, state.settings.checks_in_flight_max - len(group.in_flight))
+    round_ = _Round(group, now_ms)
+    room = min(command.asked_max, CHECKS_PER_TICK_MAX, state.settings.checks_in_flight_max - round_.in_flight)
     offset = next_offset(state)
     end = offset + bytes_max
     records: list[Record] = []
     effects: list[Effect] = []
-    served: dict[int, None] = {}
     for tx_id in islice(aside, max(0, room)):
         if offset + 512 > end:
             break
-        if not (group.members or group.parked):
+        if not round_.somebody:
             break  # fetchers that come again in a moment
-        connection = _member_in_turn(group)
-        if connection not in group.members:
-            served[connection] = None
-        record, effect = _ask(state, group, group.undecided[tx_id], 1, connection, offset, now_ms)
+        record, effect = round_.ask(state, group.undecided[tx_id], 1, offset, now_ms)
         records.append(record)
         effects.append(effect)
         offset += record.size
-    for connection in served:
-        group.parked.pop(connection, None)  # it gets its answer, however little that is
-    if records:
-        look_by(state, group, now_ms + state.settings.check_answer_ms)
-    asked = tuple([effect.tx_id for effect in effects if isinstance(effect, SendCheck)])
-    return Decision(tuple(records), AskedAside(asked, len(aside) - len(asked)), tuple(effects))
+    asked = tuple([tx_id for tx_id, _ in round_.asked])
+    reply = AskedAside(asked, len(aside) - len(asked))
+    if not records:
+        return Decision(NOTHING, reply)
+    taken_up = TakenUp(group.name, now_ms + state.settings.check_answer_ms)
+    return Decision(tuple(records), reply, tuple(effects), (taken_up, round_.event(state, now_ms)))
 
 
 def set_aside_in(group: ProducerGroup) -> dict[str, None]:

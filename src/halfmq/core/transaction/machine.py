@@ -22,8 +22,9 @@ from halfmq import limits
 from halfmq.core.audit import signed
 from halfmq.core.commands import Actor, EndTransaction, ResolveTransaction, SendMessage, SettledRow, Wanted
 from halfmq.core.decision import NOTHING, Decided, Decision, Noted, Refused, Sent, Settled, WakeQueue, Why
+from halfmq.core.events import AnswerHeard, NoLongerAsked
 from halfmq.core.queues.delay import delay_refusal, due_at
-from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecided, Verdict, next_offset, take_turn
+from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
 from halfmq.core.transaction.admission import refuse_half
 from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.states import OUTCOMES, Outcome, standing_state
@@ -197,7 +198,7 @@ def prepare(state: State, command: SendMessage, pairs: dict[bytes, bytes], place
          delay, immunity_ms, keys),
     )  # fmt: skip
     reply = _new(Sent, (offset, queue_id, half_index, unique_id))
-    return (*made, record) if made else (record,), reply, effects
+    return (*made, record) if made else (record,), reply, effects, NOTHING
 
 
 def _prepared_before(
@@ -285,13 +286,23 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decided:
     else:
         return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))
     if wanted is _COMMIT:
-        return _commit(state, known, decided_by, now_ms)
+        decided = _commit(state, known, decided_by, now_ms)
+        return _settled(group, tx_id, decided) if group.in_flight or group.heard else decided
     if wanted is _ROLLBACK:
-        return _roll_back(state, known, decided_by)
-    answered = group.in_flight.pop(tx_id, None) is not None
-    take_turn(state, group)
-    group.heard[tx_id] = (now_ms, remark[:200])
-    return Decision(due_sooner(state, known, now_ms) if answered else NOTHING, Noted())
+        return _settled(group, tx_id, _roll_back(state, known, decided_by))
+    answered = tx_id in group.in_flight
+    heard = AnswerHeard(group_name, tx_id, now_ms, remark[:200])
+    return Decision(due_sooner(state, known, now_ms) if answered else NOTHING, Noted(), (), (heard,))
+
+
+def _settled(group: ProducerGroup, tx_id: str, decided: Decided) -> Decided:
+    """With the word that nobody is asked any more, if the decision settles the transaction, and somebody was."""
+    records, reply, effects, events = decided
+    return records, reply, effects, (*events, *no_longer_asked(group, tx_id)) if records else events
+
+
+def no_longer_asked(group: ProducerGroup, tx_id: str) -> tuple[NoLongerAsked, ...]:
+    return (NoLongerAsked(group.name, tx_id),) if tx_id in group.in_flight or tx_id in group.heard else ()
 
 
 def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> Decision:
@@ -307,10 +318,10 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
     if known is not None:
         by = command.by or Actor(command.operator)
         if command.wanted == Wanted.COMMIT:
-            decision = Decision._make(_commit(state, known, DecidedBy.OPERATOR, now_ms))
-            action = OperatorAction.COMMIT
+            decided, action = _commit(state, known, DecidedBy.OPERATOR, now_ms), OperatorAction.COMMIT
         else:
-            decision, action = _roll_back(state, known, DecidedBy.OPERATOR), OperatorAction.ROLL_BACK
+            decided, action = _roll_back(state, known, DecidedBy.OPERATOR), OperatorAction.ROLL_BACK
+        decision = Decision._make(_settled(group, command.tx_id, decided) if group is not None else decided)
         return signed(decision, action, command.tx_id, by)
     verdict = group.settled.get(command.tx_id) if group is not None else None
     if verdict is None and command.settled is not None:
@@ -366,7 +377,7 @@ def _commit_one(state: State, known: Undecided, half: Half, decided_by: DecidedB
     )
     record = _new(Committed, (offset, committed_size(group_name, tx_id, 1), group_name, tx_id, decided_by, (ref,)))
     reply = _new(Settled, (group_name, tx_id, True, offset, False))
-    return (record,), reply, topic.wakes[queue_id]
+    return (record,), reply, topic.wakes[queue_id], NOTHING
 
 
 def _commit_many(
@@ -416,7 +427,7 @@ def carry_half(known: Undecided, half: Half, offset: int) -> CarriedHalf:
     )  # fmt: skip
 
 
-def _roll_back(state: State, known: Undecided, decided_by: DecidedBy) -> Decision:
+def _roll_back(state: State, known: Undecided, decided_by: DecidedBy) -> Decided:
     record = roll_back(known, decided_by, next_offset(state))
     return Decision((record,), Settled(known.group, known.tx_id, False, record.offset, False))
 

@@ -17,13 +17,18 @@ was too old before: a round comes when its answer is overdue, and whoever was as
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Final
 
-from halfmq.core.state import Policy, ProducerGroup, State, Undecided
+from halfmq.core.events import PolicyLooked, TakenUp
+from halfmq.core.heaps import in_order
+from halfmq.core.state import Policy, ProducerGroup, State, Undecided, take_turn
 from halfmq.model.records import SET_ASIDE_MS, AsideBecause
 
 #: Undecided transactions that one step of a round looks at.
 LOOKED_AT_MAX: Final = 4_096
+#: Groups that one tick looks at; each look is bounded.
+GROUPS_PER_TICK_MAX: Final = 64
 #: From one round to the next: this part of the age, between these bounds, ms.
 _ROUND_PART: Final = 64
 _ROUND_MIN_MS: Final = 1_000
@@ -81,13 +86,14 @@ def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer
         policy.left = {one: number for one, number in policy.left.items() if one in group.undecided}
 
 
-def look_by(state: State, group: ProducerGroup, at_ms: int) -> None:
-    """A transaction that was set aside is taken up again, which no round counted on: the next one comes by ``at_ms``."""
-    policy = group.policy
+def note_taken_up(state: State, event: TakenUp) -> None:
+    """What was set aside is asked about again, which no round counted on."""
+    group = state.producer_groups.get(event.group)
+    policy = group.policy if group is not None else None
     if policy is not None and policy.settings.skip_age_ms:
-        policy.scan_at_ms = min(policy.scan_at_ms, at_ms)
-        policy.scan_next_ms = min(policy.scan_next_ms, at_ms)  # of the round that is under way
-        heappush(state.look_heap, (policy.scan_at_ms, group.name))
+        policy.scan_at_ms = min(policy.scan_at_ms, event.look_by_ms)
+        policy.scan_next_ms = min(policy.scan_next_ms, event.look_by_ms)  # of the round that is under way
+        heappush(state.look_heap, (policy.scan_at_ms, event.group))
 
 
 def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
@@ -124,19 +130,38 @@ def next_look_ms(state: State) -> int | None:
     """When a tick has something to do here; 0: at once. None: when something happens."""
     if state.looking:
         return 0
-    heap = state.look_heap
-    while heap and not _is_next_round(state, *heap[0]):
-        heappop(heap)
-    return heap[0][0] if heap else None
+    return next((at_ms for at_ms, name in in_order(state.look_heap) if _is_next_round(state, at_ms, name)), None)
 
 
-def take_up(state: State, now_ms: int) -> None:
-    """The groups whose next round has come are looked at."""
+def look_further(state: State, now_ms: int) -> None:
+    """A step of each round that is under way, of very many groups some; the groups whose next round has come begin one."""
     heap = state.look_heap
     while heap and heap[0][0] <= now_ms:
         at_ms, name = heappop(heap)
         if _is_next_round(state, at_ms, name):
             state.looking[name] = None
+    for name in islice(state.looking, GROUPS_PER_TICK_MAX):
+        group = state.producer_groups[name]
+        if group.policy is not None:
+            look_around(group, group.policy, now_ms)
+
+
+def note_looked(state: State, event: PolicyLooked) -> None:
+    """The group takes its next turn behind the others, if there is more to do in it before its next round."""
+    state.looking.pop(event.group, None)
+    group = state.producer_groups.get(event.group)
+    policy = group.policy if group is not None else None
+    if group is None or policy is None:
+        return
+    for tx_id in event.looked_at:
+        policy.past.pop(tx_id, None)
+    if event.asked_again:
+        group.ready.extend(event.asked_again)
+        take_turn(state, group)
+    if policy.scan or policy.past:
+        state.looking[event.group] = None
+    else:
+        put_off(state, group, policy)
 
 
 def put_off(state: State, group: ProducerGroup, policy: Policy) -> None:

@@ -16,9 +16,10 @@ the local transaction.
 ``past_limit`` finds them; here they get their records, a bounded number for each tick.
 """
 
+from collections.abc import Container
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.core.audit import signed_if_room
@@ -26,9 +27,10 @@ from halfmq.core.base import producer_set
 from halfmq.core.base_room import refuse_producer
 from halfmq.core.commands import SetProducer
 from halfmq.core.decision import NOTHING, Decision, Effect, PolicyActed, ProducerIsSet, Refused, Why
-from halfmq.core.state import Policy, ProducerGroup, State, Undecided, next_offset, take_turn
-from halfmq.core.transaction.machine import roll_back
-from halfmq.core.transaction.past_limit import is_asked, look_around, put_off, take_up, why_past
+from halfmq.core.events import DecisionEvent, PolicyLooked
+from halfmq.core.state import Policy, State, Undecided, next_offset
+from halfmq.core.transaction.machine import no_longer_asked, roll_back
+from halfmq.core.transaction.past_limit import GROUPS_PER_TICK_MAX, is_asked, why_past
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.model.records import AsideBecause, DecidedBy, OperatorAction, Record, RolledBack, SetAside, set_aside_size
@@ -36,62 +38,61 @@ from halfmq.model.settings import PastLimit, ProducerSettings
 
 #: Transactions that one tick settles or sets aside at most.
 ACTS_PER_TICK_MAX: Final = 256
-#: Groups that one tick looks at; each look is bounded.
-GROUPS_PER_TICK_MAX: Final = 64
 #: Most that a limit may say: what the record's fields and people bear.
 _NUMBER_MAX: Final = 1 << 53
 _CHECK_LIMIT_MAX: Final = 1_000_000
 
 
-def enforce(state: State, offset: int, bytes_max: int, now_ms: int) -> tuple[list[Record], list[Effect], bool]:
-    """(records from ``offset`` on, what the broker's output shall say, whether there is more to do now)."""
-    records: list[Record] = []
-    effects: list[Effect] = []
+class Acts(NamedTuple):
+    """What ``enforce`` came to. ``more``: there is more to do now."""
+
+    records: list[Record]
+    effects: list[Effect]
+    events: list[DecisionEvent]
+    more: bool
+
+
+def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Container[tuple[str, str]]) -> Acts:
+    """What policies do to what is past their limits, with records from ``offset`` on. Behind ``TimePassed``.
+
+    ``asked``: (group, id) of what the same decision asks about.
+    """
+    acts = Acts([], [], [], False)
     end = offset + bytes_max
-    take_up(state, now_ms)
-    for name in list(islice(state.looking, GROUPS_PER_TICK_MAX)):
-        del state.looking[name]
+    more = len(state.looking) > GROUPS_PER_TICK_MAX
+    for name in islice(state.looking, GROUPS_PER_TICK_MAX):
         group = state.producer_groups[name]
         policy = group.policy
-        if policy is None:
-            continue
-        look_around(group, policy, now_ms)
-        while policy.past:
-            tx_id = next(iter(policy.past))
-            known, because = _look_again(state, group, policy, tx_id, now_ms)
-            if known is None or because is None:
-                del policy.past[tx_id]
+        looked_at: list[str] = []
+        again: list[str] = []
+        full = False
+        for tx_id in policy.past if policy is not None else ():
+            known = group.undecided.get(tx_id)
+            # Where an operator asked meanwhile its next check is scheduled.
+            if known is None or is_asked(group, tx_id, now_ms) or (name, tx_id) in asked or policy is None:
+                looked_at.append(tx_id)
+                continue
+            because = why_past(policy, known, now_ms)
+            if because is None:  # within the limits again: it is asked about as others are
+                looked_at.append(tx_id)
+                again.append(tx_id)
                 continue
             record = _record(policy, known, because, offset)
-            if len(records) >= ACTS_PER_TICK_MAX or offset + record.size > end:
-                state.looking[name] = None
-                return records, effects, True
-            del policy.past[tx_id]
-            records.append(record)
+            full = len(acts.records) >= ACTS_PER_TICK_MAX or offset + record.size > end
+            if full:
+                break
+            looked_at.append(tx_id)
+            acts.records.append(record)
             offset += record.size
             rolled_back = isinstance(record, RolledBack)
-            effects.append(PolicyActed(name, known.tx_id, because, known.checks, rolled_back))
-        if policy.scan:
-            state.looking[name] = None
-        else:
-            put_off(state, group, policy)
-    return records, effects, bool(state.looking)
-
-
-def _look_again(
-    state: State, group: ProducerGroup, policy: Policy, tx_id: str, now_ms: int
-) -> tuple[Undecided | None, AsideBecause | None]:
-    """The transaction, and the limit that it is past; None where it no longer is: then it is asked about as others are."""
-    known = group.undecided.get(tx_id)
-    if known is None:
-        return None, None
-    if is_asked(group, tx_id, now_ms):
-        return None, None  # an operator asked meanwhile, so its next check is scheduled
-    because = why_past(policy, known, now_ms)
-    if because is None:
-        group.ready.append(tx_id)
-        take_turn(state, group)
-    return known, because
+            acts.effects.append(PolicyActed(name, tx_id, because, known.checks, rolled_back))
+            if rolled_back:
+                acts.events.extend(no_longer_asked(group, tx_id))
+        acts.events.append(PolicyLooked(name, tuple(looked_at), tuple(again)))
+        more = more or full or (policy is not None and bool(policy.scan))
+        if full:
+            break
+    return acts._replace(more=more)
 
 
 def _record(policy: Policy, known: Undecided, because: AsideBecause, offset: int) -> RolledBack | SetAside:

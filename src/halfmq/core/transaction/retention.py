@@ -2,8 +2,8 @@
 
     CarryForward(start) ... until Done(again=False)   ->   TrimLog(start)   ->   durable   ->   segments may be unlinked
 
-A step carries what the look before it found, and looks further only behind that: so the bound of a step, which the writer
-makes room by, and its decision speak of the same few. A step whose look found nothing logs nothing.
+A step carries what the look before it found, and it is looked further only behind that (``CarriedOn``): so the bound of a step,
+which the writer makes room by, and its decision speak of the same few. A step whose look found nothing logs nothing.
 
 An undecided body is never deleted, and never blocks the deletion of others (promise 6). What a trim makes live state
 forget is what redo of the log that is left would not know: verdicts and sent messages below the new start.
@@ -15,6 +15,7 @@ from typing import Final
 
 from halfmq.core.commands import CarryForward, TrimLog
 from halfmq.core.decision import NOTHING, Decision, Done, Refused, Why
+from halfmq.core.events import CarriedOn, LookedForAlive
 from halfmq.core.queues.delay import carry_delayed
 from halfmq.core.state import Delayed, Half, State, Undecided, next_offset
 from halfmq.core.transaction.machine import carry_half
@@ -31,7 +32,7 @@ _END: Final = object()
 class Carrying:
     """Session: how far the way to one log start is. What was looked at stays so: nothing new comes to life below it."""
 
-    __slots__ = ("done", "found", "log_start", "rest")
+    __slots__ = ("found", "log_start", "rest", "seen")
 
     def __init__(self, state: State, log_start: int) -> None:
         self.log_start = log_start
@@ -39,17 +40,22 @@ class Carrying:
         self.rest = _looked_at(state, log_start)
         #: To be carried: (group, id, half index), or the first offset of a delayed message.
         self.found: deque[tuple[str, str, int] | int] = deque()
-        #: Everything was looked at and carried.
-        self.done = False
+        #: Everything was looked at.
+        self.seen = False
+
+    @property
+    def done(self) -> bool:
+        """Everything was looked at and carried."""
+        return self.seen and not self.found
 
     def look(self) -> None:
-        """See to it that something is found, as far as one look goes; or that it is done."""
-        if self.found or self.done:
+        """See to it that something is found, as far as one look goes; or that everything is seen."""
+        if self.found or self.seen:
             return
         for _ in range(LOOKED_AT_MAX):
             what = next(self.rest, _END)
             if what is _END:
-                self.done = not self.found
+                self.seen = True
                 return
             if what is not None:
                 self.found.append(what)  # type: ignore[arg-type]  # _END was handled
@@ -72,38 +78,49 @@ def _looked_at(state: State, log_start: int) -> Iterator[tuple[str, str, int] | 
         yield first if message is not None and message.offset < log_start else None
 
 
+def looked_for_alive(state: State, command: CarryForward, now_ms: int) -> LookedForAlive | None:
+    """What comes in front of the decision and of its bound: both go by what is found then."""
+    return None if _refuse_start(state, command.log_start) is not None else LookedForAlive(command.log_start)
+
+
 def decide_carry_forward(state: State, command: CarryForward, now_ms: int) -> Decision:
     """Carry the next few of what lives below ``log_start``. ``again``: there is more, or more to look at.
 
-    What this step's own look finds is for the next one: ``carry_bytes_bound`` has not seen it.
+    Behind ``LookedForAlive``. What is found further on is for the next step.
     """
     refused = _refuse_start(state, command.log_start)
     if refused is not None:
         return Decision(NOTHING, refused)
-    carrying = _carrying(state, command.log_start)
-    waiting = carrying.found
     records: list[Record] = []
     offset = next_offset(state)
     end = offset + _step_bytes(state)
-    while waiting and len(records) < command.records_max:
-        record = _carry(state, waiting[0], command.log_start, offset)
+    count = 0
+    for what in state.carrying.found:
+        if len(records) >= command.records_max:
+            break
+        record = _carry(state, what, command.log_start, offset)
         if record is not None:
             if records and offset + record.size > end:
                 break
             records.append(record)
             offset += record.size
-        waiting.popleft()
-    carrying.look()
-    return Decision(tuple(records), Done(again=not carrying.done))
+        count += 1
+    again = count < len(state.carrying.found) or not state.carrying.seen
+    return Decision(tuple(records), Done(again=again), (), (CarriedOn(command.log_start, count),))
 
 
-def _carrying(state: State, log_start: int) -> Carrying:
-    """The way to ``log_start``, begun if need be with a first look. Whoever asks again before the next step sees the same."""
-    if state.carrying is None or state.carrying.log_start != log_start:
-        state.carrying = Carrying(state, log_start)
+def note_look(state: State, event: LookedForAlive) -> None:
+    if state.carrying is None or state.carrying.log_start != event.log_start:
+        state.carrying = Carrying(state, event.log_start)
         state.carrying.look()
-    carrying: Carrying = state.carrying
-    return carrying
+
+
+def note_carried(state: State, event: CarriedOn) -> None:
+    carrying = state.carrying
+    if carrying is not None and carrying.log_start == event.log_start:
+        for _ in range(event.count):
+            carrying.found.popleft()
+        carrying.look()
 
 
 def _carry(state: State, what: tuple[str, str, int] | int, log_start: int, offset: int) -> Record | None:
@@ -112,7 +129,8 @@ def _carry(state: State, what: tuple[str, str, int] | int, log_start: int, offse
         delayed = state.delayed.get(what)
         return carry_delayed(delayed, offset) if delayed is not None and delayed.offset < log_start else None
     group, tx_id, half_index = what
-    known = state.producer_group(group).undecided.get(tx_id)
+    of_group = state.producer_groups.get(group)
+    known = of_group.undecided.get(tx_id) if of_group is not None else None
     if known is not None:
         for half in known.halves:
             if half.half_index == half_index and half.offset < log_start:
@@ -169,9 +187,10 @@ def _below(half: Half, log_start: int) -> bool:
 
 def carry_bytes_bound(state: State, command: CarryForward) -> int:
     """Upper bound of what the next step logs: of what was found, the first that is still to be carried goes in any case."""
-    waiting = _carrying(state, command.log_start).found
+    if state.carrying is None or state.carrying.log_start != command.log_start:
+        return 0  # it is refused
     offset = next_offset(state)
-    for what in waiting:
+    for what in state.carrying.found:
         first = _carry(state, what, command.log_start, offset)
         if first is not None:
             return max(_step_bytes(state), first.size)

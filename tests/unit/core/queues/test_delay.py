@@ -7,7 +7,9 @@ from halfmq import limits
 from halfmq.core.commands import Tick
 from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Done, Settled, Why
-from halfmq.core.queues.delay import due_at, put_aside
+from halfmq.core.events import DelayedPutAside
+from halfmq.core.queues.delay import due_at
+from halfmq.core.session import apply_session
 from halfmq.core.transaction.invariants import check
 from halfmq.model.message_facts import delay_of
 from halfmq.model.placement import SEGMENT_BYTES_MIN
@@ -92,17 +94,25 @@ def test_what_is_put_aside_leaves_the_others_in_their_order_and_a_tick_may_be_to
         log.do(message(f"M{number}", TIMER_DELAY_MS=str(100 + number)))
     log.later(1_000)
     offsets = [record.offset for record in log.of(DelayedRecord)]
-    put_aside(log.state, offsets[1], offsets[3])
+    apply_session(
+        log.state,
+        DelayedPutAside(
+            (
+                offsets[1],
+                offsets[3],
+            )
+        ),
+    )
     check(log.state)
     assert log.do(Tick(0)) == Done(again=True)
     assert log.of(Released) == []
     assert log.do(Tick(2)) == Done(again=True)
-    put_aside(log.state, offsets[7])
+    apply_session(log.state, DelayedPutAside((offsets[7],)))
     log.tick()
     shown = [[offsets.index(ref.first_offset) for ref in released.refs] for released in log.of(Released)]
     assert shown == [[0, 2], [4, 5, 6]]
     check(log.state)
-    put_aside(log.state, *offsets)
+    apply_session(log.state, DelayedPutAside((*offsets,)))
     assert next_deadline_ms(log.state) is None
     assert set(log.state.delayed) == {offsets[number] for number in (1, 3, 7)}
 

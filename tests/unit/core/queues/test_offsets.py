@@ -178,7 +178,7 @@ def test_a_tick_looks_only_at_groups_whose_offsets_are_due() -> None:
     log.session(Unregistered(1, "client-1", "", "G03"))
     looked = log.state.fresh_offsets = Looked(log.state.fresh_offsets)
     log.tick()
-    assert looked.names == ["G03"]
+    assert set(looked.names) == {"G03"}
     assert {entry[0] for entry in log.of(OffsetsCommitted)[-1].entries} == {"G03"}
     assert next_deadline_ms(log.state) == log.now_ms + 500
     log.later(500)

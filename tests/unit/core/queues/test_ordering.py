@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 from tests.support.core_log import CoreLog, consumer
+from tests.support.parts_of_a_tick import lock_queues, unlock_queues
 
 from halfmq import limits
 from halfmq.core.commands import DeleteTopic, EnsureGroup, LockQueues, SetGroup, SetTopic, UnlockQueues
 from halfmq.core.decide import size_bound
 from halfmq.core.decision import Done, Locked
 from halfmq.core.digest import durable_digest
-from halfmq.core.queues.ordering import holders_bytes_max, keep_for_holders, lock_queues, unlock_queues
+from halfmq.core.queues.ordering import holders_bytes_max, keep_for_holders
 from halfmq.core.session import ConnectionClosed
 from halfmq.core.transaction.invariants import check
 from halfmq.model.records import GroupSet

@@ -1,10 +1,10 @@
 """Plain messages, batches, and the copies that clients send when a send-back failed."""
 
 from tests.support.core_log import PEER, CoreLog, half, message, refused, sent
+from tests.support.parts_of_a_tick import lock_queues
 
 from halfmq.core.commands import EnsureGroup, SendBatch, SetTopic
 from halfmq.core.decision import SentBatch, TopicChanged, WakeQueue, Why
-from halfmq.core.queues.ordering import lock_queues
 from halfmq.core.session import DiskSpace
 from halfmq.model.ids import parse_offset_message_id
 from halfmq.model.properties import encode, to_dict

@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 from tests.support.core_log import START_MS, CoreLog, end, half, part, producer
 from tests.support.looked import Looked
+from tests.support.parts_of_a_tick import checks_of_a_tick
 
 from halfmq import limits
 from halfmq.core.commands import AskNow, CheckNotSent, Tick, Wanted
@@ -12,7 +13,7 @@ from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Asked, Done, Refused, SendCheck, Settled, Why
 from halfmq.core.session import ConnectionClosed, Polling
 from halfmq.core.transaction import check_schedule
-from halfmq.core.transaction.check_schedule import backoff_ms, due_sooner, next_check_ms, send_checks
+from halfmq.core.transaction.check_schedule import backoff_ms, due_sooner, next_check_ms
 from halfmq.core.transaction.invariants import check
 from halfmq.model.records import Checked, checked_size
 from halfmq.model.settings import BrokerSettings
@@ -555,7 +556,7 @@ def test_one_tick_sends_exactly_as_many_checks_as_it_may(monkeypatch: pytest.Mon
     for number in range(5):
         log.do(half(f"T{number}"))
     log.later(6_100)
-    sent = [send_checks(log.state, log.state.log_end + 64, 1 << 20, log.now_ms) for _ in range(3)]
+    sent = [checks_of_a_tick(log.state, 1 << 20, log.now_ms) for _ in range(3)]
     assert [(len(effects), more) for _, effects, more in sent] == [(2, True), (2, True), (1, False)]
 
 
@@ -567,7 +568,7 @@ def test_one_tick_looks_at_exactly_as_many_entries_as_it_may(monkeypatch: pytest
     group.ready.extend(["settled"] * 5)
     log.state.asking["PG"] = None
     for left, more in ((2, True), (0, False)):
-        assert send_checks(log.state, log.state.log_end + 64, 1 << 20, log.now_ms) == ([], [], more)
+        assert checks_of_a_tick(log.state, 1 << 20, log.now_ms) == ([], [], more)
         assert (len(group.ready), "PG" in log.state.asking) == (left, more)
 
 
@@ -578,7 +579,7 @@ def test_checks_are_sent_while_there_is_room_for_the_longest_record() -> None:
         for number in range(5):
             log.do(half(f"T{number}"))
         log.later(6_100)
-        records, effects, more = send_checks(log.state, log.state.log_end + 64, room, log.now_ms)
+        records, effects, more = checks_of_a_tick(log.state, room, log.now_ms)
         assert (len(records), len(effects), more) == (sent, sent, True), room
     assert checked_size("g" * limits.GROUP_CHARS_MAX, "t" * limits.TRANSACTION_ID_CHARS_MAX) <= 512
 

@@ -7,7 +7,8 @@ from tests.support.core_log import CoreLog, end, half, message, part, sent
 
 from halfmq import limits
 from halfmq.core.commands import SendMessage
-from halfmq.core.queues.delay import put_aside
+from halfmq.core.events import DelayedPutAside
+from halfmq.core.session import apply_session
 from halfmq.core.state import Policy, State, Undecided
 from halfmq.core.transaction.invariants import check
 from halfmq.errors import InvariantViolated
@@ -155,7 +156,7 @@ def move_delayed(state: State, offset: int) -> None:
 def test_a_delayed_message_that_was_put_aside_is_not_missed() -> None:
     state = filled().state
     (first,) = state.delayed
-    put_aside(state, first)
+    apply_session(state, DelayedPutAside((first,)))
     assert not state.delayed_heap
     check(state)
 

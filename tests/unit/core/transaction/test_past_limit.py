@@ -4,13 +4,14 @@ from tests.support.core_log import CoreLog, half
 from tests.support.looked import Looked
 
 from halfmq.core.commands import SetProducer, Tick
+from halfmq.core.events import TakenUp
+from halfmq.core.session import apply_session
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.past_limit import (
     LOOKED_AT_MAX,
     is_asked,
     is_at_limit,
     look_around,
-    look_by,
     next_look_ms,
     note_left,
     why_past,
@@ -220,7 +221,7 @@ def test_the_soonest_round_of_all_groups_is_the_next() -> None:
     began_ms = log.now_ms
     log.tick()
     for name, in_ms in (("PG", 700), ("Q", 500), ("R", 600)):
-        look_by(log.state, log.state.producer_groups[name], began_ms + in_ms)
+        apply_session(log.state, TakenUp(name, began_ms + in_ms))
     assert next_look_ms(log.state) == began_ms + 500
     log.later(500)
     log.tick()
@@ -236,7 +237,7 @@ def test_a_tick_looks_only_at_policies_whose_round_has_come() -> None:
     for number in range(300):
         log.do(SetProducer(ProducerSettings(f"G{number:03d}", skip_age_ms=60_000)))
     log.tick()
-    look_by(log.state, log.state.producer_groups["G007"], log.now_ms + 100)
+    apply_session(log.state, TakenUp("G007", log.now_ms + 100))
     log.later(100)
     seen = Looked(log.state.producer_groups)
     log.state.producer_groups = seen

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.support.core_log import START_MS, CoreLog, end, half, part, producer, refused, sent
+from tests.support.parts_of_a_tick import policies_of_a_tick
 
 from halfmq import limits
 from halfmq.core.base import base_payload
@@ -11,15 +12,14 @@ from halfmq.core.commands import AskAside, AskNow, CarryForward, CheckNotSent, S
 from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Asked, AskedAside, Done, PolicyActed, ProducerIsSet, SendCheck, Settled, Why
 from halfmq.core.digest import durable_digest
-from halfmq.core.session import CheckLeft, ConnectionClosed, PollEnded, Polling
+from halfmq.core.events import TakenUp
+from halfmq.core.session import CheckLeft, ConnectionClosed, PollEnded, Polling, apply_session
 from halfmq.core.snapshot import load_rows
 from halfmq.core.state import next_offset
 from halfmq.core.transaction import past_limit
 from halfmq.core.transaction import policy as policy_module
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.listing import group_stats, oldest_undecided
-from halfmq.core.transaction.past_limit import look_by
-from halfmq.core.transaction.policy import enforce
 from halfmq.core.transaction.story import story
 from halfmq.model.records import (
     SET_ASIDE_MS,
@@ -551,7 +551,7 @@ def test_a_round_that_is_under_way_does_not_forget_what_is_taken_up_again(monkey
     log = set_aside_by_age("T1", "T2")
     policy = log.state.producer_groups["PG"].policy
     assert policy is not None
-    look_by(log.state, log.state.producer_groups["PG"], log.now_ms)
+    apply_session(log.state, TakenUp("PG", log.now_ms))
     log.decide(Tick())
     assert list(policy.scan) == ["T2"], "it was past T1"
     assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
@@ -662,12 +662,12 @@ def test_records_of_a_policy_stand_one_behind_the_other_within_the_room_that_the
     log.later(61_000)
     offset = log.state.log_end + 64
     size = set_aside_size("PG", "T0")
-    records, effects, more = enforce(log.state, offset, 2 * size, log.now_ms)
+    records, effects, more = policies_of_a_tick(log.state, 2 * size, log.now_ms)
     assert [record.offset for record in records] == [offset, offset + size]
     assert ([effect.tx_id for effect in effects], more) == (["T0", "T1"], True)
-    records, effects, more = enforce(log.state, offset, size - 1, log.now_ms)
+    records, effects, more = policies_of_a_tick(log.state, size - 1, log.now_ms)
     assert (records, effects, more) == ([], [], True)
-    records, effects, more = enforce(log.state, offset, size, log.now_ms)
+    records, effects, more = policies_of_a_tick(log.state, size, log.now_ms)
     assert ([effect.tx_id for effect in effects], more) == (["T2"], False)
 
 
@@ -690,7 +690,7 @@ def test_what_is_past_no_limit_any_more_is_asked_about_as_others_are() -> None:
     assert policy is not None
     group.due.clear()
     policy.past["T1"] = None
-    assert enforce(log.state, log.state.log_end + 64, 4_096, log.now_ms) == ([], [], False)
+    assert policies_of_a_tick(log.state, 4_096, log.now_ms) == ([], [], False)
     assert (list(group.ready), dict(policy.past)) == (["T1"], {})
     assert not log.state.asking, "nobody is there to be asked"
     log.session(producer(1, log.now_ms))
@@ -718,8 +718,8 @@ def test_a_round_that_is_not_done_is_said_whatever_the_groups_behind_it(monkeypa
     for policy in (log.state.producer_groups[name].policy for name in ("PG", "Q")):
         assert policy is not None
         policy.scan_at_ms = 0
-    assert enforce(log.state, log.state.log_end + 64, 4_096, log.now_ms) == ([], [], True)
-    assert enforce(log.state, log.state.log_end + 64, 4_096, log.now_ms) == ([], [], False)
+    assert policies_of_a_tick(log.state, 4_096, log.now_ms) == ([], [], True)
+    assert policies_of_a_tick(log.state, 4_096, log.now_ms) == ([], [], False)
 
 
 def test_what_was_settled_meanwhile_does_not_hold_up_what_is_past_its_limit() -> None:
@@ -729,7 +729,7 @@ def test_what_was_settled_meanwhile_does_not_hold_up_what_is_past_its_limit() ->
     policy = log.state.producer_groups["PG"].policy
     assert policy is not None
     policy.past = {"settled": None, "T1": None}
-    records, _, more = enforce(log.state, log.state.log_end + 64, 4_096, log.now_ms)
+    records, _, more = policies_of_a_tick(log.state, 4_096, log.now_ms)
     assert ([record.tx_id for record in records], more) == (["T1"], False)  # type: ignore[union-attr]
 
 
@@ -739,4 +739,4 @@ def test_one_step_acts_on_exactly_as_many_as_it_may(monkeypatch: pytest.MonkeyPa
     for number in range(3):
         log.do(half(f"T{number}"))
     log.later(61_000)
-    assert [len(enforce(log.state, log.state.log_end + 64, 4_096, log.now_ms)[0]) for _ in range(2)] == [2, 1]
+    assert [len(policies_of_a_tick(log.state, 4_096, log.now_ms)[0]) for _ in range(2)] == [2, 1]

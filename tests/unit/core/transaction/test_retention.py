@@ -13,6 +13,13 @@ from halfmq.model.records import TRIM_SIZE, CarriedDelayed, CarriedHalf, Trim, c
 SEGMENT = 65_536
 
 
+def bound_of(log: CoreLog, command: CarryForward) -> int:
+    first = retention.looked_for_alive(log.state, command, log.now_ms)
+    if first is not None:
+        log.session(first)
+    return retention.carry_bytes_bound(log.state, command)
+
+
 def trim(log: CoreLog, start: int) -> None:
     while log.do(CarryForward(start, 2)) == Done(again=True):
         pass
@@ -184,8 +191,8 @@ def test_a_step_never_logs_more_than_its_bound_says_however_far_it_must_look(mon
     bounds = []
     command = CarryForward(SEGMENT, 256)
     while True:
-        bound = retention.carry_bytes_bound(log.state, command)
-        assert bound == retention.carry_bytes_bound(log.state, command), "whoever asks again sees the same"
+        bound = bound_of(log, command)
+        assert bound == bound_of(log, command), "whoever asks again sees the same"
         before = len(log.of(CarriedHalf))
         again = log.do(command) == Done(again=True)
         bounds.append((bound > 0, len(log.of(CarriedHalf)) - before))
@@ -275,17 +282,17 @@ def test_a_step_carries_as_many_bytes_as_it_may_and_at_least_one_message(monkeyp
     size = carried_half_size(log.state.producer_groups["PG"].undecided["T0"].halves[0].message_bytes)
     log.roll()
     monkeypatch.setattr(retention, "CARRY_BYTES_MAX", 2 * size)
-    assert retention.carry_bytes_bound(log.state, CarryForward(SEGMENT, 100)) == 2 * size
+    assert bound_of(log, CarryForward(SEGMENT, 100)) == 2 * size
     assert log.do(CarryForward(SEGMENT, 100)) == Done(again=True)
     assert len(log.of(CarriedHalf)) == 2
     monkeypatch.setattr(retention, "CARRY_BYTES_MAX", 2 * size - 1)
     assert log.do(CarryForward(SEGMENT, 100)) == Done(again=True)
     assert len(log.of(CarriedHalf)) == 3
     monkeypatch.setattr(retention, "CARRY_BYTES_MAX", 1)
-    assert retention.carry_bytes_bound(log.state, CarryForward(SEGMENT, 100)) == size
+    assert bound_of(log, CarryForward(SEGMENT, 100)) == size
     assert log.do(CarryForward(SEGMENT, 100)) == Done(again=False)
     assert len(log.of(CarriedHalf)) == 4
-    assert retention.carry_bytes_bound(log.state, CarryForward(SEGMENT, 100)) == 0
+    assert bound_of(log, CarryForward(SEGMENT, 100)) == 0
 
 
 def test_what_was_settled_since_it_was_found_takes_no_room() -> None:
@@ -324,7 +331,7 @@ def test_a_step_takes_at_most_half_of_what_a_decision_may_log() -> None:
     for number in range(4):
         log.do(half(f"T{number}", body=b"x" * 4_800))
     log.roll()
-    assert retention.carry_bytes_bound(log.state, CarryForward(SEGMENT, 100)) == SEGMENT // 4
+    assert bound_of(log, CarryForward(SEGMENT, 100)) == SEGMENT // 4
     assert log.do(CarryForward(SEGMENT, 100)) == Done(again=True)
     assert len(log.of(CarriedHalf)) == 3
 
@@ -338,10 +345,8 @@ def test_a_step_has_room_for_the_first_of_what_is_still_there(monkeypatch: pytes
     (known,) = log.state.producer_groups["PG"].undecided.values()
     (delayed,) = log.state.delayed.values()
     command = CarryForward(SEGMENT, 1)
-    assert retention.carry_bytes_bound(log.state, command) == carried_half_size(known.halves[0].message_bytes)
+    assert bound_of(log, command) == carried_half_size(known.halves[0].message_bytes)
     log.do(end("T1", reply, Wanted.ROLLBACK))
-    assert retention.carry_bytes_bound(log.state, command) == carried_delayed_size(delayed.message_bytes), (
-        "the next one"
-    )
+    assert bound_of(log, command) == carried_delayed_size(delayed.message_bytes), "the next one"
     log.state.delayed.clear()
-    assert retention.carry_bytes_bound(log.state, command) == 0
+    assert bound_of(log, command) == 0

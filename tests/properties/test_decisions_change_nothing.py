@@ -1,0 +1,99 @@
+"""A decision is a question: it changes nothing, and one that raises has left nothing behind (promise 7 for ticks: a check that
+was to be sent and was not is still due).
+
+Goal: no decision, bound or deadline changes state. Method: random lives, in which each command is first decided by one that
+raises when it is done, however it came out; the whole of the state, durable, derived and session, is compared byte by byte.
+"""
+
+import io
+import pickle
+from collections import Counter
+from types import GeneratorType
+from typing import Any
+
+import pytest
+from tests.properties.test_core_redo import Life
+from tests.support.core_log import CoreLog
+
+from halfmq.core.commands import Command, CommitOffset, LockQueues, SendMessage, Tick
+from halfmq.core.decide import DECIDE, next_deadline_ms, size_bound
+from halfmq.core.decision import Decision
+from halfmq.core.engine import DecisionFailed, Failed
+from halfmq.core.queues import send as send_module
+from halfmq.core.state import State, Topic
+
+
+class Planted(Exception):
+    pass
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, value: Any) -> Any:
+        return id(value) if isinstance(value, GeneratorType) else None
+
+
+def whole(state: State) -> bytes:
+    """Everything that the state holds."""
+    out = io.BytesIO()
+    _Pickler(out, protocol=5).dump(state)
+    return out.getvalue()
+
+
+class RaisingLog(CoreLog):
+    """Each command fails once before it is done."""
+
+    raised: Counter[type]
+
+    def decide(self, command: Command) -> Decision:
+        kind = type(command)
+        real = DECIDE[kind]
+        before: list[bytes] = []
+
+        def raises(state: State, command: Command, now_ms: int) -> Any:
+            before.append(whole(state))
+            real(state, command, now_ms)
+            raise Planted(kind.__name__)
+
+        DECIDE[kind] = raises
+        try:
+            step = self.engine.step([command], self.now_ms)
+        finally:
+            DECIDE[kind] = real
+        if before:
+            assert whole(self.state) == before[-1], f"{command!r:.300} failed, and changed the state"
+            assert isinstance(step.replies[0], Failed)
+            assert any(isinstance(problem, DecisionFailed) for problem in step.problems)
+            self.raised[kind] += 1
+        asked = whole(self.state)
+        size_bound(self.state, command)
+        next_deadline_ms(self.state)
+        assert whole(self.state) == asked, f"a bound of {command!r:.300}, or a deadline, changed the state"
+        return super().decide(command)
+
+
+@pytest.fixture
+def raised(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
+    raised: Counter[type] = Counter()
+    monkeypatch.setattr(RaisingLog, "raised", raised, raising=False)
+    return raised
+
+
+def test_who_raises_at_every_decision_leaves_the_state_as_it_was(raised: Counter[type]) -> None:
+    for seed in range(6):
+        life = Life(seed, RaisingLog)
+        life.live()
+        life.look_at_records()
+    assert {kind for kind, times in raised.items() if times >= 5} >= {SendMessage, Tick, CommitOffset, LockQueues}
+    assert len(raised) >= len(DECIDE) - 3, f"not tried: {[kind.__name__ for kind in DECIDE if kind not in raised]}"
+
+
+def test_a_decision_that_takes_its_turn_at_once_is_noticed(
+    raised: Counter[type], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def next_queue(topic: Topic) -> int:
+        topic.turn += 1
+        return topic.turn % max(1, topic.write_queues)
+
+    monkeypatch.setattr(send_module, "next_queue", next_queue)
+    with pytest.raises(AssertionError, match="changed the state"):
+        Life(0, RaisingLog).live()
