@@ -37,6 +37,43 @@ BATCH_CHECKSUM_AT: Final = 48
 RECORD_HEAD: Final = struct.Struct(">BBHI")
 
 # --- derived files ---------------------------------------------------------------------------------------------
+
+
+class Row:
+    """A row of fixed size: its fields in order, each with its place. Whoever writes a part of it, or reads a column, asks here.
+
+    ``fields``: ``struct`` formats of one value each, by name.
+    """
+
+    def __init__(self, row_bytes: int, **fields: str) -> None:
+        self.fields: Final = fields
+        #: Bytes from the row's start to each field.
+        self.at: Final[dict[str, int]] = {}
+        place = 0
+        for name, form in fields.items():
+            self.at[name] = place
+            place += struct.calcsize(">" + form)
+        #: All of it, in the order of ``fields``.
+        self.whole: Final = struct.Struct(f">{''.join(fields.values())}{row_bytes - place}x")
+
+    def part(self, *names: str) -> struct.Struct:
+        """These fields, which stand in this order, from the first to the last; what lies between is skipped, and written as 0."""
+        return struct.Struct(">" + self._padded(self.at[names[0]], names))
+
+    def only(self, *names: str) -> struct.Struct:
+        """A whole row in which the others are skipped, and written as 0."""
+        form = self._padded(0, names)
+        return struct.Struct(f">{form}{self.whole.size - struct.calcsize('>' + form)}x")
+
+    def _padded(self, place: int, names: tuple[str, ...]) -> str:
+        parts = []
+        for name in names:
+            form = self.fields[name]
+            parts.append(f"{self.at[name] - place}x{form}")
+            place = self.at[name] + struct.calcsize(">" + form)
+        return "".join(parts)
+
+
 #: Message offset (start of the record that holds the body), message bytes, tag hash, visible-at position (the
 #: record that made it visible), store time ms (of that record's batch), half index (-1 none, -2 was delayed), hash of
 #: its UNIQ_KEY (0 without one).
@@ -45,12 +82,16 @@ QUEUE_ENTRY: Final = struct.Struct(">qiiqqqq")
 QUEUE_ENTRY_BYTES: Final = 48
 QUEUE_FILE_ENTRIES: Final = 65_536
 
-#: first half of the transaction (half index) 8, original offset 8, current offset 8, message bytes 4, topic id 4,
-#: queue id 4, index 2, count 2, group hash 8, id hash 8, prepared at ms 8, next check at ms 8, checks 4; then what a
-#: verdict sets, in one piece: state 1, decided by 1, flags 2, verdict position 8, settled at ms 8, queue offset 8,
-#: due ms 8; 16 reserved. Every field stands on a multiple of its width, so that a reader can take columns as they are.
-TRANSACTION_ROW: Final = struct.Struct(">qqqiiihhqqqqiBBHqqqq16x")
 TRANSACTION_ROW_BYTES: Final = 128
+#: One half message; what each field says is at ``transaction_table.TransactionRow``. What a verdict sets stands in one piece, from
+#: ``state`` on; 16 bytes are reserved. Every field stands on a multiple of its width, so that a reader can take columns as they
+#: are.
+TRANSACTION_ROW: Final = Row(
+    TRANSACTION_ROW_BYTES,
+    first_half="q", original_offset="q", current_offset="q", message_bytes="i", topic_id="i", queue_id="i", number="h",
+    halves="h", group_hash="q", id_hash="q", prepared_at_ms="q", next_check_at_ms="q", checks="i", state="B",
+    decided_by="B", flags="H", verdict_position="q", settled_at_ms="q", queue_offset="q", due_ms="q",
+)  # fmt: skip
 TRANSACTION_FILE_ROWS: Final = 32_768
 ROW_EMPTY: Final = 0
 ROW_UNDECIDED: Final = 1
@@ -84,5 +125,6 @@ SNAPSHOT_MAGIC: Final = b"HMQS"
 SNAPSHOT_CHUNK: Final = struct.Struct(">II")
 
 assert QUEUE_ENTRY.size == QUEUE_ENTRY_BYTES
-assert TRANSACTION_ROW.size == TRANSACTION_ROW_BYTES, TRANSACTION_ROW.size
+assert TRANSACTION_ROW.whole.size == TRANSACTION_ROW_BYTES, TRANSACTION_ROW.whole.size
+assert all(at % struct.calcsize(">" + TRANSACTION_ROW.fields[name]) == 0 for name, at in TRANSACTION_ROW.at.items())
 assert BATCH_HEADER.size == 64, BATCH_HEADER.size

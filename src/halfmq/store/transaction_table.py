@@ -8,12 +8,11 @@ Rows change in pages of 32 that are kept in memory for a while, since a commit m
 ROLLED_BACK for ever. Recovery writes the rows again from the log and from the undecided transactions of the snapshot.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from struct import Struct
 from typing import Final, NamedTuple
 
-from halfmq.model.ids import unsigned_hash64
+from halfmq.model.ids import hash64
 from halfmq.model.records import MESSAGE_AT, SET_ASIDE_MS, CarriedHalf, DecidedBy, HalfRecord
 from halfmq.runtime.disk import Disk
 from halfmq.store.consume_queue import list_bases
@@ -39,49 +38,27 @@ _PAGES_MAX: Final = 1_024
 CANDIDATES_MAX: Final = 8
 
 #: Parts of a row that change later, and where they stand.
-_CURRENT_AT: Final = 16
-_CURRENT: Final = Struct(">qi")
-_COUNT_AT: Final = 38
-_COUNT: Final = Struct(">h")
-_HASHES_AT: Final = 40
-_HASHES: Final = Struct(">QQ")
-_CHECKS_AT: Final = 64
-_CHECKS: Final = Struct(">qi")
-_DECIDED_BY_AT: Final = 77
-_STATE_AT: Final = 76
-_VERDICT: Final = Struct(">BBHqqqq")
-_QUEUE_OFFSET_AT: Final = 96
-_INT64: Final = Struct(">q")
-#: A whole row with the hashes unsigned, as they come from ``crc32``.
-_ROW: Final = Struct(">qqqiiihhQQqqiBBHqqqq16x")
-#: A row as ``prepared`` writes it, where all that only checks and a verdict change is zero, as padding is: on the
-#: hot path eight zeros need not be passed. The state stands at 76, the queue offset at 96.
-_PREPARED_ROW: Final = Struct(">qqqiiihhQqq12xB19xq24x")
-_VERDICT_POSITION: Final = Struct(">80xq40x")
-
-#: The fields of a row: name, place, bytes. Signed, big-endian; for readers by column (numpy: ``>i8`` and so on).
-ROW_FIELDS: Final = (
-    ("first_half", 0, 8),
-    ("original_offset", 8, 8),
-    ("current_offset", 16, 8),
-    ("message_bytes", 24, 4),
-    ("topic_id", 28, 4),
-    ("queue_id", 32, 4),
-    ("number", 36, 2),
-    ("halves", 38, 2),
-    ("group_hash", 40, 8),
-    ("id_hash", 48, 8),
-    ("prepared_at_ms", 56, 8),
-    ("next_check_at_ms", 64, 8),
-    ("checks", 72, 4),
-    ("state", 76, 1),
-    ("decided_by", 77, 1),
-    ("flags", 78, 2),
-    ("verdict_position", 80, 8),
-    ("settled_at_ms", 88, 8),
-    ("queue_offset", 96, 8),
-    ("due_ms", 104, 8),
+_AT: Final = TRANSACTION_ROW.at
+_FIRST_HALF: Final = TRANSACTION_ROW.part("first_half")
+_CURRENT: Final = TRANSACTION_ROW.part("current_offset", "message_bytes")
+_HALVES: Final = TRANSACTION_ROW.part("halves")
+_HASHES: Final = TRANSACTION_ROW.part("group_hash", "id_hash")
+_ID_HASH: Final = TRANSACTION_ROW.part("id_hash")
+_CHECKS: Final = TRANSACTION_ROW.part("next_check_at_ms", "checks")
+_VERDICT: Final = TRANSACTION_ROW.part(
+    "state", "decided_by", "flags", "verdict_position", "settled_at_ms", "queue_offset", "due_ms"
 )
+_QUEUE_OFFSET: Final = TRANSACTION_ROW.part("queue_offset")
+_STATE_AT: Final = _AT["state"]
+_DECIDED_BY_AT: Final = _AT["decided_by"]
+#: A row as ``prepared`` writes it, where all that only checks and a verdict change is 0: on the hot path eight zeros need not be
+#: passed.
+_PREPARED: Final = TRANSACTION_ROW.only(
+    "first_half", "original_offset", "current_offset", "message_bytes", "topic_id", "queue_id", "number", "halves",
+    "group_hash", "id_hash", "prepared_at_ms", "state", "queue_offset",
+)  # fmt: skip
+_VERDICT_POSITION: Final = TRANSACTION_ROW.only("verdict_position")
+_WHOLE: Final = TRANSACTION_ROW.whole
 
 
 class TransactionRow(NamedTuple):
@@ -141,9 +118,12 @@ class UndecidedHalf(NamedTuple):
     checks: int
 
 
+assert TransactionRow._fields == tuple(TRANSACTION_ROW.fields)
+
+
 def row_hash(text: str) -> int:
-    """The hash of a group or id, unsigned as it is packed; ``model.ids.hash64`` gives the same bits signed."""
-    return unsigned_hash64(text.encode())
+    """The hash of a group or id, as rows have it."""
+    return hash64(text.encode())
 
 
 class TransactionTable:
@@ -176,7 +156,7 @@ class TransactionTable:
         if page is None:
             page = self._load(number)
         self._dirty.add(number)
-        _PREPARED_ROW.pack_into(
+        _PREPARED.pack_into(
             page,
             (half_index & 31) << 7,
             first,
@@ -238,23 +218,23 @@ class TransactionTable:
         self._first_halves.pop((group, tx_id), None)
         for half_index in half_indexes:
             page, at = self._row_for_change(half_index)
-            _INT64.pack_into(page, at, first)
-            _COUNT.pack_into(page, at + _COUNT_AT, count)
-            _HASHES.pack_into(page, at + _HASHES_AT, row_hash(group), row_hash(tx_id))
+            _FIRST_HALF.pack_into(page, at + _AT["first_half"], first)
+            _HALVES.pack_into(page, at + _AT["halves"], count)
+            _HASHES.pack_into(page, at + _AT["group_hash"], row_hash(group), row_hash(tx_id))
 
     def moved(self, half_index: int, offset: int, message_bytes: int) -> None:
         page, at = self._row_for_change(half_index)
-        _CURRENT.pack_into(page, at + _CURRENT_AT, offset, message_bytes)
+        _CURRENT.pack_into(page, at + _AT["current_offset"], offset, message_bytes)
 
     def released(self, half_index: int, queue_offset: int) -> None:
         page, at = self._row_for_change(half_index)
-        _INT64.pack_into(page, at + _QUEUE_OFFSET_AT, queue_offset)
+        _QUEUE_OFFSET.pack_into(page, at + _AT["queue_offset"], queue_offset)
 
     def checked(self, half_index: int, checks: int, next_check_at_ms: int) -> None:
         page, at = self._row_for_change(half_index)
         state = page[at + _STATE_AT]
         if state != ROW_EMPTY:
-            _CHECKS.pack_into(page, at + _CHECKS_AT, next_check_at_ms, checks)
+            _CHECKS.pack_into(page, at + _AT["next_check_at_ms"], next_check_at_ms, checks)
         if state == ROW_UNDECIDED:
             page[at + _DECIDED_BY_AT] = 0  # taken up again, if it was set aside
 
@@ -272,7 +252,7 @@ class TransactionTable:
         page, at = self._row_for_change(half.half_index)
         if half.halves != 1:
             self._first_halves[(half.group, half.tx_id)] = half.first_half
-        _ROW.pack_into(
+        _WHOLE.pack_into(
             page,
             at,
             half.first_half,
@@ -381,7 +361,8 @@ class TransactionTable:
         states = rows[_STATE_AT::TRANSACTION_ROW_BYTES]
         if states.count(ROW_UNDECIDED):
             return False
-        return all(position < log_start for (position,) in _VERDICT_POSITION.iter_unpack(rows))
+        whole = memoryview(rows)[: len(rows) - len(rows) % TRANSACTION_ROW_BYTES]  # somebody may have cut it short
+        return all(position < log_start for (position,) in _VERDICT_POSITION.iter_unpack(whole))
 
     # --- reading
 
@@ -390,7 +371,7 @@ class TransactionTable:
         if half_index < 0:
             return None
         page = self._page(half_index >> 5)
-        row = TransactionRow._make(TRANSACTION_ROW.unpack_from(page, (half_index & 31) << 7))
+        row = TransactionRow._make(_WHOLE.unpack_from(page, (half_index & 31) << 7))
         return row if row.state != ROW_EMPTY else None
 
     def find_settled(self, group: str, tx_id: str) -> Looked:
@@ -471,8 +452,8 @@ class TransactionTable:
 def _pattern(group: str, tx_id: str) -> tuple[bytes, int]:
     """(the bytes that a row of this transaction has, where in the row)."""
     if group:
-        return _HASHES.pack(row_hash(group), row_hash(tx_id)), _HASHES_AT
-    return row_hash(tx_id).to_bytes(8, "big"), _HASHES_AT + 8
+        return _HASHES.pack(row_hash(group), row_hash(tx_id)), _AT["group_hash"]
+    return _ID_HASH.pack(row_hash(tx_id)), _AT["id_hash"]
 
 
 def _settled_in(
@@ -484,32 +465,8 @@ def _settled_in(
     while place >= 0 and len(found) < found_max:
         number, rest = divmod(place - at, TRANSACTION_ROW_BYTES)
         if rest == 0 and place >= at and (number + 1) * TRANSACTION_ROW_BYTES <= len(rows):
-            row = TransactionRow._make(TRANSACTION_ROW.unpack_from(rows, number * TRANSACTION_ROW_BYTES))
+            row = TransactionRow._make(_WHOLE.unpack_from(rows, number * TRANSACTION_ROW_BYTES))
             if row.state in (ROW_COMMITTED, ROW_ROLLED_BACK):
                 found.append((first + number, row))
         place = rows.rfind(pattern, 0, place + len(pattern) - 1)
     return found
-
-
-def table_views(disk: Disk, directory: Path) -> Iterator[tuple[int, memoryview]]:
-    """(first half index, its rows) of each file, for readers by column: see ``ROW_FIELDS``. Rows of state 0 are empty.
-
-    A broker may be writing. A row that is read while it is settled may be of either state, as the log was a moment ago.
-    """
-    for base in list_bases(disk, directory, ".tx"):
-        file = disk.open(directory / f"{base:020d}.tx", writable=False)
-        try:
-            yield base, memoryview(file.read(0, _FILE_BYTES))
-        finally:
-            file.close()
-
-
-def iter_rows(disk: Disk, directory: Path) -> Iterator[tuple[int, TransactionRow]]:
-    """(half index, row) of every half that the table knows."""
-    for base, view in table_views(disk, directory):
-        for number, fields in enumerate(
-            TRANSACTION_ROW.iter_unpack(view[: len(view) // TRANSACTION_ROW_BYTES * TRANSACTION_ROW_BYTES])
-        ):
-            row = TransactionRow._make(fields)
-            if row.state != ROW_EMPTY:
-                yield base + number, row

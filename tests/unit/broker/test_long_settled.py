@@ -134,7 +134,7 @@ async def test_a_row_of_another_transaction_with_the_same_hashes_is_not_believed
         await settled(client, TWO, 8)
         table = running.broker._store.derived.table  # type: ignore[union-attr]
         page, at = table._row_for_change(0)
-        page[at + 48 : at + 56] = long_settled.row_hash(THREE).to_bytes(8, "big")
+        page[at + 48 : at + 56] = long_settled.row_hash(THREE).to_bytes(8, "big", signed=True)
         assert (await resolve(client, THREE, "COMMIT")).code == 1
         assert (await client.ask(STORY, {"txId": THREE})).ext["state"] == "UNKNOWN"
 

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 from tests.support import log_records as make
+from tests.support.table_rows import rows_of
 from tests.support.vectors import vectors
 
 from halfmq.model.ids import hash64
@@ -8,18 +9,16 @@ from halfmq.model.records import SET_ASIDE_MS, AsideBecause, DecidedBy, HalfReco
 from halfmq.store.layout import ROW_COMMITTED, ROW_EMPTY, ROW_ROLLED_BACK, ROW_UNDECIDED, TRANSACTION_ROW
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.transaction_table import (
-    ROW_FIELDS,
     Looked,
     TransactionRow,
     TransactionTable,
     UndecidedHalf,
-    iter_rows,
     row_hash,
-    table_views,
 )
 from halfmq.testing.faulty_disk import FaultyDisk
 
 ROOT = Path("/t")
+MASK = (1 << 64) - 1
 
 
 def table(disk: FaultyDisk) -> TransactionTable:
@@ -37,17 +36,21 @@ def test_a_row_has_these_bytes() -> None:
         4, ROW_COMMITTED, 2, 0, 0x10100, 1_700_000_001_000, 21, 0,
     )  # fmt: skip
     golden = vectors("derived")["transaction_row"]
-    assert TRANSACTION_ROW.pack(*row) == golden
-    places = {name: (at, width) for name, at, width in ROW_FIELDS}
-    assert list(places) == list(TransactionRow._fields)
-    for name, (at, width) in places.items():
-        assert at % width == 0
-        assert int.from_bytes(golden[at : at + width], "big", signed=True) == getattr(row, name)
+    assert TRANSACTION_ROW.whole.pack(*row) == golden
+    for name, at in TRANSACTION_ROW.at.items():
+        assert TRANSACTION_ROW.part(name).unpack_from(golden, at) == (getattr(row, name),)
+        assert TRANSACTION_ROW.only(name).unpack(golden) == (getattr(row, name),)
+
+
+def test_what_is_not_named_is_written_as_zeros() -> None:
+    part = TRANSACTION_ROW.only("first_half", "state")
+    assert part.pack(-1, ROW_COMMITTED) == b"\xff" * 8 + bytes(68) + bytes([ROW_COMMITTED]) + bytes(51)
+    assert TRANSACTION_ROW.part("next_check_at_ms", "checks").pack(1, 2) == bytes(7) + b"\1" + bytes(3) + b"\2"
 
 
 def test_hashes_of_rows_are_those_of_the_model() -> None:
     for text in ("", "a", "order-service", "7F000001" * 4):
-        assert row_hash(text) == hash64(text.encode()) & (1 << 64) - 1
+        assert row_hash(text) == hash64(text.encode())
 
 
 def test_a_half_is_undecided_until_it_is_settled_and_then_says_by_whom() -> None:
@@ -127,8 +130,8 @@ def test_rows_are_read_from_the_file_once_their_page_is_forgotten() -> None:
     assert len(rows._pages) <= 1_024
     assert all(rows.row(index).prepared_at_ms == index for index in range(0, 40_000, 611))  # type: ignore[union-attr]
     assert rows.bases() == [0, 32_768]
-    assert [index for index, _ in iter_rows(disk, ROOT)] == list(range(40_000))
-    assert sum(view[76::128].tolist().count(ROW_UNDECIDED) for _, view in table_views(disk, ROOT)) == 40_000
+    assert list(rows_of(disk, ROOT)) == list(range(40_000))
+    assert {row.state for row in rows_of(disk, ROOT).values()} == {ROW_UNDECIDED}
 
 
 def test_cut_leaves_no_row_from_the_next_half_index_on() -> None:
@@ -137,9 +140,9 @@ def test_cut_leaves_no_row_from_the_next_half_index_on() -> None:
     for index in range(100):
         rows.prepared(half(index), index)
     rows.cut(33)
-    assert [index for index, _ in iter_rows(disk, ROOT)] == list(range(33))
+    assert list(rows_of(disk, ROOT)) == list(range(33))
     rows.cut(0)
-    assert list(iter_rows(disk, ROOT)) == []
+    assert rows_of(disk, ROOT) == {}
     assert rows.bases() == []
 
 
@@ -164,6 +167,19 @@ def test_drop_forgets_pages_too() -> None:
     rows.drop(0)
     assert rows.row(1) is None
     assert ROW_EMPTY == 0
+
+
+def test_a_file_that_was_cut_inside_a_row_is_looked_at_as_far_as_it_goes() -> None:
+    disk = FaultyDisk()
+    rows = table(disk)
+    for index in range(2):
+        rows.prepared(half(index), index)
+        rows.settled(index, ROW_COMMITTED, 1, 50, 600, 3, 0)
+    rows.flush()
+    path = ROOT / f"{0:020d}.tx"
+    disk.open(path).truncate(200)
+    assert rows.expired(51, [0]) == [0]
+    assert rows.expired(50, [0]) == []
 
 
 def test_a_verdict_is_found_by_names_in_memory_and_in_the_newest_file_that_has_it() -> None:
@@ -194,8 +210,8 @@ def test_a_verdict_is_found_by_names_in_memory_and_in_the_newest_file_that_has_i
 def test_bytes_of_a_row_that_only_look_like_the_names_are_none() -> None:
     rows = table(FaultyDisk())
     rows.prepared(half(0), 1)
-    rows.settled(0, ROW_COMMITTED, 1, row_hash("T9") >> 1, 600, 3, row_hash("T9") >> 1)
+    rows.settled(0, ROW_COMMITTED, 1, (row_hash("T9") & MASK) >> 1, 600, 3, (row_hash("T9") & MASK) >> 1)
     page, at = rows._row_for_change(0)
-    page[at + 80 : at + 88] = row_hash("T9").to_bytes(8, "big")
+    page[at + 80 : at + 88] = row_hash("T9").to_bytes(8, "big", signed=True)
     assert rows.find_settled("", "T9").found == []
     assert len(rows.find_settled("", "T1").found) == 1
