@@ -56,6 +56,7 @@ from halfmq.model.records import (
     TopicDeleted,
     TopicSet,
     Trim,
+    for_each_kind,
 )
 
 _new = tuple.__new__
@@ -449,25 +450,27 @@ def _trim(state: State, record: Trim) -> None:
         forget_sent(state)
 
 
-_APPLY: Final[dict[type, Callable[[State, Any], None]]] = {
-    MessageRecord: _message,
-    HalfRecord: _half,
-    CarriedHalf: _carried_half,
-    Committed: _committed,
-    RolledBack: _rolled_back,
-    Checked: _checked,
-    DelayedRecord: _delayed,
-    CarriedDelayed: _carried_delayed,
-    Released: _released,
-    TopicSet: _topic_set,
-    TopicDeleted: _topic_deleted,
-    GroupSet: _group_set,
-    OffsetsCommitted: _offsets,
-    EpochStarted: _epoch_started,
-    Base: apply_base,
-    Trim: _trim,
-    ProducerSet: _producer_set,
-    SetAside: _set_aside,
-    GroupDeleted: _group_deleted,
-    OperatorActed: _operator_acted,
-}
+_APPLY: Final[dict[type, Callable[[State, Any], None]]] = for_each_kind(
+    {
+        MessageRecord: _message,
+        HalfRecord: _half,
+        CarriedHalf: _carried_half,
+        Committed: _committed,
+        RolledBack: _rolled_back,
+        Checked: _checked,
+        DelayedRecord: _delayed,
+        CarriedDelayed: _carried_delayed,
+        Released: _released,
+        TopicSet: _topic_set,
+        TopicDeleted: _topic_deleted,
+        GroupSet: _group_set,
+        OffsetsCommitted: _offsets,
+        EpochStarted: _epoch_started,
+        Base: apply_base,
+        Trim: _trim,
+        ProducerSet: _producer_set,
+        SetAside: _set_aside,
+        GroupDeleted: _group_deleted,
+        OperatorActed: _operator_acted,
+    }
+)

@@ -19,11 +19,13 @@ FMQ source (3.3.1) to ours: MESSAGE -> Message; PREPARE + PRE_MESSAGE -> Half; R
 TX_MESSAGE -> CarriedHalf directly before Committed; ROLLBACK -> RolledBack.
 """
 
+from collections.abc import Collection, Mapping
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from halfmq.errors import InvariantViolated
 from halfmq.model.stored_message import StoredMessage, size_of
 
 #: Head before each record: kind 1, flags 1, reserved 2, record length 4.
@@ -405,6 +407,46 @@ Record = (
     | GroupDeleted
     | OperatorActed
 )
+
+#: The kinds of record: the type of each, by its number in the log. A new one stands here first, and whoever has a table by type
+#: (``for_each_kind``) does not start before it says what to do with it.
+TYPE_OF_KIND: Final[dict[Kind, type]] = {
+    Kind.MESSAGE: MessageRecord,
+    Kind.HALF: HalfRecord,
+    Kind.CARRIED_HALF: CarriedHalf,
+    Kind.COMMITTED: Committed,
+    Kind.ROLLED_BACK: RolledBack,
+    Kind.CHECKED: Checked,
+    Kind.DELAYED: DelayedRecord,
+    Kind.CARRIED_DELAYED: CarriedDelayed,
+    Kind.RELEASED: Released,
+    Kind.TOPIC_SET: TopicSet,
+    Kind.TOPIC_DELETED: TopicDeleted,
+    Kind.GROUP_SET: GroupSet,
+    Kind.OFFSETS: OffsetsCommitted,
+    Kind.EPOCH_STARTED: EpochStarted,
+    Kind.BASE: Base,
+    Kind.TRIM: Trim,
+    Kind.PRODUCER_SET: ProducerSet,
+    Kind.SET_ASIDE: SetAside,
+    Kind.GROUP_DELETED: GroupDeleted,
+    Kind.OPERATOR_ACTED: OperatorActed,
+}
+_T = TypeVar("_T")
+
+
+def for_each_kind(table: Mapping[type, _T], *, nothing: Collection[type] = ()) -> dict[type, _T]:
+    """``table``, which says by type what to do with a record, if it says so for all kinds. ``nothing``: is done with these.
+
+    Raises:
+        InvariantViolated: a kind is in neither, or in both, or is none.
+    """
+    said = [*table, *nothing]
+    if sorted(one.__name__ for one in said) != sorted(one.__name__ for one in TYPE_OF_KIND.values()):
+        missing = [one.__name__ for one in TYPE_OF_KIND.values() if one not in said]
+        raise InvariantViolated(f"each kind of record stands in a table once; missing: {missing}, in it: {len(said)}")
+    return dict(table)
+
 
 #: Fixed bytes between the head of a record and the message in it, per kind that holds a message.
 #: message: topic id 4, reserved 4; half: topic id 4, index 2, count 2; delayed: topic id 4, tag hash 4, due 8, key hash 8;

@@ -35,13 +35,20 @@ from halfmq.model.offsets import DELAYED, NO_HALF
 from halfmq.model.records import (
     MESSAGE_AT,
     SET_ASIDE_MS,
+    Base,
     CarriedDelayed,
     CarriedHalf,
     Checked,
     Committed,
     DelayedRecord,
+    EpochStarted,
+    GroupDeleted,
+    GroupSet,
     HalfRecord,
     MessageRecord,
+    OffsetsCommitted,
+    OperatorActed,
+    ProducerSet,
     Record,
     Ref,
     Released,
@@ -50,6 +57,7 @@ from halfmq.model.records import (
     TopicDeleted,
     TopicSet,
     Trim,
+    for_each_kind,
 )
 from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
@@ -184,21 +192,11 @@ class Derived:
             raise InvariantViolated(
                 f"derived files stand at {self.position} and were given the batch at {batch_offset} again"
             )
-        prepared = self.table.prepared
-        committed = self._committed
-        add_keys = self.keys.add
+        follow = self._FOLLOW.get
         for record in records:
-            if type(record) is HalfRecord:
-                prepared(record, broker_time_ms)
-                keys = record[14]
-                if keys:
-                    add_keys(record[3][0], keys, record[0])
-            elif type(record) is Committed:
-                committed(record, broker_time_ms)
-            else:
-                rare = self._RARE.get(type(record))
-                if rare is not None:
-                    rare(self, record, broker_time_ms)
+            by = follow(type(record))
+            if by is not None:
+                by(self, record, broker_time_ms)
         self.position = batch_end
 
     def flush(self) -> None:
@@ -222,6 +220,12 @@ class Derived:
                     self._write_changed_topics()
                 finally:
                     self._topics_lock.release()
+
+    def _half(self, record: HalfRecord, now_ms: int) -> None:
+        self.table.prepared(record, now_ms)
+        keys = record[14]
+        if keys:
+            self.keys.add(record[3][0], keys, record[0])
 
     def _message(self, record: MessageRecord, now_ms: int) -> None:
         offset, size, topic_id, message, _, tag, key, keys = record
@@ -320,19 +324,24 @@ class Derived:
     def _trim(self, record: Trim, now_ms: int) -> None:
         self.log_start = self._trim_to = record.log_start
 
-    _RARE: Final[dict[type, Callable[..., None]]] = {
-        MessageRecord: _message,
-        RolledBack: _rolled_back,
-        CarriedHalf: _carried_half,
-        CarriedDelayed: _carried_delayed,
-        DelayedRecord: _delayed,
-        Released: _released,
-        Checked: _checked,
-        SetAside: _set_aside,
-        TopicSet: _topic_set,
-        TopicDeleted: _topic_deleted,
-        Trim: _trim,
-    }
+    _FOLLOW: Final[dict[type, Callable[..., None]]] = for_each_kind(
+        {
+            HalfRecord: _half,
+            Committed: _committed,
+            MessageRecord: _message,
+            RolledBack: _rolled_back,
+            CarriedHalf: _carried_half,
+            CarriedDelayed: _carried_delayed,
+            DelayedRecord: _delayed,
+            Released: _released,
+            Checked: _checked,
+            SetAside: _set_aside,
+            TopicSet: _topic_set,
+            TopicDeleted: _topic_deleted,
+            Trim: _trim,
+        },
+        nothing=(GroupSet, OffsetsCommitted, EpochStarted, Base, ProducerSet, GroupDeleted, OperatorActed),
+    )
 
     # --- recovery, checkpoints, trims
 

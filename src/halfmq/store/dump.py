@@ -16,31 +16,16 @@ import msgspec
 from halfmq.errors import StoreDamaged, UsageError
 from halfmq.model import properties as props
 from halfmq.model.records import (
+    TYPE_OF_KIND,
     AsideBecause,
-    Base,
     CarriedDelayed,
     CarriedHalf,
-    Checked,
-    Committed,
     DecidedBy,
-    DelayedRecord,
-    EpochStarted,
-    GroupDeleted,
-    GroupSet,
     HalfRecord,
-    Kind,
     MessageRecord,
-    OffsetsCommitted,
-    OperatorActed,
     OperatorAction,
-    ProducerSet,
     Record,
     Ref,
-    Released,
-    RolledBack,
-    SetAside,
-    TopicDeleted,
-    TopicSet,
     Trim,
 )
 from halfmq.model.stored_message import StoredMessage, decode
@@ -53,33 +38,15 @@ from halfmq.store.published import Published, read_published
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
 from halfmq.store.segment import SegmentFiles
 
-KIND_OF: Final[dict[type, str]] = {
-    MessageRecord: "message",
-    HalfRecord: "half",
-    CarriedHalf: "carried_half",
-    Committed: "committed",
-    RolledBack: "rolled_back",
-    Checked: "checked",
-    DelayedRecord: "delayed",
-    CarriedDelayed: "carried_delayed",
-    Released: "released",
-    TopicSet: "topic_set",
-    TopicDeleted: "topic_deleted",
-    GroupSet: "group_set",
-    OffsetsCommitted: "offsets",
-    EpochStarted: "epoch_started",
-    Base: "base",
-    Trim: "trim",
-    ProducerSet: "producer_set",
-    SetAside: "set_aside",
-    GroupDeleted: "group_deleted",
-    OperatorActed: "operator_acted",
-}
+KIND_OF: Final = {of: kind.name.lower() for kind, of in TYPE_OF_KIND.items()}
 KINDS: Final = frozenset(KIND_OF.values())
 
+#: Fields that a decoder reads in the properties, which are shown.
+_IN_PROPERTIES: Final[dict[type, tuple[str, ...]]] = {
+    MessageRecord: ("tag_hash", "key_hash", "keys"),
+    HalfRecord: ("tag_hash", "key_hash", "id_hash", "delay", "immunity_ms", "keys"),
+}
 _VERIFY: Final = "`halfmq store verify` says what to do"
-
-assert {kind.name.lower() for kind in Kind} == KINDS
 
 
 def dump_store(
@@ -187,6 +154,8 @@ def _fields(record: Record, raw: memoryview, *, bodies: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     values: tuple[Any, ...] = record[2:]
     for name, value in zip(record._fields[2:], values, strict=True):
+        if name in _IN_PROPERTIES.get(type(record), ()):
+            continue
         if isinstance(value, StoredMessage):
             fields["message"] = _message(value, bodies=bodies)
         elif name == "payload":

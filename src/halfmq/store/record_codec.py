@@ -32,6 +32,7 @@ from halfmq.model.records import (
     RECORD_HEAD_BYTES,
     REF_BYTES,
     SET_ASIDE_PREFIX_BYTES,
+    TYPE_OF_KIND,
     VERDICT_PREFIX_BYTES,
     Base,
     CarriedDelayed,
@@ -56,6 +57,7 @@ from halfmq.model.records import (
     TopicDeleted,
     TopicSet,
     Trim,
+    for_each_kind,
 )
 from halfmq.model.stored_message import (
     AT_BODY_V4,
@@ -334,28 +336,30 @@ def _trim(record: Trim, copy: Copy) -> bytes:
 
 
 #: ``encode_record`` by type of record, for who encodes many.
-ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = {
-    MessageRecord: _message,
-    HalfRecord: _half,
-    CarriedHalf: _carried_half,
-    Committed: _committed,
-    RolledBack: _rolled_back,
-    Checked: _checked,
-    DelayedRecord: _delayed,
-    CarriedDelayed: _carried_delayed,
-    Released: _released,
-    TopicSet: _payload_of(Kind.TOPIC_SET),
-    TopicDeleted: _payload_of(Kind.TOPIC_DELETED),
-    GroupSet: _payload_of(Kind.GROUP_SET),
-    OffsetsCommitted: _payload_of(Kind.OFFSETS),
-    EpochStarted: _payload_of(Kind.EPOCH_STARTED),
-    Base: _base,
-    Trim: _trim,
-    ProducerSet: _payload_of(Kind.PRODUCER_SET),
-    SetAside: _set_aside,
-    GroupDeleted: _payload_of(Kind.GROUP_DELETED),
-    OperatorActed: _operator_acted,
-}
+ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = for_each_kind(
+    {
+        MessageRecord: _message,
+        HalfRecord: _half,
+        CarriedHalf: _carried_half,
+        Committed: _committed,
+        RolledBack: _rolled_back,
+        Checked: _checked,
+        DelayedRecord: _delayed,
+        CarriedDelayed: _carried_delayed,
+        Released: _released,
+        TopicSet: _payload_of(Kind.TOPIC_SET),
+        TopicDeleted: _payload_of(Kind.TOPIC_DELETED),
+        GroupSet: _payload_of(Kind.GROUP_SET),
+        OffsetsCommitted: _payload_of(Kind.OFFSETS),
+        EpochStarted: _payload_of(Kind.EPOCH_STARTED),
+        Base: _base,
+        Trim: _trim,
+        ProducerSet: _payload_of(Kind.PRODUCER_SET),
+        SetAside: _set_aside,
+        GroupDeleted: _payload_of(Kind.GROUP_DELETED),
+        OperatorActed: _operator_acted,
+    }
+)
 
 
 def encode_record(record: Record, copy: Copy) -> Pieces | bytes:
@@ -566,30 +570,32 @@ def _read_trim(data: bytes, at: int, offset: int, size: int) -> Trim:
     return Trim(offset, size, _NUMBER_HEAD.unpack_from(data, at)[4])
 
 
-_READ: Final[dict[int, Callable[[bytes, int, int, int], Any]]] = {
-    Kind.MESSAGE: _read_message,
-    Kind.HALF: _read_half,
-    Kind.CARRIED_HALF: _read_carried_half,
-    Kind.COMMITTED: _read_committed,
-    Kind.ROLLED_BACK: _read_rolled_back,
-    Kind.CHECKED: _read_checked,
-    Kind.DELAYED: _read_delayed,
-    Kind.CARRIED_DELAYED: _read_carried_delayed,
-    Kind.RELEASED: _read_released,
-    Kind.TOPIC_SET: _payload_reader(TopicSet, 5),
-    Kind.TOPIC_DELETED: _payload_reader(TopicDeleted, 1),
-    Kind.GROUP_SET: _payload_reader(GroupSet, 1),
-    Kind.OFFSETS: _read_offsets,
-    Kind.EPOCH_STARTED: _payload_reader(EpochStarted, 2),
-    Kind.BASE: _read_base,
-    Kind.TRIM: _read_trim,
-    Kind.PRODUCER_SET: _payload_reader(ProducerSet, 1),
-    Kind.SET_ASIDE: _read_set_aside,
-    Kind.GROUP_DELETED: _payload_reader(GroupDeleted, 2),
-    Kind.OPERATOR_ACTED: _read_operator_acted,
-}
+_READ: Final[dict[type, Callable[[bytes, int, int, int], Any]]] = for_each_kind(
+    {
+        MessageRecord: _read_message,
+        HalfRecord: _read_half,
+        CarriedHalf: _read_carried_half,
+        Committed: _read_committed,
+        RolledBack: _read_rolled_back,
+        Checked: _read_checked,
+        DelayedRecord: _read_delayed,
+        CarriedDelayed: _read_carried_delayed,
+        Released: _read_released,
+        TopicSet: _payload_reader(TopicSet, 5),
+        TopicDeleted: _payload_reader(TopicDeleted, 1),
+        GroupSet: _payload_reader(GroupSet, 1),
+        OffsetsCommitted: _read_offsets,
+        EpochStarted: _payload_reader(EpochStarted, 2),
+        Base: _read_base,
+        Trim: _read_trim,
+        ProducerSet: _payload_reader(ProducerSet, 1),
+        SetAside: _read_set_aside,
+        GroupDeleted: _payload_reader(GroupDeleted, 2),
+        OperatorActed: _read_operator_acted,
+    }
+)
 #: By plain number: indexing a tuple is cheaper than hashing an enum member.
-_READ_BY_KIND: Final = tuple(_READ.get(kind) for kind in range(256))
+_READ_BY_KIND: Final = tuple(_READ.get(TYPE_OF_KIND.get(cast(Kind, kind), int)) for kind in range(256))
 
 
 def decode_records(data: bytes, start: int, end: int, offset: int) -> list[Record]:

@@ -29,12 +29,14 @@ from halfmq.model.offsets import DELAYED, NO_HALF
 from halfmq.model.placement import segment_start
 from halfmq.model.records import (
     MESSAGE_AT,
+    Base,
     CarriedDelayed,
     CarriedHalf,
     Checked,
     Committed,
     DecidedBy,
     DelayedRecord,
+    EpochStarted,
     GroupDeleted,
     GroupSet,
     HalfRecord,
@@ -52,6 +54,7 @@ from halfmq.model.records import (
     TopicDeleted,
     TopicSet,
     Trim,
+    for_each_kind,
 )
 from halfmq.model.stored_message import AT_QUEUE_OFFSET, StoredMessage
 from halfmq.runtime.disk import Disk
@@ -666,20 +669,23 @@ class _DerivedCheck:
                 what = f"topics.json does not name topic {topic_id}, {name!r}"
                 self._notes.damage("topics", what, "nothing to do: the next start writes it")
 
-    _CHECKS: Final[dict[type, Callable[..., None]]] = {
-        MessageRecord: _plain,
-        HalfRecord: _half,
-        CarriedHalf: _carried_half,
-        Committed: _committed,
-        RolledBack: _rolled_back,
-        Released: _released,
-        Checked: _checked,
-        SetAside: _checked,
-        DelayedRecord: _delayed,
-        CarriedDelayed: _carried_delayed,
-        TopicSet: _topic_set,
-        TopicDeleted: _topic_deleted,
-    }
+    _CHECKS: Final[dict[type, Callable[..., None]]] = for_each_kind(
+        {
+            MessageRecord: _plain,
+            HalfRecord: _half,
+            CarriedHalf: _carried_half,
+            Committed: _committed,
+            RolledBack: _rolled_back,
+            Released: _released,
+            Checked: _checked,
+            SetAside: _checked,
+            DelayedRecord: _delayed,
+            CarriedDelayed: _carried_delayed,
+            TopicSet: _topic_set,
+            TopicDeleted: _topic_deleted,
+        },
+        nothing=(GroupSet, OffsetsCommitted, EpochStarted, Base, ProducerSet, GroupDeleted, OperatorActed, Trim),
+    )
 
 
 def _differences(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:

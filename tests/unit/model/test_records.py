@@ -1,7 +1,12 @@
 """Sizes of records are promises to the decisions that name offsets before anything is written."""
 
+from typing import get_args
+
+import pytest
+
+from halfmq.errors import InvariantViolated
 from halfmq.model import records
-from halfmq.model.records import Kind
+from halfmq.model.records import TYPE_OF_KIND, Kind, Record, Trim, for_each_kind
 from halfmq.model.stored_message import size_of
 
 
@@ -32,3 +37,16 @@ def test_a_record_is_its_head_its_prefix_and_what_it_holds() -> None:
 
 def test_an_ipv6_peer_makes_a_record_twelve_bytes_longer() -> None:
     assert records.message_record_size("T", 1, 1, 20) == records.message_record_size("T", 1, 1, 8) + 12
+
+
+def test_a_table_by_type_says_what_to_do_with_each_kind_or_is_refused() -> None:
+    whole = dict.fromkeys(TYPE_OF_KIND.values(), 1)
+    assert for_each_kind(whole) == whole
+    assert set(get_args(Record)) == set(whole)
+    assert list(TYPE_OF_KIND) == list(Kind)
+    some = {of: 1 for of in whole if of is not Trim}
+    assert for_each_kind(some, nothing=(Trim,)) == some
+    with pytest.raises(InvariantViolated, match="missing: \\['Trim'\\]"):
+        for_each_kind(some)
+    with pytest.raises(InvariantViolated, match="once"):
+        for_each_kind(whole, nothing=(Trim,))
