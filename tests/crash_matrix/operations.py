@@ -459,7 +459,7 @@ def _age_sets_aside(house: House) -> None:
 def _policy_rolls_back(house: House) -> None:
     house.pass_time(16_000, 500)
     verdict = house.life.state.producer_groups[GROUP].settled["t"]
-    assert (verdict[2], verdict[7]) == (False, DecidedBy.POLICY)
+    assert (verdict.committed, verdict.decided_by) == (False, DecidedBy.POLICY)
     house.end("t")
     house.settle()
 

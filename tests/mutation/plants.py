@@ -40,9 +40,9 @@ PLANTS: Final = (
         1,
         "a commit leaves no verdict in memory",
         "core/apply.py",
-        "    verdict = (group_name, tx_id, True, offset, state.batch_time_ms, halves, places, decided_by)\n"
+        "    verdict = Verdict(group_name, tx_id, True, offset, state.batch_time_ms, halves, places, decided_by)\n"
         "    remember_verdict(state, group, verdict)",
-        "    verdict = (group_name, tx_id, True, offset, state.batch_time_ms, halves, places, decided_by)",
+        "    verdict = Verdict(group_name, tx_id, True, offset, state.batch_time_ms, halves, places, decided_by)",
     ),
     Plant(
         "row-says-rolled-back",
@@ -65,9 +65,9 @@ PLANTS: Final = (
         1,
         "an operator's verdict is told as given where the other one stands",
         "core/transaction/machine.py",
-        "        NOTHING, _standing(command.wanted, command.group, command.tx_id, committed=verdict[2], position=verdict[3])\n"
-        "    )",
-        "        NOTHING,\n        Settled(command.group, command.tx_id, command.wanted == Wanted.COMMIT, verdict[3], True),\n    )",
+        "        NOTHING,\n        _standing(command.wanted, command.group, command.tx_id, committed=verdict.committed, "
+        "position=verdict.position),\n    )",
+        "        NOTHING,\n        Settled(command.group, command.tx_id, command.wanted == Wanted.COMMIT, verdict.position, True),\n    )",
     ),
     # --- 2, validity
     Plant(
@@ -124,7 +124,7 @@ PLANTS: Final = (
         3,
         "a plain message that is sent again is stored a second time",
         "core/queues/sent_again.py",
-        "    if sent is None or sent[2] != body_crc:\n        return None",
+        "    if sent is None or sent.body_crc != body_crc:\n        return None",
         "    if sent is not None or sent is None:\n        return None",
     ),
     Plant(
@@ -150,7 +150,7 @@ PLANTS: Final = (
         "a message with a used id and another body is taken for the first one; the simulation rightly cannot see it, since "
         "its clients use an id once, as docs/promises.md takes for granted",
         "core/queues/sent_again.py",
-        "    if sent is None or sent[2] != body_crc:\n        return None\n",
+        "    if sent is None or sent.body_crc != body_crc:\n        return None\n",
         "    if sent is None:\n        return None\n",
     ),
     Plant(
@@ -370,7 +370,7 @@ PLANTS: Final = (
         7,
         "what is undecided at a snapshot has no check scheduled behind it",
         "core/snapshot.py",
-        "        schedule(state, group, known[1], known[7])\n",
+        "        schedule(state, group, known.tx_id, known.next_check_at_ms)\n",
         "",
     ),
     Plant(

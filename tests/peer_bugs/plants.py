@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import select
 
 from halfmq import AsyncClient, Outcome
@@ -164,7 +165,7 @@ def commit_is_a_loop_over_the_queues(patch: pytest.MonkeyPatch) -> None:
         if rest:
             del group.settled[record.tx_id]
             state.verdicts.pop()
-            group.undecided[record.tx_id] = known._replace(halves=rest, count=len(rest))
+            group.undecided[record.tx_id] = replace(known, halves=rest, count=len(rest))
 
     def goes_on(self: Any, context: Any, reply: Any) -> None:
         connection, request = context

@@ -182,7 +182,8 @@ class Operators:
             looked = f"{look.text[0].upper()}{look.text[1:]}." if isinstance(look, Missed) else ""
             producers = state.producer_groups.get(group)
             verdict = producers.settled.get(tx_id) if producers is not None else None
-            acted = self._acted(verdict[3]) if verdict is not None and verdict[7] == DecidedBy.OPERATOR else None
+            by_hand = verdict is not None and verdict.decided_by == DecidedBy.OPERATOR
+            acted = self._acted(verdict.position) if verdict is not None and by_hand else None
             sentences = story(state, group, tx_id, now_ms, looked=looked, acted=acted)
         self._tell(connection, request, {EXT_GROUP: group, EXT_STATE: stands}, encode_story(sentences))
         self._gateway.flush()

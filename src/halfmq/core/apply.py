@@ -9,6 +9,7 @@ that are not known here; carrying them was not needed, because they were settled
 
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Any, Final
 
 from halfmq.core.base import apply_base, read_epoch, read_group, read_producer, read_topic
@@ -21,9 +22,11 @@ from halfmq.core.state import (
     Delayed,
     Half,
     ProducerGroup,
+    SentOnce,
     State,
     Topic,
     Undecided,
+    Verdict,
     drop_stale_checks,
     set_holders,
 )
@@ -121,7 +124,9 @@ def _message(state: State, record: MessageRecord) -> None:
     if message[9] == 0 and not topic.exempt:
         remember(
             state, topic,
-            (unique_id, topic_id, message[12], offset, queue_id, queue_offset, state.batch_time_ms, state.sender),
+            SentOnce(
+                unique_id, topic_id, message[12], offset, queue_id, queue_offset, state.batch_time_ms, state.sender
+            ),
         )  # fmt: skip
 
 
@@ -132,7 +137,8 @@ def _delayed(state: State, record: DelayedRecord) -> None:
     message_bytes = record.size - DELAYED_MESSAGE_AT
     add_delayed(state, Delayed(offset, offset, -1, topic_id, queue_id, message_bytes, due_ms, tag_hash, key_hash))
     if message.reconsume_times == 0 and not topic.exempt:
-        sent = (unique_id, topic_id, message.body_crc, offset, queue_id, 0, state.batch_time_ms, state.sender)
+        crc = message.body_crc
+        sent = SentOnce(unique_id, topic_id, crc, offset, queue_id, 0, state.batch_time_ms, state.sender)
         remember(state, topic, sent)
 
 
@@ -205,9 +211,7 @@ def _half(state: State, record: HalfRecord) -> None:
      immunity_ms, _) = record  # fmt: skip
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
     message_bytes = size - MESSAGE_AT
-    half = _new(
-        Half, (index, half_index, offset, offset, topic_id, message[1], message_bytes, tag_hash, key_hash, delay)
-    )
+    half = Half(index, half_index, offset, offset, topic_id, message[1], message_bytes, tag_hash, key_hash, delay)
     now_ms = state.batch_time_ms
     immune_until_ms = now_ms + (immunity_ms if immunity_ms >= 0 else state.check_immunity_ms)
     state.topics_by_id[topic_id].pending += 1
@@ -220,9 +224,7 @@ def _half(state: State, record: HalfRecord) -> None:
         state.undecided_count += 1
         if not undecided:
             state.undecided_groups += 1
-        undecided[tx_id] = _new(
-            Undecided, (group_name, tx_id, (half,), count, now_ms, immune_until_ms, 0, immune_until_ms)
-        )
+        undecided[tx_id] = Undecided(group_name, tx_id, (half,), count, now_ms, immune_until_ms, 0, immune_until_ms)
         schedule(state, group, tx_id, immune_until_ms)
         return
     immune_until_ms = max(known.immune_until_ms, immune_until_ms)
@@ -233,11 +235,14 @@ def _half(state: State, record: HalfRecord) -> None:
     )  # fmt: skip
 
 
+_by_index: Final = attrgetter("index")
+
+
 def _with_half(halves: tuple[Half, ...], half: Half) -> tuple[Half, ...]:
     """``halves`` with ``half`` in its place, instead of the one with its index if there is one."""
     if not halves or half.index > halves[-1].index:
         return (*halves, half)
-    return tuple(sorted([*(other for other in halves if other.index != half.index), half]))
+    return tuple(sorted([*(other for other in halves if other.index != half.index), half], key=_by_index))
 
 
 def _replace(
@@ -316,14 +321,14 @@ def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
         state.undecided_groups -= 1
     topics = state.topics_by_id
     copied = state.copied
-    for half in known[2]:
-        message_bytes = half[6]
+    for half in known.halves:
+        message_bytes = half.message_bytes
         group.bytes -= message_bytes
         state.undecided_bytes -= message_bytes
-        topics[half[4]].pending -= 1
+        topics[half.topic_id].pending -= 1
         if copied:
             forget_copy(state, half)
-    unschedule(state, group, tx_id, known[7])
+    unschedule(state, group, tx_id, known.next_check_at_ms)
     return known
 
 
@@ -345,7 +350,7 @@ def _committed(state: State, record: Committed) -> None:
     else:
         halves = tuple([ref[3] for ref in refs])
         places = tuple([ref[2] for ref in refs])
-    verdict = (group_name, tx_id, True, offset, state.batch_time_ms, halves, places, decided_by)
+    verdict = Verdict(group_name, tx_id, True, offset, state.batch_time_ms, halves, places, decided_by)
     remember_verdict(state, group, verdict)
 
 
@@ -363,13 +368,13 @@ def _rolled_back(state: State, record: RolledBack) -> None:
     offset, _, group_name, tx_id, decided_by, half_indexes = record
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
     known = _settle(state, group, tx_id)
-    places = {half[1]: half[3] for half in known[2]} if known is not None else {}
+    places = {half.half_index: half.first_offset for half in known.halves} if known is not None else {}
     halves: int | tuple[int, ...] = tuple(half_indexes)
     first: int | tuple[int, ...] = tuple([places.get(half_index, -1) for half_index in half_indexes])
     if len(half_indexes) == 1:
         halves = half_indexes[0]
         first = places.get(halves, -1)
-    verdict = (group_name, tx_id, False, offset, state.batch_time_ms, halves, first, decided_by)
+    verdict = Verdict(group_name, tx_id, False, offset, state.batch_time_ms, halves, first, decided_by)
     remember_verdict(state, group, verdict)
 
 
@@ -444,9 +449,9 @@ def _trim(state: State, record: Trim) -> None:
         topic = state.topics_by_id.get(topic_id)
         if topic is not None:
             topic.mins[: len(ends)] = ends
-    while state.verdicts and state.verdicts[0][3] < log_start:
+    while state.verdicts and state.verdicts[0].position < log_start:
         forget_verdict(state)
-    while state.sent and state.sent[0][3] < log_start:
+    while state.sent and state.sent[0].log_offset < log_start:
         forget_sent(state)
 
 

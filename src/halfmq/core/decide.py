@@ -171,13 +171,13 @@ def _verdict_bound(state: State, group_name: str, tx_id: str, wanted: Wanted) ->
     known = group.undecided.get(tx_id) if group is not None else None
     if known is None:
         return 0
-    halves = known[2]
+    halves = known.halves
     bound = COMMIT_FRAME_BYTES + len(halves) * HALF_FRAME_BYTES
     if wanted == Wanted.COMMIT:
         segment = segment_start(next_offset(state), state.settings.segment_bytes)
         for half in halves:
-            if half[2] < segment:
-                bound += half[6]
+            if half.offset < segment:
+                bound += half.message_bytes
     return bound
 
 

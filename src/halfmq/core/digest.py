@@ -6,6 +6,8 @@ and the first offset of a rolled-back half whose record was trimmed.
 
 from typing import Any
 
+from msgspec.structs import astuple, replace
+
 from halfmq.core.state import State
 
 
@@ -23,7 +25,7 @@ def durable_digest(state: State) -> dict[str, Any]:
         "topics": sorted(
             (
                 t.topic_id, t.name, t.read_queues, t.write_queues, t.permission, tuple(t.ends), tuple(t.mins), t.pending,
-                tuple(sorted((key, sent[:7]) for key, sent in t.sent.items())),
+                tuple(sorted((key, astuple(sent)[:7]) for key, sent in t.sent.items())),
             )
             for t in state.topics_by_id.values()
         ),
@@ -32,16 +34,16 @@ def durable_digest(state: State) -> dict[str, Any]:
         "producers": sorted(repr(settings) for settings in state.producer_settings.values()),
         "offsets": sorted((group, tuple(sorted(entries.items()))) for group, entries in state.offsets.items() if entries),
         "undecided": sorted(
-            tuple(known) for group in state.producer_groups.values() for known in group.undecided.values()
+            astuple(known) for group in state.producer_groups.values() for known in group.undecided.values()
         ),
         "undecided_bytes": sorted((g.name, g.bytes) for g in state.producer_groups.values() if g.bytes),
-        "delayed": sorted(tuple(delayed) for delayed in state.delayed.values()),
+        "delayed": sorted(astuple(delayed) for delayed in state.delayed.values()),
         "settled": sorted(
-            (name, tx_id, *verdict[2:6])
+            (name, tx_id, verdict.committed, verdict.position, verdict.settled_at_ms, verdict.half_indexes)
             for name, group in state.producer_groups.items()
             for tx_id, verdict in group.settled.items()
         ),
-        "verdicts": [(*verdict[:6], verdict[7]) for verdict in state.verdicts],
-        "sent": [sent[:7] for sent in state.sent],
+        "verdicts": [astuple(replace(verdict, first_offsets=0)) for verdict in state.verdicts],
+        "sent": [astuple(sent)[:7] for sent in state.sent],
         "bases": sorted(state.bases.items()),
     }  # fmt: skip

@@ -10,6 +10,7 @@ from heapq import heapify
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from halfmq.core.apply import add_delayed, count_undecided, schedule
 from halfmq.core.base import group_payload, producer_payload, read_group, read_producer, read_topic, topic_payload
@@ -179,15 +180,15 @@ def _load_bases(state: State, rows: list[_BaseRow]) -> None:
 
 def _load_undecided(state: State, rows: list[Undecided]) -> None:
     for row in rows:
-        group = state.producer_group(row[0])
-        known = _new(Undecided, (group.name, *row[1:]))  # one string for the group's name, not one per row
+        group = state.producer_group(row.group)
+        known = replace(row, group=group.name)  # one string for the group's name, not one per row
         count_undecided(state, group)
-        group.undecided[known[1]] = known
-        schedule(state, group, known[1], known[7])
-        for half in known[2]:
-            group.bytes += half[6]
-            state.undecided_bytes += half[6]
-            state.topics_by_id[half[4]].pending += 1
+        group.undecided[known.tx_id] = known
+        schedule(state, group, known.tx_id, known.next_check_at_ms)
+        for half in known.halves:
+            group.bytes += half.message_bytes
+            state.undecided_bytes += half.message_bytes
+            state.topics_by_id[half.topic_id].pending += 1
             note_copy(state, half)
 
 
@@ -198,24 +199,24 @@ def _load_delayed(state: State, rows: list[Delayed]) -> None:
 
 def _load_verdicts(state: State, rows: list[Verdict]) -> None:
     for row in rows:
-        group = state.producer_group(row[0])
-        verdict = (group.name, *row[1:])
-        group.settled[verdict[1]] = verdict
+        group = state.producer_group(row.group)
+        verdict = replace(row, group=group.name)
+        group.settled[verdict.tx_id] = verdict
         state.verdicts.append(verdict)
 
 
 def _load_verdicts_without_who(state: State, rows: list[_EarlierVerdict]) -> None:
     """Of a snapshot that does not say who decided."""
-    _load_verdicts(state, [(*row, 0) for row in rows])
+    _load_verdicts(state, [Verdict(*row, 0) for row in rows])
 
 
 def _load_sent(state: State, rows: list[SentOnce]) -> None:
     for row in rows:
-        sent = (*row[:7], 0)  # of another run: its connection is nobody's now
+        sent = replace(row, connection=0)  # of another run: its connection is nobody's now
         state.sent.append(sent)
-        topic = state.topics_by_id.get(row[1])
+        topic = state.topics_by_id.get(row.topic_id)
         if topic is not None:
-            topic.sent[row[0]] = sent
+            topic.sent[row.unique_id] = sent
 
 
 _decode_frame: Final = msgspec.msgpack.Decoder(tuple[int, str, bytes]).decode

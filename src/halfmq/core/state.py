@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from heapq import heappop
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from halfmq import limits
 from halfmq.core.decision import Effect, WakeQueue
 from halfmq.model.placement import segment_start
@@ -28,10 +30,14 @@ HOLDER_BYTES: Final = 12
 GROUPS_KEPT_MIN: Final = 1_024
 
 
-class Half(NamedTuple):
+# What there are very many of: structs that the collector leaves alone (``gc=False``: they hold numbers, text and each other, so no
+# cycle can form), and that a snapshot has as arrays of their fields, in this order.
+
+
+class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One undecided half: where it is and what its queue entry will say."""
 
-    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody needs here
+    index: int
     half_index: int
     #: Where its bytes lie now; another than ``first_offset`` once it was carried forward.
     offset: int
@@ -46,7 +52,7 @@ class Half(NamedTuple):
     delay: int
 
 
-class Undecided(NamedTuple):
+class Undecided(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One transaction without a verdict."""
 
     group: str
@@ -54,7 +60,7 @@ class Undecided(NamedTuple):
     #: Sorted by index, which is unique among them.
     halves: tuple[Half, ...]
     #: How many halves it has in all; 0 while the last one has not said so.
-    count: int  # type: ignore[assignment]
+    count: int
     #: Broker time of the first half, ms.
     prepared_at_ms: int
     #: No check before this; each further half moves it on, since the application is evidently at work.
@@ -65,7 +71,7 @@ class Undecided(NamedTuple):
     next_check_at_ms: int
 
 
-class Delayed(NamedTuple):
+class Delayed(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A stored message that nobody sees before ``due_ms``."""
 
     offset: int
@@ -79,15 +85,34 @@ class Delayed(NamedTuple):
     key_hash: int
 
 
-#: (group, id, committed, position, settled at ms, half indexes, first offsets, decided by): a verdict of the recent past.
-#: Half indexes and first offsets are plain numbers where there is one half, which is the common case: that saves a quarter
-#: of the memory. A plain tuple, since a quarter of a million of them live at once and the collector leaves plain tuples
-#: alone. A first offset is -1 where redo found the rollback but no longer the half.
-Verdict = tuple[str, str, bool, int, int, int | tuple[int, ...], int | tuple[int, ...], int]
+class Verdict(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A verdict of the recent past."""
 
-#: (unique id, topic id, body CRC, log offset, queue id, queue offset, stored at ms, connection): a plain message that
-#: may be sent again. ``connection`` is 0 when another run of the broker stored it. Plain for the same reason.
-SentOnce = tuple[str, int, int, int, int, int, int, int]
+    group: str
+    tx_id: str
+    committed: bool
+    #: Log offset of its record.
+    position: int
+    settled_at_ms: int
+    #: Plain numbers where there is one half, which is the common case: that saves a quarter of the memory.
+    half_indexes: int | tuple[int, ...]
+    #: -1 where redo found the rollback but no longer the half.
+    first_offsets: int | tuple[int, ...]
+    decided_by: int
+
+
+class SentOnce(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A plain message that may be sent again."""
+
+    unique_id: str
+    topic_id: int
+    body_crc: int
+    log_offset: int
+    queue_id: int
+    queue_offset: int
+    stored_at_ms: int
+    #: 0 when another run of the broker stored it.
+    connection: int
 
 
 class Topic:

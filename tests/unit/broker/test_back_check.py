@@ -136,7 +136,7 @@ async def test_another_member_is_asked_when_the_first_is_gone(tmp_path: Path) ->
         second.tell(37, answered(client_check, 12))
         await asyncio.sleep(0.05)
         assert (await second.pull("T")).code == 19
-        assert running.state.producer_groups["P"].settled[ID][2] is False
+        assert running.state.producer_groups["P"].settled[ID].committed is False
 
 
 async def test_checks_that_nobody_reads_are_not_counted_and_come_when_it_reads_again(tmp_path: Path) -> None:

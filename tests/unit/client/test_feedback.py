@@ -38,7 +38,7 @@ async def settled(running: Any, tx_id: str, group: str = "orders") -> bool:
     for _ in range(500):
         verdict = running.state.producer_groups[group].settled.get(tx_id)
         if verdict is not None:
-            return bool(verdict[2])
+            return bool(verdict.committed)
         await asyncio.sleep(0.01)
     raise AssertionError(f"{tx_id} was never settled")
 

@@ -1,6 +1,7 @@
 """A snapshot holds everything durable, and is whole or refused."""
 
 import pytest
+from msgspec.structs import astuple
 from tests.support.core_log import CoreLog, end, half, message, part
 
 from halfmq.core.apply import open_batch
@@ -39,11 +40,12 @@ def test_verdicts_of_a_snapshot_that_does_not_say_who_decided_are_read() -> None
     log = filled()
     capture = snapshot_rows(log.state)
     rows = tuple(
-        ("verdicts", [row[:7] for row in rows]) if kind == "decided" else (kind, rows) for kind, rows in capture.rows
+        ("verdicts", [astuple(row)[:7] for row in rows]) if kind == "decided" else (kind, rows)
+        for kind, rows in capture.rows
     )
     state = load_rows(log.settings, encode_rows(capture._replace(rows=rows)))
-    assert [verdict[:7] for verdict in state.verdicts] == [verdict[:7] for verdict in log.state.verdicts]
-    assert {verdict[7] for verdict in state.verdicts} == {0}
+    assert [astuple(one)[:7] for one in state.verdicts] == [astuple(one)[:7] for one in log.state.verdicts]
+    assert {verdict.decided_by for verdict in state.verdicts} == {0}
     assert "decided by" not in " ".join(story(state, "G0", "T0", log.now_ms))
 
 

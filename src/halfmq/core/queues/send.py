@@ -108,7 +108,11 @@ def _stored_before(state: State, command: SendMessage, topic: Topic, offset: int
         return decision if settled or (isinstance(reply, Sent) and not records) else None
     unique_id = pairs.get(_UNIQ_KEY, b"").decode(errors="surrogateescape")
     sent = sent_before(state, topic, unique_id, body_crc_of(command.body), command.connection, again=command.sent_again)
-    return Decision(NOTHING, Sent(sent[3], sent[4], sent[5], unique_id)) if sent is not None else None
+    return (
+        Decision(NOTHING, Sent(sent.log_offset, sent.queue_id, sent.queue_offset, unique_id))
+        if sent is not None
+        else None
+    )
 
 
 def _prepared_without_property() -> Refused:
@@ -130,7 +134,7 @@ def _send_plain(state: State, command: SendMessage, pairs: dict[bytes, bytes], p
             return Decision(NOTHING, _not_text())
         sent = sent_before(state, place[0], unique_id, crc, command[0], again=command[13])
         if sent is not None:
-            return Decision(NOTHING, Sent(sent[3], sent[4], sent[5], unique_id))
+            return Decision(NOTHING, Sent(sent.log_offset, sent.queue_id, sent.queue_offset, unique_id))
     else:
         unique_id, properties = with_unique_id(state, properties, place[4])
         pairs[_UNIQ_KEY] = unique_id.encode()
@@ -363,9 +367,10 @@ def _batch_sent_before(state: State, topic: Topic, command: SendBatch) -> SentBa
             return None
         before.append(sent)
     first = before[0]
-    if [(sent[4], sent[5]) for sent in before] != [(first[4], first[5] + at) for at in range(len(before))]:
+    in_a_row = [(first.queue_id, first.queue_offset + at) for at in range(len(before))]
+    if [(sent.queue_id, sent.queue_offset) for sent in before] != in_a_row:
         return None
-    return SentBatch(tuple([sent[3] for sent in before]), first[4], first[5])
+    return SentBatch(tuple([sent.log_offset for sent in before]), first.queue_id, first.queue_offset)
 
 
 def _store_batch(state: State, place: Place, command: SendBatch, now_ms: int) -> Decision:

@@ -21,9 +21,9 @@ UNIQUE_ID_CHARS_MAX: Final = 128
 
 
 def remember(state: State, topic: Topic, sent: SentOnce) -> None:
-    if len(sent[0]) > UNIQUE_ID_CHARS_MAX:
+    if len(sent.unique_id) > UNIQUE_ID_CHARS_MAX:
         return
-    topic.sent[sent[0]] = sent
+    topic.sent[sent.unique_id] = sent
     window = state.sent
     window.append(sent)
     if len(window) > state.settings.sent_again_ids_max:
@@ -31,7 +31,7 @@ def remember(state: State, topic: Topic, sent: SentOnce) -> None:
 
 
 def remember_verdict(state: State, group: ProducerGroup, verdict: Verdict) -> None:
-    group.settled[verdict[1]] = verdict
+    group.settled[verdict.tx_id] = verdict
     window = state.verdicts
     window.append(verdict)
     if len(window) > state.settings.sent_again_ids_max:
@@ -41,25 +41,25 @@ def remember_verdict(state: State, group: ProducerGroup, verdict: Verdict) -> No
 def forget_old(state: State) -> None:
     """Forget what is older than the window at the time of the batch that begins."""
     horizon_ms = state.batch_time_ms - state.settings.sent_again_ms
-    while state.sent and state.sent[0][6] < horizon_ms:
+    while state.sent and state.sent[0].stored_at_ms < horizon_ms:
         forget_sent(state)
-    while state.verdicts and state.verdicts[0][4] < horizon_ms:
+    while state.verdicts and state.verdicts[0].settled_at_ms < horizon_ms:
         forget_verdict(state)
 
 
 def forget_sent(state: State) -> None:
     """Forget the oldest plain message, unless a newer one has its id."""
     sent = state.sent.popleft()
-    topic = state.topics_by_id.get(sent[1])
-    if topic is not None and topic.sent.get(sent[0]) is sent:
-        del topic.sent[sent[0]]
+    topic = state.topics_by_id.get(sent.topic_id)
+    if topic is not None and topic.sent.get(sent.unique_id) is sent:
+        del topic.sent[sent.unique_id]
 
 
 def forget_verdict(state: State) -> None:
     verdict = state.verdicts.popleft()
-    group = state.producer_groups.get(verdict[0])
-    if group is not None and group.settled.get(verdict[1]) is verdict:
-        del group.settled[verdict[1]]
+    group = state.producer_groups.get(verdict.group)
+    if group is not None and group.settled.get(verdict.tx_id) is verdict:
+        del group.settled[verdict.tx_id]
 
 
 def sent_before(
@@ -72,8 +72,8 @@ def sent_before(
     Held answers count as not released, which is why ``answered`` is session state that the sequencer reports.
     """
     sent = topic.sent.get(unique_id)
-    if sent is None or sent[2] != body_crc:
+    if sent is None or sent.body_crc != body_crc:
         return None
-    if sent[7] == connection and not again and sent[3] < state.answered:
+    if sent.connection == connection and not again and sent.log_offset < state.answered:
         return None
     return sent

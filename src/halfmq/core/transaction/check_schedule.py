@@ -467,7 +467,7 @@ def _not_undecided(state: State, group: ProducerGroup | None, command: AskNow) -
     verdict = group.settled.get(command.tx_id) if group is not None else None
     row = command.settled
     if verdict is not None:
-        committed, position = verdict[2], verdict[3]
+        committed, position = verdict.committed, verdict.position
     elif row is not None and row.verdict_position >= state.log_start:
         committed, position = row.committed, row.verdict_position
     else:

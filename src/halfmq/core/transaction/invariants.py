@@ -160,12 +160,12 @@ def _copies(state: State) -> Iterator[str]:
 def _windows(state: State) -> Iterator[str]:
     settled = sum(len(group.settled) for group in state.producer_groups.values())
     yield "" if settled == len(state.verdicts) else f"{settled} verdicts by id, {len(state.verdicts)} in order"
-    positions = [verdict[3] for verdict in state.verdicts]
+    positions = [verdict.position for verdict in state.verdicts]
     yield "" if positions == sorted(set(positions)) else "two verdicts at one position, or out of order"
     bound = state.settings.sent_again_ids_max
     yield "" if len(positions) <= bound and len(state.sent) <= bound else "more is remembered than allowed"
     yield "" if not positions or positions[0] >= state.log_start else "a verdict from before the log"
-    yield "" if not state.sent or state.sent[0][3] >= state.log_start else "a sent message from before the log"
+    yield "" if not state.sent or state.sent[0].log_offset >= state.log_start else "a sent message from before the log"
     kept = {id(sent) for sent in state.sent}
     for topic in state.topics_by_id.values():
         yield "" if all(id(sent) in kept for sent in topic.sent.values()) else f"{topic.name} remembers for ever"

@@ -112,7 +112,7 @@ def standing(state: State, group: str, tx_id: str) -> str:
     if tx_id in producers.undecided:
         return UNDECIDED
     verdict = producers.settled.get(tx_id)
-    return UNKNOWN if verdict is None else standing_state(verdict[2]).value
+    return UNKNOWN if verdict is None else standing_state(verdict.committed).value
 
 
 def undecided_among(group: ProducerGroup, ids: Collection[str]) -> Iterable[str]:
@@ -135,9 +135,9 @@ def group_stats(
     rolled_back: dict[str, int] = {}
     since_ms = now_ms
     for verdict in islice(reversed(state.verdicts), _VERDICTS_LOOKED_AT_MAX):
-        counts = committed if verdict[2] else rolled_back
-        counts[verdict[0]] = counts.get(verdict[0], 0) + 1
-        since_ms = verdict[4]
+        counts = committed if verdict.committed else rolled_back
+        counts[verdict.group] = counts.get(verdict.group, 0) + 1
+        since_ms = verdict.settled_at_ms
     found = [
         _stats(state, one, committed.get(one.name, 0), rolled_back.get(one.name, 0), now_ms - since_ms, now_ms)
         for one in groups

@@ -223,12 +223,12 @@ def _prepared_before(
 
 
 def _already_settled(verdict: Verdict) -> Refused:
-    standing = standing_state(verdict[2]).value
+    standing = standing_state(verdict.committed).value
     return Refused(
         Why.ALREADY_SETTLED,
-        f"transaction {verdict[1]!r} is already {standing}; do not run the local transaction",
+        f"transaction {verdict.tx_id!r} is already {standing}; do not run the local transaction",
         standing,
-        verdict[3],
+        verdict.position,
     )
 
 
@@ -280,8 +280,8 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decided:
     known = group.undecided.get(tx_id) if group is not None else None
     if group is None or known is None:
         return Decision(NOTHING, _end_of_settled(state, group, command))
-    for half in known[2]:
-        if half[1] == half_index and half[3] == log_offset:
+    for half in known.halves:
+        if half.half_index == half_index and half.first_offset == log_offset:
             break
     else:
         return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))
@@ -331,13 +331,14 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
         text = f"transaction {command.tx_id!r}{of_group} is not undecided, and not among the recent verdicts"
         return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
     return Decision(
-        NOTHING, _standing(command.wanted, command.group, command.tx_id, committed=verdict[2], position=verdict[3])
+        NOTHING,
+        _standing(command.wanted, command.group, command.tx_id, committed=verdict.committed, position=verdict.position),
     )
 
 
 def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) -> Decided:
-    halves = known[2]
-    count = known[3]
+    halves = known.halves
+    count = known.count
     if count != len(halves):
         said = f"{count} messages" if count else "its last message has not said how many"
         return Decision(
@@ -349,30 +350,31 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
     offset = state.log_end if state.batch_open else next_offset(state)
     segment = segment_start(offset, state.settings.segment_bytes)
     half = halves[0]
-    if count == 1 and half[2] >= segment and not half[9]:
+    if count == 1 and half.offset >= segment and not half.delay:
         return _commit_one(state, known, half, decided_by, offset)
     return _commit_many(state, known, decided_by, offset, segment, now_ms)
 
 
 def _commit_one(state: State, known: Undecided, half: Half, decided_by: DecidedBy, offset: int) -> Decided:
     """The common case: one half, in this segment, at once."""
-    _, half_index, place, first_offset, topic_id, queue_id, message_bytes, tag_hash, key_hash, _ = half
-    group_name = known[0]
-    tx_id = known[1]
+    group_name = known.group
+    tx_id = known.tx_id
+    topic_id = half.topic_id
+    queue_id = half.queue_id
     topic = state.topics_by_id[topic_id]
     ref = _new(
         Ref,
         (
-            place,
-            message_bytes,
-            first_offset,
-            half_index,
+            half.offset,
+            half.message_bytes,
+            half.first_offset,
+            half.half_index,
             topic_id,
             queue_id,
             topic.ends[queue_id],
             0,
-            tag_hash,
-            key_hash,
+            half.tag_hash,
+            half.key_hash,
         ),
     )
     record = _new(Committed, (offset, committed_size(group_name, tx_id, 1), group_name, tx_id, decided_by, (ref,)))
@@ -454,7 +456,7 @@ def _end_of_settled(state: State, group: ProducerGroup | None, command: EndTrans
     if verdict is not None:
         if not _names(verdict, half_index, log_offset):
             return _wrong_offsets(tx_id, half_index, log_offset)
-        return _standing(wanted, group_name, tx_id, committed=verdict[2], position=verdict[3])
+        return _standing(wanted, group_name, tx_id, committed=verdict.committed, position=verdict.position)
     # The row before other groups: what somebody else does under this id is no reason to deny a verdict that stands.
     if row is not None and row.half_index == half_index and row.first_offset in (log_offset, 0):
         return _standing_in_row(state, row, group_name, tx_id, wanted)
@@ -466,7 +468,7 @@ def _end_of_settled(state: State, group: ProducerGroup | None, command: EndTrans
 
 def _names(verdict: Verdict, half_index: int, log_offset: int) -> bool:
     """Whether both offsets are of one half of the settled transaction."""
-    halves, places = verdict[5], verdict[6]
+    halves, places = verdict.half_indexes, verdict.first_offsets
     if not isinstance(halves, tuple) or not isinstance(places, tuple):
         return halves == half_index and places in (log_offset, -1)
     for index, place in zip(halves, places, strict=True):

@@ -47,7 +47,9 @@ def story(
         at_ms = row.settled_at_ms
         return (
             _settled(
-                (group, tx_id, row.committed, row.verdict_position, at_ms, halves, (), row.decided_by), now_ms, acted
+                Verdict(group, tx_id, row.committed, row.verdict_position, at_ms, halves, (), row.decided_by),
+                now_ms,
+                acted,
             ),
         )
     elsewhere = [
@@ -154,16 +156,16 @@ def _what_then(group: ProducerGroup, known: Undecided) -> str:
 
 
 def _settled(verdict: Verdict, now_ms: int, acted: OperatorActed | None) -> str:
-    group, tx_id, committed, position, settled_at_ms, halves, _, decided_by = verdict
+    halves = verdict.half_indexes
     count = len(halves) if isinstance(halves, tuple) else 1
-    by = f", decided by {_BY[DecidedBy(decided_by)]}" if decided_by in _BY else ""
-    if acted is not None and decided_by == DecidedBy.OPERATOR:
+    by = f", decided by {_BY[DecidedBy(verdict.decided_by)]}" if verdict.decided_by in _BY else ""
+    if acted is not None and verdict.decided_by == DecidedBy.OPERATOR:
         by += f" ({acted.name or 'without a name'} from {acted.peer}; reason: {acted.reason or 'none given'})"
     what = "its message" if count == 1 else f"its {count} messages"
-    effect = f"{what} became visible at that position" if committed else f"{what}: never visible"
+    effect = f"{what} became visible at that position" if verdict.committed else f"{what}: never visible"
     return (
-        f"Transaction {tx_id} of producer group {group} is {standing_state(committed).value} since "
-        f"{span(now_ms - settled_at_ms)} ago, at log position {position}{by}; {effect}."
+        f"Transaction {verdict.tx_id} of producer group {verdict.group} is {standing_state(verdict.committed).value} since "
+        f"{span(now_ms - verdict.settled_at_ms)} ago, at log position {verdict.position}{by}; {effect}."
     )
 
 

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 from tests.support.core_log import START_MS, CoreLog, end, half, part, producer
 from tests.support.looked import Looked
 from tests.support.parts_of_a_tick import checks_of_a_tick
@@ -517,7 +518,7 @@ def test_who_was_never_asked_has_no_interval_to_come_forward_to() -> None:
     log.do(half("T1"))
     known = log.state.producer_groups["PG"].undecided["T1"]
     assert due_sooner(log.state, known, log.now_ms) == ()
-    assert due_sooner(log.state, known._replace(next_check_at_ms=log.now_ms + 60_000), log.now_ms) == ()
+    assert due_sooner(log.state, replace(known, next_check_at_ms=log.now_ms + 60_000), log.now_ms) == ()
 
 
 def test_who_connects_at_the_very_end_of_the_immunity_is_asked_at_once() -> None:

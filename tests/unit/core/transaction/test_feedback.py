@@ -93,7 +93,7 @@ def test_an_answer_to_a_leased_check_is_one_as_any_other() -> None:
     poll(log, 1)
     log.tick()
     log.do(end("T0", reply, Wanted.COMMIT, from_check=True))
-    assert log.state.producer_groups["PG"].settled["T0"][2] is True
+    assert log.state.producer_groups["PG"].settled["T0"].committed is True
 
 
 def test_what_could_not_be_handed_over_is_not_counted() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 from tests.support.core_log import CoreLog, end, half, message, part, sent
 
 from halfmq import limits
@@ -32,7 +33,7 @@ def undecided(state: State) -> object:
 DAMAGE: dict[str, Callable[[State], object]] = {
     "nobody will ask": lambda state: state.producer_groups["PG"].due.clear(),
     "a check inside the immunity": lambda state: state.producer_groups["PG"].undecided.update(
-        T2=state.producer_groups["PG"].undecided["T2"]._replace(immune_until_ms=10**15)
+        T2=replace(state.producer_groups["PG"].undecided["T2"], immune_until_ms=10**15)
     ),
     "undecided and settled": lambda state: state.producer_groups["PG"].settled.update(
         T2=state.producer_groups["PG"].settled["T1"]
@@ -85,28 +86,28 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     r"; PG/T2: indexes \[\]; PG: counts [0-9]+ bytes of 0": lambda state: change(state, halves=(), count=1),
     r"PG/T2: indexes \[0, 0\]": lambda state: change(state, halves=t2(state).halves * 2),
     r"PG/T2: indexes \[1, 0\]": lambda state: change(
-        state, halves=(t2(state).halves[0]._replace(index=1), t2(state).halves[0])
+        state, halves=(replace(t2(state).halves[0], index=1), t2(state).halves[0])
     ),
     f"PG/T2: {limits.TRANSACTION_MESSAGES_MAX + 1} messages": lambda state: change(
         state,
         count=0,
-        halves=tuple(t2(state).halves[0]._replace(index=at) for at in range(limits.TRANSACTION_MESSAGES_MAX + 1)),
+        halves=tuple(replace(t2(state).halves[0], index=at) for at in range(limits.TRANSACTION_MESSAGES_MAX + 1)),
     ),
-    "PG/T2: index 1 of 1$": lambda state: change(state, halves=(t2(state).halves[0]._replace(index=1),)),
+    "PG/T2: index 1 of 1$": lambda state: change(state, halves=(replace(t2(state).halves[0], index=1),)),
     "PG/T2: nobody will ask$": lambda state: state.check_heap.clear(),
     "PG/T2: nobody will ask": lambda state: change(state, next_check_at_ms=t2(state).next_check_at_ms + 64),
     "PG/T2: set aside for no reason": lambda state: change(state, next_check_at_ms=SET_ASIDE_MS + 99),
     "PG/T2: its bytes at 8192000 are not in the log": lambda state: change(
-        state, halves=(t2(state).halves[0]._replace(offset=8_192_000),)
+        state, halves=(replace(t2(state).halves[0], offset=8_192_000),)
     ),
     "PG/T2: its bytes at [0-9]+ are not in the log": lambda state: change(
-        state, halves=(t2(state).halves[0]._replace(offset=state.log_end),)
+        state, halves=(replace(t2(state).halves[0], offset=state.log_end),)
     ),
     "PG/T2: its bytes at 64 are not in the log": lambda state: change(
-        state, halves=(t2(state).halves[0]._replace(offset=64),)
+        state, halves=(replace(t2(state).halves[0], offset=64),)
     ),
     "^PG/T2: half index 2$": lambda state: change(
-        state, halves=(t2(state).halves[0]._replace(half_index=state.next_half_index),)
+        state, halves=(replace(t2(state).halves[0], half_index=state.next_half_index),)
     ),
     "^PG: somebody waits who never came$": lambda state: state.producer_groups["PG"].parked.update({9: 1}),
     "^PG: its policy is not looked after$": lambda state: state.policies.update(PG=None),
@@ -138,7 +139,7 @@ def t2(state: State) -> Undecided:
 
 
 def change(state: State, **fields: object) -> None:
-    state.producer_groups["PG"].undecided["T2"] = t2(state)._replace(**fields)  # type: ignore[arg-type]
+    state.producer_groups["PG"].undecided["T2"] = replace(t2(state), **fields)  # type: ignore[arg-type]
 
 
 def twice(state: State) -> None:
@@ -150,7 +151,7 @@ def twice(state: State) -> None:
 
 def move_delayed(state: State, offset: int) -> None:
     ((first, delayed),) = state.delayed.items()
-    state.delayed[first] = delayed._replace(offset=offset)
+    state.delayed[first] = replace(delayed, offset=offset)
 
 
 def test_a_delayed_message_that_was_put_aside_is_not_missed() -> None:
@@ -207,7 +208,7 @@ def test_what_stands_exactly_on_a_line_is_right() -> None:
     state.next_topic_id = topic.topic_id + 1
     object.__setattr__(state.settings, "sent_again_ids_max", max(len(state.verdicts), len(state.sent)))
     state.bases[state.log_end] = ()
-    group.undecided["T2"] = t2(state)._replace(immune_until_ms=t2(state).next_check_at_ms)
+    group.undecided["T2"] = replace(t2(state), immune_until_ms=t2(state).next_check_at_ms)
     check(state)
     state = CoreLog().state
     state.log_start = state.log_end
@@ -229,7 +230,8 @@ def test_what_is_remembered_may_begin_exactly_where_the_log_does(command: SendMe
     reply = sent(log.do(command))
     if command.properties == half("T1").properties:
         log.do(end("T1", reply))
-    (position,) = [one[3] for one in (*log.state.verdicts, *log.state.sent)]
+    positions = [verdict.position for verdict in log.state.verdicts]
+    (position,) = positions + [one.log_offset for one in log.state.sent]
     log.state.bases.clear()
     log.state.log_start = position
     check(log.state)

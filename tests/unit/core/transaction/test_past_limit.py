@@ -1,5 +1,6 @@
 """Who is past a limit is found once, in bounded steps, and without a timer that spins."""
 
+from msgspec.structs import replace
 from tests.support.core_log import CoreLog, half
 from tests.support.looked import Looked
 
@@ -64,7 +65,7 @@ def test_one_step_looks_at_a_bounded_number_and_the_next_goes_on() -> None:
     assert policy is not None
     known = group.undecided["T1"]
     for number in range(LOOKED_AT_MAX + 10):
-        group.undecided[f"X{number}"] = known._replace(tx_id=f"X{number}")
+        group.undecided[f"X{number}"] = replace(known, tx_id=f"X{number}")
     log.later(60_000)
     policy.scan_at_ms = 0
     look_around(group, policy, log.now_ms)
@@ -112,9 +113,9 @@ def test_the_limit_is_reached_by_exactly_that_many_checks_of_which_the_last_left
     assert not is_at_limit(None, known)
     for checks, left, reached in ((2, 2, False), (3, 2, False), (3, 3, True), (4, 3, False), (4, 4, True)):
         policy.left = {"T1": left}
-        assert is_at_limit(policy, known._replace(checks=checks)) is reached, (checks, left)
+        assert is_at_limit(policy, replace(known, checks=checks)) is reached, (checks, left)
     policy.left = {}
-    assert not is_at_limit(policy, known._replace(checks=3))
+    assert not is_at_limit(policy, replace(known, checks=3))
     policy.left = {"T1": 0}
     policy.settings = ProducerSettings("PG")
     assert not is_at_limit(policy, known), "no limit is not a limit of 0"
@@ -136,10 +137,10 @@ def test_past_the_check_limit_is_who_is_due_again_and_past_the_age_who_is_exactl
     policy = group.policy
     assert policy is not None
     policy.left = {"T1": 1}
-    known = group.undecided["T1"]._replace(checks=1, next_check_at_ms=log.now_ms + 9_000)
+    known = replace(group.undecided["T1"], checks=1, next_check_at_ms=log.now_ms + 9_000)
     assert why_past(policy, known, log.now_ms + 8_999) is None
     assert why_past(policy, known, log.now_ms + 9_000) is AsideBecause.CHECKS
-    young = known._replace(checks=0)
+    young = replace(known, checks=0)
     assert why_past(policy, young, log.now_ms + 59_999) is None
     assert why_past(policy, young, log.now_ms + 60_000) is AsideBecause.AGE
 

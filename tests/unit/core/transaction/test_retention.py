@@ -1,6 +1,7 @@
 """Dropping old log: what is alive goes along, what is settled is forgotten, and redo of the rest agrees."""
 
 import pytest
+from msgspec.structs import replace
 from tests.support.core_log import CoreLog, end, half, message, part, producer, refused
 
 from halfmq.core.commands import CarryForward, TrimLog, Wanted
@@ -66,7 +67,7 @@ def test_checks_and_immunity_go_along() -> None:
     trim(log, SEGMENT)
     log.restart()
     after = log.state.producer_groups["PG"].undecided["T1"]
-    assert after[3:] == before[3:]
+    assert replace(after, halves=before.halves) == before
     assert after.checks == 1
 
 

@@ -1,5 +1,6 @@
 """The story of a transaction says why it waits and who could settle it."""
 
+from msgspec.structs import replace
 from tests.support.core_log import CoreLog, end, half, part, producer
 
 from halfmq.core.commands import CarryForward, ResolveTransaction, SetProducer, TrimLog, Wanted
@@ -239,7 +240,7 @@ def test_a_verdict_by_a_newer_version_names_nobody() -> None:
     log = CoreLog()
     position = log.do(end("T1", log.do(half("T1")))).position
     settled = log.state.producer_groups["PG"].settled
-    settled["T1"] = (*settled["T1"][:7], 99)
+    settled["T1"] = replace(settled["T1"], decided_by=99)
     assert told(log).endswith(f"at log position {position}; its message became visible at that position.")
 
 

@@ -39,7 +39,7 @@ class World:
                 return Stage.ASIDE
             return Stage.OPEN if known.count == len(known.halves) else Stage.PARTIAL
         if group is not None and TX in group.settled:
-            return Stage.COMMITTED if group.settled[TX][2] else Stage.ROLLED_BACK
+            return Stage.COMMITTED if group.settled[TX].committed else Stage.ROLLED_BACK
         return Stage.PAST if self.first is not None else Stage.ABSENT
 
     # --- what the test does to it
