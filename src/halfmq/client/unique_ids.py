@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Final
 
-from halfmq.model.ids import TransactionId
 from halfmq.runtime.clock import Clock
 from halfmq.runtime.entropy import Entropy
 
@@ -51,9 +50,9 @@ class UniqueIds:
         since_month = (self._started_ms + elapsed - self._month_started_ms) & 0xFFFFFFFF
         return f"{self._message_prefix}{since_month:08X}{counter:04X}"
 
-    def transaction_id(self) -> TransactionId:
+    def transaction_id(self) -> str:
         """At most 64 characters, never given twice."""
-        return TransactionId(f"{self._transaction_prefix}{next(self._transactions):x}")
+        return f"{self._transaction_prefix}{next(self._transactions):x}"
 
 
 def _month_start_ms(now_ms: int) -> int:

@@ -6,13 +6,11 @@ address, start time, process, connection number, transaction number.
 """
 
 import re
-from typing import Final, NewType
+from typing import Final
 from zlib import crc32
 
 from halfmq import limits
 from halfmq.errors import InvalidName
-
-TransactionId = NewType("TransactionId", str)
 
 _ID: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.TRANSACTION_ID_CHARS_MAX}}}")
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")

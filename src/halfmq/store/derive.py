@@ -31,7 +31,6 @@ from typing import Final, NamedTuple
 from halfmq.errors import InvariantViolated, StoreDamaged, WrongVersion
 from halfmq.model import properties as props
 from halfmq.model.ids import hash64
-from halfmq.model.offsets import DELAYED, NO_HALF
 from halfmq.model.records import (
     MESSAGE_AT,
     SET_ASIDE_MS,
@@ -63,7 +62,7 @@ from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, list_queues
 from halfmq.store.key_index import KeyIndex, ReadMessage, keys_of
-from halfmq.store.layout import QUEUE_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK
+from halfmq.store.layout import DELAYED, NO_HALF, QUEUE_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.topics_file import AT_ONCE_MAX, TopicInfo, read_topics, write_topics
 from halfmq.store.transaction_table import TransactionRow, TransactionTable, UndecidedHalf

@@ -75,11 +75,14 @@ class Row:
 
 
 #: Message offset (start of the record that holds the body), message bytes, tag hash, visible-at position (the
-#: record that made it visible), store time ms (of that record's batch), half index (-1 none, -2 was delayed), hash of
+#: record that made it visible), store time ms (of that record's batch), half index (``NO_HALF``, ``DELAYED``), hash of
 #: its UNIQ_KEY (0 without one).
 #: The stored message lies ``message_at`` behind the message offset; see ``record_codec.message_at``.
 QUEUE_ENTRY: Final = struct.Struct(">qiiqqqq")
 QUEUE_ENTRY_BYTES: Final = 48
+#: Half index of an entry whose message was never a half; and of one that was delayed: what leaves is patched, but there is no half.
+NO_HALF: Final = -1
+DELAYED: Final = -2
 QUEUE_FILE_ENTRIES: Final = 65_536
 
 TRANSACTION_ROW_BYTES: Final = 128

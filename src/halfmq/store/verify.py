@@ -25,7 +25,6 @@ from halfmq.errors import HalfmqError, StoreDamaged, UsageError, WrongVersion
 from halfmq.model import properties as props
 from halfmq.model.ids import hash64
 from halfmq.model.message_facts import tag_hash
-from halfmq.model.offsets import DELAYED, NO_HALF
 from halfmq.model.placement import segment_start
 from halfmq.model.records import (
     MESSAGE_AT,
@@ -63,7 +62,7 @@ from halfmq.store.checkpoint import Present, Slot, read_checkpoint
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry
 from halfmq.store.identity import Identity, read_identity
 from halfmq.store.key_index import key_hashes, keys_of
-from halfmq.store.layout import KEY_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK, ROW_UNDECIDED
+from halfmq.store.layout import DELAYED, KEY_ENTRY, NO_HALF, ROW_COMMITTED, ROW_ROLLED_BACK, ROW_UNDECIDED
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.published import Published, read_published
