@@ -1,7 +1,10 @@
 """Who is connected, and who is told about it."""
 
+from typing import get_args
+
 from tests.support.core_log import CoreLog, consumer, end, half, producer
 
+from halfmq.core import session as session_module
 from halfmq.core.session import ConnectionClosed, Heartbeat, MembersChanged, Published, Reachable, Unregistered
 from halfmq.core.state import GROUPS_KEPT_MIN
 from halfmq.core.transaction.check_schedule import next_check_ms
@@ -109,3 +112,7 @@ def test_names_that_one_connection_takes_and_gives_up_do_not_collect() -> None:
         log.session(Heartbeat(1, "me", 409, "JAVA", (f"P{number}",), (), log.now_ms))
         log.session(Unregistered(1, "me", f"P{number}", ""))
         assert len(log.state.producer_groups) <= GROUPS_KEPT_MIN
+
+
+def test_every_event_has_its_place() -> None:
+    assert set(get_args(session_module.Event)) == set(session_module._APPLY)
