@@ -16,6 +16,7 @@ from halfmq.core.base import apply_base, read_epoch, read_group, read_producer, 
 from halfmq.core.base_bytes import count_group, drop_offset, group_bytes, set_offset, topic_bytes
 from halfmq.core.clock_jumps import forget_jumps
 from halfmq.core.copies import forget_copy, note_copy
+from halfmq.core.queues.offsets import keys_in
 from halfmq.core.queues.sent_again import forget_old, forget_sent, forget_verdict, remember, remember_verdict
 from halfmq.core.state import (
     CHECK_BUCKET_MS,
@@ -24,7 +25,6 @@ from halfmq.core.state import (
     ProducerGroup,
     SentOnce,
     State,
-    Topic,
     Undecided,
     Verdict,
     drop_stale_checks,
@@ -390,18 +390,11 @@ def _topic_deleted(state: State, record: TopicDeleted) -> None:
     del state.topics_by_name[topic.name]
     state.base_bytes -= topic_bytes(topic)
     for group in topic.groups:
-        for key in keys_in(state.offsets.get(group, {}), topic):
+        for key in keys_in(state.offsets.get(group, {}), topic.topic_id, len(topic.ends)):
             drop_offset(state, group, key)
     for name in list(state.held_by.get(record.topic_id, ())):
         kept = {key: client_id for key, client_id in state.holders[name].items() if key[0] != record.topic_id}
         set_holders(state, name, kept)
-
-
-def keys_in(offsets: dict[tuple[int, int], int], topic: Topic) -> list[tuple[int, int]]:
-    """Keys of the topic's queues, by whichever is shorter: a group may have one offset in a topic of many queues."""
-    if len(offsets) < len(topic.ends):
-        return [key for key in offsets if key[0] == topic.topic_id]
-    return [key for queue_id in range(len(topic.ends)) if (key := (topic.topic_id, queue_id)) in offsets]
 
 
 def _group_set(state: State, record: GroupSet) -> None:

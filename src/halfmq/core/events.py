@@ -151,7 +151,11 @@ class QueuesUnlocked(NamedTuple):
 
 
 class TopicGone(NamedTuple):
+    """``queues``: how many it ever had. ``groups``: those that have, or were refused, an offset in it."""
+
     topic_id: int
+    queues: int
+    groups: tuple[str, ...]
 
 
 class ConsumerGroupGone(NamedTuple):

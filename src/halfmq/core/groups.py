@@ -13,10 +13,10 @@ from halfmq.core.audit import signed, signed_if_room
 from halfmq.core.base import group_deleted, group_set
 from halfmq.core.commands import DeleteGroup, EnsureGroup, SetGroup
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, Effect, GroupIsGone, Refused, TopicChanged, Why
-from halfmq.core.events import ConsumerGroupGone, DecisionEvent, TopicGone
+from halfmq.core.events import ConsumerGroupGone, DecisionEvent
 from halfmq.core.queues.send import retry_topic
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, next_offset
-from halfmq.core.topics import make_group, refuse_group, topic_deleted
+from halfmq.core.topics import make_group, refuse_group, topic_deleted, topic_gone
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.model.records import OperatorAction, Record
@@ -87,7 +87,7 @@ def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Deci
         if retry is not None and not retry.pending and retry.mins == retry.ends:
             records += (topic_deleted(offset + records[0].size, retry),)
             effects = (TopicChanged(retry.topic_id, retry.name),)
-            events += (TopicGone(retry.topic_id),)
+            events += (topic_gone(retry),)
     gone = {effect.name for effect in effects if isinstance(effect, TopicChanged)}
     kept = [topic for topic in (RETRY_PREFIX + name, DLQ_PREFIX + name) if topic in state.topics_by_name]
     decision = Decision(records, GroupIsGone(tuple(topic for topic in kept if topic not in gone)), effects, events)

@@ -232,8 +232,12 @@ def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Deci
         )
     record = topic_deleted(next_offset(state), topic)
     effect = TopicChanged(topic.topic_id, topic.name)
-    decision = Decision((record,), Done(), (effect,), (TopicGone(topic.topic_id),))
+    decision = Decision((record,), Done(), (effect,), (topic_gone(topic),))
     return signed_if_room(state, decision, OperatorAction.DELETE_TOPIC, topic.name, command.by)
+
+
+def topic_gone(topic: Topic) -> TopicGone:
+    return TopicGone(topic.topic_id, len(topic.ends), tuple(topic.groups))
 
 
 def topic_deleted(offset: int, topic: Topic) -> TopicDeleted:

@@ -160,9 +160,17 @@ def note_taken(state: State, event: OffsetsTaken) -> None:
 
 
 def forget_topic(state: State, event: TopicGone) -> None:
-    for of_group in (*state.fresh_offsets.values(), *state.offsets_refused.values()):
-        for key in [key for key in of_group if key[0] == event.topic_id]:
-            del of_group[key]
+    for group in event.groups:
+        for of_group in (state.fresh_offsets.get(group, {}), state.offsets_refused.get(group, {})):
+            for key in keys_in(of_group, event.topic_id, event.queues):
+                del of_group[key]
+
+
+def keys_in(offsets: dict[tuple[int, int], int], topic_id: int, queues: int) -> list[tuple[int, int]]:
+    """Keys of the topic's queues, by whichever is shorter: a group may have one offset in a topic of many queues."""
+    if len(offsets) < queues:
+        return [key for key in offsets if key[0] == topic_id]
+    return [key for queue_id in range(queues) if (key := (topic_id, queue_id)) in offsets]
 
 
 def forget_offsets(state: State, group: str) -> None:
