@@ -43,11 +43,11 @@ def states_of(state: Any, durable: int, first_verdict: int) -> list[str]:
         found.append("check in flight")
     verdicts = state.verdicts
     if verdicts:
-        if verdicts[-1][3] >= durable:
+        if verdicts[-1].position >= durable:
             found.append("not durable")
-        if any(verdict[2] for verdict in verdicts):
+        if any(verdict.committed for verdict in verdicts):
             found.append("committed")
-        if not all(verdict[2] for verdict in verdicts):
+        if not all(verdict.committed for verdict in verdicts):
             found.append("rolled back")
     if first_verdict < state.log_start:
         found.append("past retention")

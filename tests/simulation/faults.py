@@ -76,7 +76,7 @@ class Faults:
         if host.serves and host.broker is not None and host.broker._store is not None:
             state = host.broker._sequencer.state
             if state.verdicts:
-                self._first_verdict = min(self._first_verdict, state.verdicts[0][3])
+                self._first_verdict = min(self._first_verdict, state.verdicts[0].position)
             self._states = states_of(state, host.broker._store.durable_position, self._first_verdict)
         return self._states
 

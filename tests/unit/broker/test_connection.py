@@ -1,6 +1,5 @@
 """One connection without sockets: one write for each read, frames before a broken one, and when reading stops."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -58,7 +57,7 @@ class Echo:
 
     def __init__(self) -> None:
         self.generation = 3
-        self.intake = Intake(Loop(), time.perf_counter, flush=self.flush)  # type: ignore[arg-type]
+        self.intake = Intake(Loop(), Loop().time, flush=self.flush)  # type: ignore[arg-type]
         self.outgoing = OutgoingBytes(Loop(), 1 << 30)  # type: ignore[arg-type]
         self.busy = False
         self.lost: list[BrokenFrame] = []
