@@ -20,7 +20,7 @@ from halfmq.core.base_bytes import (
     topic_bytes,
 )
 from halfmq.core.clock_jumps import note_start
-from halfmq.core.state import Policy, State, Topic, next_offset, set_holders, take_turn
+from halfmq.core.state import Policy, State, Topic, drop_stale_looks, next_offset, set_holders, take_turn
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
 from halfmq.model.records import (
@@ -150,6 +150,7 @@ def read_producer(state: State, payload: bytes) -> None:
         take_turn(state, group)
         if group.policy is not None:
             group.policy.left = before.left
+    drop_stale_looks(state)
     state.base_bytes -= producer_bytes(state.producer_settings.pop(name, None))
     if not settings.is_default:
         state.producer_settings[name] = settings

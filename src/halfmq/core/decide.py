@@ -42,7 +42,7 @@ from halfmq.core.events import LocksRunOut, LookedForAlive, TimePassed
 from halfmq.core.groups import decide_delete_group, decide_ensure_group, decide_set_group
 from halfmq.core.queues.delay import next_due_ms, release_due
 from halfmq.core.queues.offsets import decide_commit_offset, decide_note_time, log_due, next_log_ms
-from halfmq.core.queues.ordering import decide_lock, decide_unlock, holders_bytes_max, is_renewal
+from halfmq.core.queues.ordering import decide_lock, decide_unlock, holders_bytes_max, is_renewal, locks_run_out
 from halfmq.core.queues.retry import decide_send_back
 from halfmq.core.queues.send import decide_send, decide_send_batch
 from halfmq.core.state import HOLDER_BYTES, State, holders_bytes, next_offset
@@ -253,10 +253,6 @@ def _time_passed(state: State, command: Tick, now_ms: int) -> TimePassed:
     return TimePassed(now_ms)
 
 
-def _locks_run_out(state: State, command: LockQueues, now_ms: int) -> LocksRunOut:
-    return LocksRunOut(command.group, len(command.queues), now_ms)
-
-
 def comes_before(state: State, command: Command, now_ms: int) -> TimePassed | LocksRunOut | LookedForAlive | None:
     """What happens in front of the decision and of its ``size_bound``, whatever becomes of it. None: nothing."""
     before = _BEFORE.get(type(command))
@@ -265,7 +261,7 @@ def comes_before(state: State, command: Command, now_ms: int) -> TimePassed | Lo
 
 _BEFORE: Final[dict[type, Callable[[State, Any, int], TimePassed | LocksRunOut | LookedForAlive | None]]] = {
     Tick: _time_passed,
-    LockQueues: _locks_run_out,
+    LockQueues: locks_run_out,
     CarryForward: looked_for_alive,
 }
 

@@ -84,11 +84,15 @@ class TakenUp(NamedTuple):
 
 
 class PolicyLooked(NamedTuple):
-    """A policy has looked at these ids of ``Policy.past``. ``asked_again``: of them those that are within its limits again."""
+    """A policy has looked at these ids of ``Policy.past``. ``asked_again``: of them those that are within its limits again.
+
+    ``look_by_ms``: when the answer about one that is asked about meanwhile is overdue, 0: none is.
+    """
 
     group: str
     looked_at: tuple[str, ...]
     asked_again: tuple[str, ...]
+    look_by_ms: int
 
 
 class OffsetSaid(NamedTuple):
@@ -128,10 +132,10 @@ class OffsetsTaken(NamedTuple):
 
 
 class LocksRunOut(NamedTuple):
-    """It is ``now_ms``, and the group asks for so many queues: locks that ran out make room."""
+    """It is ``now_ms``: locks of the group that ran out make room, and where it is short those of all."""
 
     group: str
-    queues: int
+    is_short: bool
     now_ms: int
 
 

@@ -428,6 +428,23 @@ def drop_stale_checks(state: State) -> None:
         heappop(heap)
 
 
+def drop_stale_looks(state: State) -> None:
+    """See to it that the first of ``look_heap`` is a group's next round. For who changed when one comes."""
+    heap = state.look_heap
+    while heap:
+        group = state.producer_groups.get(heap[0][1])
+        if group is not None and group.policy is not None and group.policy.scan_at_ms == heap[0][0]:
+            return
+        heappop(heap)
+
+
+def drop_stale_offsets(state: State) -> None:
+    """See to it that the first of ``offsets_due_heap`` is when a group's offsets are due. For who changed that."""
+    heap = state.offsets_due_heap
+    while heap and state.offsets_due.get(heap[0][1]) != heap[0][0]:
+        heappop(heap)
+
+
 def take_turn(state: State, group: ProducerGroup) -> None:
     """If the group has somebody to ask, and something to ask about: the next tick looks at it."""
     if (group.ready or group.cut) and (group.members or group.parked):

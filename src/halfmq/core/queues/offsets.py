@@ -25,8 +25,7 @@ from halfmq.core.base_room import is_room_for_offset, no_room
 from halfmq.core.commands import CommitOffset, NoteTime
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, OffsetNotStored, Refused, Why
 from halfmq.core.events import OffsetLogged, OffsetRefused, OffsetSaid, OffsetsTaken, TopicGone
-from halfmq.core.heaps import in_order
-from halfmq.core.state import State, next_offset
+from halfmq.core.state import State, drop_stale_offsets, next_offset
 from halfmq.model.records import OffsetsCommitted, OperatorAction, payload_of, payload_record_size
 
 #: Fresh offsets of a group are logged at most this often, ms.
@@ -110,8 +109,7 @@ def next_log_ms(state: State) -> int | None:
     """When a tick has offsets to log; 0: at once. None: when something happens."""
     if state.offsets_to_log:
         return 0
-    heap = in_order(state.offsets_due_heap)
-    return next((at_ms for at_ms, group in heap if state.offsets_due.get(group) == at_ms), None)
+    return state.offsets_due_heap[0][0] if state.offsets_due_heap else None
 
 
 # --- events
@@ -120,6 +118,7 @@ def next_log_ms(state: State) -> int | None:
 def log_at(state: State, group: str, at_ms: int) -> None:
     state.offsets_due[group] = at_ms
     heappush(state.offsets_due_heap, (at_ms, group))
+    drop_stale_offsets(state)
 
 
 def take_due(state: State, now_ms: int) -> None:
@@ -129,6 +128,7 @@ def take_due(state: State, now_ms: int) -> None:
         at_ms, group = heappop(heap)
         if state.offsets_due.get(group) == at_ms:
             state.offsets_to_log[group] = None
+    drop_stale_offsets(state)
 
 
 def note_said(state: State, event: OffsetSaid) -> None:
@@ -157,6 +157,7 @@ def note_taken(state: State, event: OffsetsTaken) -> None:
         state.offsets_due.pop(event.group, None)
         state.offsets_to_log.pop(event.group, None)
         state.offsets_logged[event.group] = event.now_ms
+        drop_stale_offsets(state)
 
 
 def forget_topic(state: State, event: TopicGone) -> None:
@@ -181,6 +182,7 @@ def forget_offsets(state: State, group: str) -> None:
     for of_group in (state.fresh_offsets, state.offsets_refused, state.offsets_due, state.offsets_logged):
         of_group.pop(group, None)
     state.offsets_to_log.pop(group, None)
+    drop_stale_offsets(state)
 
 
 # --- logging

@@ -27,6 +27,15 @@ Queue = tuple[str, int]
 _HOLDERS_SHARE: Final = 32
 
 
+def locks_run_out(state: State, command: LockQueues, now_ms: int) -> LocksRunOut:
+    """What comes in front of ``decide_lock``."""
+    session = state.consumers.get(command.group)
+    locks = session.locks if session is not None else {}
+    new = sum([queue not in locks for queue in command.queues])
+    is_short = new > 0 and state.locks_held + new > _locks_max(session, command.client_id)
+    return LocksRunOut(command.group, is_short, now_ms)
+
+
 def decide_lock(state: State, command: LockQueues, now_ms: int) -> Decision:
     """Each queue is the client's for 60 s, if nobody else holds it. Behind ``LocksRunOut``.
 
@@ -144,8 +153,7 @@ def note_run_out(state: State, event: LocksRunOut) -> None:
     session = state.consumers.get(event.group)
     if session is not None and event.now_ms - session.locks_looked_at_ms >= limits.QUEUE_LOCK_MS:
         _drop_expired(state, session, event.now_ms)
-    is_short = state.locks_held + event.queues > limits.LOCKS_MAX // 2
-    if is_short and event.now_ms - state.locks_looked_at_ms >= limits.LOCKS_LOOK_MS:
+    if event.is_short and event.now_ms - state.locks_looked_at_ms >= limits.LOCKS_LOOK_MS:
         state.locks_looked_at_ms = event.now_ms
         for session in state.consumers.values():
             _drop_expired(state, session, event.now_ms)

@@ -21,8 +21,7 @@ from itertools import islice
 from typing import Final
 
 from halfmq.core.events import PolicyLooked, TakenUp
-from halfmq.core.heaps import in_order
-from halfmq.core.state import Policy, ProducerGroup, State, Undecided, take_turn
+from halfmq.core.state import Policy, ProducerGroup, State, Undecided, drop_stale_looks, take_turn
 from halfmq.model.records import SET_ASIDE_MS, AsideBecause
 
 #: Undecided transactions that one step of a round looks at.
@@ -91,9 +90,14 @@ def note_taken_up(state: State, event: TakenUp) -> None:
     group = state.producer_groups.get(event.group)
     policy = group.policy if group is not None else None
     if policy is not None and policy.settings.skip_age_ms:
-        policy.scan_at_ms = min(policy.scan_at_ms, event.look_by_ms)
-        policy.scan_next_ms = min(policy.scan_next_ms, event.look_by_ms)  # of the round that is under way
+        _look_by(policy, event.look_by_ms)
         heappush(state.look_heap, (policy.scan_at_ms, event.group))
+        drop_stale_looks(state)
+
+
+def _look_by(policy: Policy, at_ms: int) -> None:
+    policy.scan_at_ms = min(policy.scan_at_ms, at_ms)
+    policy.scan_next_ms = min(policy.scan_next_ms, at_ms)  # of the round that is under way
 
 
 def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
@@ -130,7 +134,7 @@ def next_look_ms(state: State) -> int | None:
     """When a tick has something to do here; 0: at once. None: when something happens."""
     if state.looking:
         return 0
-    return next((at_ms for at_ms, name in in_order(state.look_heap) if _is_next_round(state, at_ms, name)), None)
+    return state.look_heap[0][0] if state.look_heap else None
 
 
 def look_further(state: State, now_ms: int) -> None:
@@ -144,6 +148,7 @@ def look_further(state: State, now_ms: int) -> None:
         group = state.producer_groups[name]
         if group.policy is not None:
             look_around(group, group.policy, now_ms)
+    drop_stale_looks(state)
 
 
 def note_looked(state: State, event: PolicyLooked) -> None:
@@ -155,6 +160,8 @@ def note_looked(state: State, event: PolicyLooked) -> None:
         return
     for tx_id in event.looked_at:
         policy.past.pop(tx_id, None)
+    if event.look_by_ms and policy.settings.skip_age_ms:
+        _look_by(policy, event.look_by_ms)
     if event.asked_again:
         group.ready.extend(event.asked_again)
         take_turn(state, group)
@@ -168,6 +175,7 @@ def put_off(state: State, group: ProducerGroup, policy: Policy) -> None:
     """Nothing more to do in the group before its next round."""
     if policy.scan_at_ms < SET_ASIDE_MS:
         heappush(state.look_heap, (policy.scan_at_ms, group.name))
+    drop_stale_looks(state)
 
 
 def _is_next_round(state: State, at_ms: int, name: str) -> bool:

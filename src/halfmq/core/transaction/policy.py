@@ -65,12 +65,15 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
         policy = group.policy
         looked_at: list[str] = []
         again: list[str] = []
+        look_by_ms = 0
         full = False
         for tx_id in policy.past if policy is not None else ():
             known = group.undecided.get(tx_id)
             # Where an operator asked meanwhile its next check is scheduled.
             if known is None or is_asked(group, tx_id, now_ms) or (name, tx_id) in asked or policy is None:
                 looked_at.append(tx_id)
+                if known is not None:
+                    look_by_ms = now_ms + state.settings.check_answer_ms
                 continue
             because = why_past(policy, known, now_ms)
             if because is None:  # within the limits again: it is asked about as others are
@@ -88,7 +91,7 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
             acts.effects.append(PolicyActed(name, tx_id, because, known.checks, rolled_back))
             if rolled_back:
                 acts.events.extend(no_longer_asked(group, tx_id))
-        acts.events.append(PolicyLooked(name, tuple(looked_at), tuple(again)))
+        acts.events.append(PolicyLooked(name, tuple(looked_at), tuple(again), look_by_ms))
         more = more or full or (policy is not None and bool(policy.scan))
         if full:
             break

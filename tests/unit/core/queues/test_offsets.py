@@ -185,3 +185,12 @@ def test_a_tick_looks_only_at_groups_whose_offsets_are_due() -> None:
     log.tick()
     assert all(log.state.offsets[group] == {(1, 0): 4} for group in groups)
     assert next_deadline_ms(log.state) is None
+
+
+def test_offsets_that_are_due_at_once_leave_nothing_behind() -> None:
+    log = with_group("G")
+    for at in range(50):
+        log.do(CommitOffset("G", "orders", 0, at))
+        log.session(Unregistered(1, "client-1", "", "G"))
+        log.tick()
+    assert len(log.state.offsets_due_heap) <= 1

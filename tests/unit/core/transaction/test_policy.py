@@ -740,3 +740,27 @@ def test_one_step_acts_on_exactly_as_many_as_it_may(monkeypatch: pytest.MonkeyPa
         log.do(half(f"T{number}"))
     log.later(61_000)
     assert [len(policies_of_a_tick(log.state, 4_096, log.now_ms)[0]) for _ in range(2)] == [2, 1]
+
+
+def test_what_is_asked_about_in_the_tick_that_finds_it_too_old_is_set_aside_when_its_answer_is_overdue() -> None:
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, check_interval_ms=300_000, check_interval_max_ms=600_000))
+    log.do(half("T1"))
+    log.later(70_000)
+    log.tick()
+    log.do(SetProducer(ProducerSettings("PG", skip_age_ms=60_000)))
+    log.session(producer(1, log.now_ms))
+    asked_ms = log.now_ms
+    assert [check.tx_id for check in log.tick() if isinstance(check, SendCheck)] == ["T1"]
+    log.run_to(asked_ms + log.settings.check_answer_ms + 10)
+    assert len(log.of(SetAside)) == 1
+    log.session(producer(2, log.now_ms))
+    assert not [check for check in log.tick() if isinstance(check, SendCheck)], "who was asked once is not asked again"
+
+
+def test_a_policy_that_is_set_again_and_again_leaves_nothing_behind() -> None:
+    log = CoreLog()
+    for number in range(50):
+        log.later(1_000)
+        log.do(SetProducer(ProducerSettings("G", skip_age_ms=259_200_000 + number)))
+        log.tick()
+    assert len(log.state.look_heap) == 1
