@@ -4,7 +4,8 @@ A decision is a question: it changes nothing, and says in ``Decision.events`` wh
 applied. So one that raises, or whose records are not to happen (no room, a body that cannot be copied), has left nothing
 behind; and it can be asked again.
 
-Two come in front of a decision, not out of it, where ``decide.BEFORE`` names them: time goes on whether or not it can be made.
+Three come in front of a decision, not out of it (``decide.comes_before``): ``TimePassed``, ``LocksRunOut``, ``LookedForAlive``. They
+happen whether or not it can be made.
 
 Times are broker time, ms.
 """

@@ -12,7 +12,7 @@ from halfmq.core.commands import DeleteTopic, EnsureGroup, LockQueues, SetGroup,
 from halfmq.core.decide import size_bound
 from halfmq.core.decision import Done, Locked
 from halfmq.core.digest import durable_digest
-from halfmq.core.queues.ordering import holders_bytes_max, keep_for_holders
+from halfmq.core.queues.ordering import holders_bytes_max, keep_for_holders, locks_run_out
 from halfmq.core.session import ConnectionClosed
 from halfmq.core.transaction.invariants import check
 from halfmq.model.records import GroupSet
@@ -266,3 +266,12 @@ def test_locks_of_what_does_not_exist_live_in_the_session_only() -> None:
     assert locked(log, "a", 99) == [99]
     assert locked(log, "a", 0, group="Unknown") == [0]
     assert log.state.holders == {}
+
+
+def test_who_renews_pays_for_no_look_at_all_locks_however_many_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOCKS_MAX", 4)
+    state = CoreLog().state
+    two = [("orders", queue_id) for queue_id in range(2)]
+    assert lock_queues(state, "CG", "a", two, 0) == tuple(two)
+    assert not locks_run_out(state, LockQueues("CG", "a", tuple(two)), 1).is_short
+    assert locks_run_out(state, LockQueues("CG", "b", (("orders", 9),)), 1).is_short
