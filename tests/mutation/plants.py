@@ -256,8 +256,8 @@ PLANTS: Final = (
         6,
         "a step towards a trim looks once more after its bound was asked for, and carries what it finds then",
         "core/transaction/retention.py",
-        "    count = 0\n    for what in state.carrying.found:\n",
-        "    count = 0\n    state.carrying.look()\n    for what in state.carrying.found:\n",
+        "    count = 0\n    for what in state.session.carrying.found:\n",
+        "    count = 0\n    state.session.carrying.look()\n    for what in state.session.carrying.found:\n",
     ),
     Plant(
         "any-clock-is-believed",

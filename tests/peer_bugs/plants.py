@@ -324,8 +324,8 @@ def half_that_cannot_be_moved_is_skipped_after_ten_tries(patch: pytest.MonkeyPat
         if type(command) is CarryForward and isinstance(reply, Failed):
             tries += 1
             if tries > 10:
-                self.state.carrying = retention.Carrying(self.state, command.log_start)
-                self.state.carrying.seen = True
+                self.state.session.carrying = retention.Carrying(self.state, command.log_start)
+                self.state.session.carrying.seen = True
                 return (), Done(again=False), (), ()
         return records, reply, effects, events
 

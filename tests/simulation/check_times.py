@@ -154,7 +154,7 @@ class CheckTimes:
         """
         sequencer = broker._sequencer
         state = sequencer.state
-        if paused or state.disk_full or sequencer.behind or sequencer.failed is not None:
+        if paused or state.session.disk_full or sequencer.behind or sequencer.failed is not None:
             self._late.clear()
             return
         now_ms = sequencer._time.now_ms()

@@ -61,7 +61,7 @@ class Consuming:
             self._look_at_parked(broker)
 
     def _look_at_offsets(self, state: Any) -> None:
-        committed = {**state.offsets.get(GROUP, {}), **state.fresh_offsets.get(GROUP, {})}
+        committed = {**state.offsets.get(GROUP, {}), **state.session.fresh_offsets.get(GROUP, {})}
         for (topic_id, queue), offset in committed.items():
             topic = state.topics_by_id.get(topic_id)
             if topic is None:

@@ -31,12 +31,16 @@ class Delays:
         sequencer = broker._sequencer
         state = sequencer.state
         late = False
-        if state.delayed_heap and not (paused or state.disk_full or sequencer.behind or sequencer.failed is not None):
+        if state.derived.delayed_heap and not (
+            paused or state.session.disk_full or sequencer.behind or sequencer.failed is not None
+        ):
             self._counts["look delayed is shown"] += 1
-            late = min(state.delayed_heap)[0] + _SLACK_MS < sequencer._time.now_ms()
+            late = min(state.derived.delayed_heap)[0] + _SLACK_MS < sequencer._time.now_ms()
         self._late_steps = self._late_steps + 1 if late else 0
         if self._late_steps >= _SLACK_STEPS:
-            raise Violation(f"Delay: {min(state.delayed_heap)} is due at {sequencer._time.now_ms()} and not shown")
+            raise Violation(
+                f"Delay: {min(state.derived.delayed_heap)} is due at {sequencer._time.now_ms()} and not shown"
+            )
 
     def close(self, records: list[tuple[Any, Any]]) -> None:
         """All records of the log with their batches.

@@ -191,12 +191,12 @@ class Run:
             state = self.host.broker._sequencer.state
             self.counts["look invariants"] += 1
             self.counts["facts"] += invariants.check(state)
-            self.counts["delayed message put aside"] += len(state.delayed_aside)
+            self.counts["delayed message put aside"] += len(state.session.delayed_aside)
             self.promises.log_start = state.log_start
             store = self.host.broker._store
             assert store is not None
             fsync = store.durability is Durability.FSYNC
-            self.faults.damage.saw(store.durable_position, state.log_end, state.answered if fsync else 0)
+            self.faults.damage.saw(store.durable_position, state.log_end, state.session.answered if fsync else 0)
 
     def _look_around(self) -> None:
         """Each half second, beside the state: what is late, and what consumers were given."""
@@ -275,7 +275,7 @@ class Run:
         return bool(
             at_work
             or state.delayed
-            or state.disk_full
+            or state.session.disk_full
             or not self.host.broker._sequencer.idle
             or self.network.under_way
         )
@@ -286,7 +286,7 @@ class Run:
         state = self.host.broker._sequencer.state
         busy = [machine.name for machine in self.machines if machine.busy or machine.process is None]
         behind = bool(self.swarm.consumers) and self.consuming.is_behind(state)
-        return f"busy {busy}, delayed {len(state.delayed)}, full {state.disk_full}, consumers behind {behind}"
+        return f"busy {busy}, delayed {len(state.delayed)}, full {state.session.disk_full}, consumers behind {behind}"
 
     def _undecided(self) -> list[str]:
         if self.host.broker is None or not self.host.serves:

@@ -182,7 +182,7 @@ class AdminStats:
             _TooMany: more than ``queues_max`` queues.
         """
         state = self._state
-        session = state.consumers.get(group)
+        session = state.session.consumers.get(group)
         topics = [state.topics_by_id[topic_id] for topic_id in self._topics_of(group)]
         if names:
             topics = [topic for topic in topics if topic.name in names]
@@ -197,7 +197,7 @@ class AdminStats:
     def _topics_of(self, group: str) -> dict[int, None]:
         state = self._state
         found: dict[int, None] = {}
-        for offsets in (state.offsets, state.fresh_offsets, state.offsets_refused):
+        for offsets in (state.offsets, state.session.fresh_offsets, state.session.offsets_refused):
             found |= dict.fromkeys(topic_id for topic_id, _ in offsets.get(group, ()))
         return {topic_id: None for topic_id in sorted(found) if topic_id in state.topics_by_id}
 
@@ -221,10 +221,10 @@ class AdminStats:
     def consumed_by(self, connection: Connection, request: Request[Any]) -> None:
         """300: groups whose members listen to the topic, and groups with an offset in it."""
         state, name = self._state, request.ext.topic
-        groups = {group: None for group, session in state.consumers.items() if name in session.subscriptions}
+        groups = {group: None for group, session in state.session.consumers.items() if name in session.subscriptions}
         topic = state.topics_by_name.get(name)
         if topic is not None:
-            for offsets in (state.offsets, state.fresh_offsets, state.offsets_refused):
+            for offsets in (state.offsets, state.session.fresh_offsets, state.session.offsets_refused):
                 for group, entries in offsets.items():
                     if group not in groups and any(topic_id == topic.topic_id for topic_id, _ in entries):
                         groups[group] = None
@@ -235,7 +235,7 @@ class AdminStats:
     def consumers(self, connection: Connection, request: Request[Any]) -> None:
         """203."""
         group = request.ext.consumer_group
-        session = self._state.consumers.get(group)
+        session = self._state.session.consumers.get(group)
         if session is None or not session.members:
             text = f"the consumer group[{group}] not online"
             self._refuse(connection, request, ResponseCode.CONSUMER_NOT_ONLINE, text)
@@ -381,8 +381,8 @@ class AdminStats:
             "pullThreadPoolQueueHeadWaitTimeMills": "0",
             "pageCacheLockTimeMills": "0",
             "commitLogMinOffset": str(state.log_start),
-            "commitLogMaxOffset": str(state.published),
-            "dispatchBehindBytes": str(max(0, state.answered - state.published)),
+            "commitLogMaxOffset": str(state.session.published),
+            "dispatchBehindBytes": str(max(0, state.session.answered - state.session.published)),
             # What the log takes of what it could take: its bytes, and what is free on its disk.
             "commitLogDiskRatio": f"{log_bytes / (log_bytes + self._store.free_bytes()):.4f}",
             "halfmqUndecided": str(sum(len(group.undecided) for group in state.producer_groups.values())),

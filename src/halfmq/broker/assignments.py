@@ -39,7 +39,7 @@ class Assignments:
         """No list at all where the topic or the group's members are not known (yet): the client asks again soon."""
         asked = decode_assignment_query(request.body)
         topic = self._state.topics_by_name.get(asked.topic)
-        session = self._state.consumers.get(asked.group)
+        session = self._state.session.consumers.get(asked.group)
         queues: list[MessageQueue] | None = None
         if topic is not None and session is not None and session.members:
             members = [member.client_id for member in session.members.values()]

@@ -47,7 +47,7 @@ class BackCheck:
     def send(self, check: SendCheck) -> None:
         half = self._half(check)
         if self._leaves(check, half):
-            if self._sequencer.state.policies:
+            if self._sequencer.state.derived.policies:
                 left = CheckLeft(check.group, check.tx_id, check.checks, self._time.now_ms())
                 self._sequencer.engine.note(left)
             return

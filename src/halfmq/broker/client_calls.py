@@ -55,7 +55,7 @@ class ClientCalls:
         self._call(connection, request, number, ext)
 
     def _consumer(self, group: str, client_id: str) -> int | None:
-        session = self._state.consumers.get(group)
+        session = self._state.session.consumers.get(group)
         members = session.members.items() if session is not None else ()
         return next((number for number, member in members if member.client_id == client_id), None)
 

@@ -145,8 +145,8 @@ class Clients:
     def _refusal(self, number: int, body: HeartbeatBody) -> str | None:
         """Why nothing of this heartbeat is taken. Names of consumer groups are looked at where those are made."""
         state = self._state
-        producers = {*state.produces.get(number, ()), *body.producer_groups}
-        consumers = {*state.consumes.get(number, ()), *[data.group for data in body.consumer_groups]}
+        producers = {*state.session.produces.get(number, ()), *body.producer_groups}
+        consumers = {*state.session.consumes.get(number, ()), *[data.group for data in body.consumer_groups]}
         if len(producers) + len(consumers) > limits.GROUPS_PER_CONNECTION_MAX:
             return f"a connection may be in {limits.GROUPS_PER_CONNECTION_MAX} groups at most"
         try:
@@ -292,7 +292,7 @@ class Clients:
             self._gateway.intake.give_back(connection, kept)
         self._forget(number)
         self.spoken.pop(number, None)
-        for group in self._state.consumes.get(number, ()):
+        for group in self._state.session.consumes.get(number, ()):
             self._unlike.left(group, number)
             if not self._gateway.draining:  # we cut it off: the client is there, and handles what it holds
                 self._give_up_locks(number, group)
@@ -302,7 +302,7 @@ class Clients:
 
     def _give_up_locks(self, number: int, group: str) -> None:
         """A member leaves, and with its last connection its locks: nobody waits for it after the next start."""
-        session = self._state.consumers.get(group)
+        session = self._state.session.consumers.get(group)
         member = session.members.get(number) if session is not None else None
         if session is None or member is None or not session.locks:
             return
@@ -319,7 +319,7 @@ class Clients:
     # --- consumers of a group
 
     def members(self, connection: Connection, request: Request[Any]) -> None:
-        session = self._state.consumers.get(request.ext.consumer_group)
+        session = self._state.session.consumers.get(request.ext.consumer_group)
         if session is None or not session.members:
             text = f"no consumer for this group, {request.ext.consumer_group}"
             self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
@@ -350,7 +350,7 @@ class Clients:
                 log.warning(
                     "%d queue locks are held, of which there may be %d: clients that consume in order get no more before some "
                     "run out (60 s); the last was refused to %s",
-                    self._state.locks_held, limits.LOCKS_MAX, context[0].peer,
+                    self._state.session.locks_held, limits.LOCKS_MAX, context[0].peer,
                 )  # fmt: skip
             queues = [MessageQueue(topic, self._broker_name, queue_id) for topic, queue_id in reply.queues]
             self._gateway.answer(*context, ResponseCode.SUCCESS, body=encode_lock_response(queues))

@@ -62,10 +62,10 @@ class Feedback:
 
     def _refusal(self, number: int, group: str) -> str | None:
         state = self._sequencer.state
-        groups = state.produces.get(number, {})
+        groups = state.session.produces.get(number, {})
         if (
             group not in groups
-            and len(groups) + len(state.consumes.get(number, ())) >= limits.GROUPS_PER_CONNECTION_MAX
+            and len(groups) + len(state.session.consumes.get(number, ())) >= limits.GROUPS_PER_CONNECTION_MAX
         ):
             return f"a connection may be in {limits.GROUPS_PER_CONNECTION_MAX} groups at most"
         try:

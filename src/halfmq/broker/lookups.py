@@ -100,7 +100,7 @@ class Lookups:
         if low > 0 or high == 0:
             return False
         first = self._store.read_queue(topic_id, queue_id, 0, 1)
-        return bool(first) and self._state.published - first[0].offset <= YOUNG_QUEUE_BYTES
+        return bool(first) and self._state.session.published - first[0].offset <= YOUNG_QUEUE_BYTES
 
     def commit_offset(self, connection: Connection, request: Request[Any]) -> None:
         """15; one-way from stock clients. Who waits for the answer and is no member of the group is an operator."""
@@ -112,7 +112,7 @@ class Lookups:
         self._sequencer.submit(command, self._committed, (connection, request))
 
     def _is_member(self, connection: Connection, group: str) -> bool:
-        session = self._state.consumers.get(group)
+        session = self._state.session.consumers.get(group)
         return session is not None and connection.number in session.members
 
     def _committed(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
@@ -163,7 +163,7 @@ class Lookups:
             if topic is not None:
                 bounds = tuple(self._store.bounds(topic.topic_id, queue) for queue in range(len(topic.ends)))
                 topics[name] = TopicBounds(topic.topic_id, bounds)
-        answer = PositionAnswer(self._store.uuid, self._state.epoch, self._state.published, topics)
+        answer = PositionAnswer(self._store.uuid, self._state.epoch, self._state.session.published, topics)
         ext, body = encode_answer(answer)
         self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, body)
 
@@ -196,5 +196,8 @@ class Lookups:
             if size > limits.FRAME_BYTES_MAX // 2:
                 found = found[: max(count, 1)]
                 break
-        ext = {"indexLastUpdateTimestamp": self._state.batch_time_ms, "indexLastUpdatePhyoffset": self._state.published}
+        ext = {
+            "indexLastUpdateTimestamp": self._state.batch_time_ms,
+            "indexLastUpdatePhyoffset": self._state.session.published,
+        }
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext, b"".join(found))

@@ -179,7 +179,9 @@ class Maintenance:
         config = self._config
         now_ms = self._time.now_ms()
         young_from_ms = now_ms - config.settings.sent_again_ms
-        keep_bytes_from = self._sequencer.state.published - config.retention_bytes if config.retention_bytes else 0
+        keep_bytes_from = (
+            self._sequencer.state.session.published - config.retention_bytes if config.retention_bytes else 0
+        )
         state = self._sequencer.state
         wanted = reached = state.log_start
         copied_from_ms = now_ms - config.copy_again_ms
@@ -192,7 +194,7 @@ class Maintenance:
             if not (too_old or too_far) or next_began_ms >= young_from_ms or start != reached:
                 break
             reached = next_start
-            copied_bytes += state.copied.get(start, 0) if next_began_ms > copied_from_ms else 0
+            copied_bytes += state.derived.copied.get(start, 0) if next_began_ms > copied_from_ms else 0
             if too_old or may_copy_again(copied_bytes, reached - state.log_start):
                 wanted = reached
         if reached > wanted and self._not_trimmed.is_due("copied"):
@@ -335,7 +337,7 @@ class Maintenance:
             return  # a log that takes nothing more also says that it has no room
         state = self._sequencer.state
         low = not self._sequencer.catch_up() or bool(low)
-        if low != state.disk_full:
+        if low != state.session.disk_full:
             if low:
                 log.warning("free space is below %d bytes: new messages are refused", self._config.disk_reserve_bytes)
             else:

@@ -147,7 +147,7 @@ class Operators:
         else:
             groups, following = groups_from(state, start, GROUPS_PER_PAGE_MAX)
             _, listed = oldest_undecided(state, "", int(asked), now_ms, groups=groups)
-            total = state.undecided_count
+            total = state.derived.undecided_count
         ext = {EXT_TOTAL: total, EXT_AT: now_ms, **({EXT_NEXT: following} if following else {})}
         self._tell(connection, request, ext, encode_pending(listed))
 

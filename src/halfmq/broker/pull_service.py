@@ -205,7 +205,7 @@ class PullService:
         if fields.sys_flag & _SUBSCRIPTION:
             expression, expression_type = fields.subscription, fields.expression_type
         else:
-            session = self._state.consumers.get(fields.consumer_group)
+            session = self._state.session.consumers.get(fields.consumer_group)
             if session is None or not session.members:
                 return (
                     ResponseCode.SUBSCRIPTION_NOT_EXIST,

@@ -322,7 +322,7 @@ class Sequencer:
 
     def space_is_low(self) -> None:
         """New messages are refused from now on; who looks at the free space says when there is room again."""
-        if not self.state.disk_full:
+        if not self.state.session.disk_full:
             tell_no_space()
             self.engine.note(DiskSpace(True))
 
@@ -389,7 +389,7 @@ class Sequencer:
         late: list[Effect] = list(self._late_wakes)
         self._late_wakes = {}
         self.behind = False
-        log.info("derived files have caught up with the log at %d", self.state.published)
+        log.info("derived files have caught up with the log at %d", self.state.session.published)
         if late:
             self._on_effects(late)
 
@@ -402,8 +402,8 @@ class Sequencer:
             if not self.behind or self._staged:  # done, or answers still wait: they go first
                 return not self.behind
             published = self._store.catch_up()
-            if published > self.state.published:
-                self.engine.note(Published(published, self.state.answered))
+            if published > self.state.session.published:
+                self.engine.note(Published(published, self.state.session.answered))
                 self._wake_late()
                 self._on_released()
         except StoreFull:

@@ -110,7 +110,7 @@ class StoredMessages:
         Raises:
             StoreDamaged, OSError: the disk cannot read it.
         """
-        if not 0 <= offset < self._state.published:
+        if not 0 <= offset < self._state.session.published:
             return None
         try:
             view = self._store.stored_view(offset)

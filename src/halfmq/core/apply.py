@@ -125,7 +125,7 @@ def _message(state: State, record: MessageRecord) -> None:
         remember(
             state, topic,
             SentOnce(
-                unique_id, topic_id, message[12], offset, queue_id, queue_offset, state.batch_time_ms, state.sender
+                unique_id, topic_id, message[12], offset, queue_id, queue_offset, state.batch_time_ms, state.session.sender
             ),
         )  # fmt: skip
 
@@ -138,7 +138,7 @@ def _delayed(state: State, record: DelayedRecord) -> None:
     add_delayed(state, Delayed(offset, offset, -1, topic_id, queue_id, message_bytes, due_ms, tag_hash, key_hash))
     if message.reconsume_times == 0 and not topic.exempt:
         crc = message.body_crc
-        sent = SentOnce(unique_id, topic_id, crc, offset, queue_id, 0, state.batch_time_ms, state.sender)
+        sent = SentOnce(unique_id, topic_id, crc, offset, queue_id, 0, state.batch_time_ms, state.session.sender)
         remember(state, topic, sent)
 
 
@@ -146,7 +146,7 @@ def add_delayed(state: State, delayed: Delayed) -> None:
     before = state.delayed.get(delayed.first_offset)
     if before is None:
         state.topics_by_id[delayed.topic_id].pending += 1
-        heappush(state.delayed_heap, (delayed.due_ms, delayed.first_offset))
+        heappush(state.derived.delayed_heap, (delayed.due_ms, delayed.first_offset))
     else:
         forget_copy(state, before)
     state.delayed[delayed.first_offset] = delayed
@@ -171,7 +171,7 @@ def _released(state: State, record: Released) -> None:
         if delayed is not None:
             topic.pending -= 1
             forget_copy(state, delayed)
-    heap = state.delayed_heap
+    heap = state.derived.delayed_heap
     while heap and heap[0][1] not in state.delayed:
         heappop(heap)
 
@@ -185,15 +185,15 @@ def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: int) -> None
     ids = group.due.get(bucket)
     if ids is None:
         group.due[bucket] = {tx_id: None}
-        heappush(state.check_heap, (bucket, group.name))
+        heappush(state.derived.check_heap, (bucket, group.name))
     else:
         ids[tx_id] = None
 
 
 def count_undecided(state: State, group: ProducerGroup) -> None:
     """The group is about to have one more undecided transaction."""
-    state.undecided_count += 1
-    state.undecided_groups += not group.undecided
+    state.derived.undecided_count += 1
+    state.derived.undecided_groups += not group.undecided
 
 
 def unschedule(state: State, group: ProducerGroup, tx_id: str, at_ms: int) -> None:
@@ -217,13 +217,13 @@ def _half(state: State, record: HalfRecord) -> None:
     state.topics_by_id[topic_id].pending += 1
     state.next_half_index = half_index + 1
     group.bytes += message_bytes
-    state.undecided_bytes += message_bytes
+    state.derived.undecided_bytes += message_bytes
     undecided = group.undecided
     known = undecided.get(tx_id)
     if known is None:
-        state.undecided_count += 1
+        state.derived.undecided_count += 1
         if not undecided:
-            state.undecided_groups += 1
+            state.derived.undecided_groups += 1
         undecided[tx_id] = Undecided(group_name, tx_id, (half,), count, now_ms, immune_until_ms, 0, immune_until_ms)
         schedule(state, group, tx_id, immune_until_ms)
         return
@@ -272,7 +272,7 @@ def _carried_half(state: State, record: CarriedHalf) -> None:
     if not before:
         state.topics_by_id[record.topic_id].pending += 1
         group.bytes += record.message_bytes
-        state.undecided_bytes += record.message_bytes
+        state.derived.undecided_bytes += record.message_bytes
     state.next_half_index = max(state.next_half_index, record.half_index + 1)
     if known is None:
         count_undecided(state, group)
@@ -316,15 +316,15 @@ def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
     known = undecided.pop(tx_id, None)
     if known is None:
         return None
-    state.undecided_count -= 1
+    state.derived.undecided_count -= 1
     if not undecided:
-        state.undecided_groups -= 1
+        state.derived.undecided_groups -= 1
     topics = state.topics_by_id
-    copied = state.copied
+    copied = state.derived.copied
     for half in known.halves:
         message_bytes = half.message_bytes
         group.bytes -= message_bytes
-        state.undecided_bytes -= message_bytes
+        state.derived.undecided_bytes -= message_bytes
         topics[half.topic_id].pending -= 1
         if copied:
             forget_copy(state, half)
@@ -388,11 +388,11 @@ def _topic_set(state: State, record: TopicSet) -> None:
 def _topic_deleted(state: State, record: TopicDeleted) -> None:
     topic = state.topics_by_id.pop(record.topic_id)
     del state.topics_by_name[topic.name]
-    state.base_bytes -= topic_bytes(topic)
+    state.derived.base_bytes -= topic_bytes(topic)
     for group in topic.groups:
         for key in keys_in(state.offsets.get(group, {}), topic.topic_id, len(topic.ends)):
             drop_offset(state, group, key)
-    for name in list(state.held_by.get(record.topic_id, ())):
+    for name in list(state.derived.held_by.get(record.topic_id, ())):
         kept = {key: client_id for key, client_id in state.holders[name].items() if key[0] != record.topic_id}
         set_holders(state, name, kept)
 

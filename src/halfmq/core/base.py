@@ -97,7 +97,7 @@ def read_topic(state: State, payload: bytes) -> Topic:
         topic = Topic(state.settings, topic_id, name, read_queues, write_queues, permission)
         state.topics_by_id[topic_id] = state.topics_by_name[name] = topic
         state.next_topic_id = max(state.next_topic_id, topic_id + 1)
-        state.base_bytes += topic_bytes(topic)
+        state.derived.base_bytes += topic_bytes(topic)
     else:
         keep_queues(state, topic, max(read_queues, write_queues))
         topic.resize(state.settings, read_queues, write_queues)
@@ -141,20 +141,20 @@ def read_producer(state: State, payload: bytes) -> None:
     before = group.policy
     group.policy = Policy(settings) if check_limit or age_ms else None
     if group.policy is None:
-        state.policies.pop(name, None)
-        state.looking.pop(name, None)
+        state.derived.policies.pop(name, None)
+        state.derived.looking.pop(name, None)
     else:
-        state.policies[name] = state.looking[name] = None
+        state.derived.policies[name] = state.derived.looking[name] = None
     if before is not None:
         group.ready += before.past
         take_turn(state, group)
         if group.policy is not None:
             group.policy.left = before.left
     drop_stale_looks(state)
-    state.base_bytes -= producer_bytes(state.producer_settings.pop(name, None))
+    state.derived.base_bytes -= producer_bytes(state.producer_settings.pop(name, None))
     if not settings.is_default:
         state.producer_settings[name] = settings
-        state.base_bytes += producer_bytes(settings)
+        state.derived.base_bytes += producer_bytes(settings)
 
 
 def epoch_started(offset: int, epoch: int, wall_ms: int, check_immunity_ms: int, jump_ms: int = 0) -> EpochStarted:

@@ -38,15 +38,15 @@ def producer_bytes(settings: ProducerSettings | None) -> int:
 
 def count_group(state: State, more: int) -> None:
     """Of its settings."""
-    state.base_bytes += more
-    state.groups_bytes += more
+    state.derived.base_bytes += more
+    state.derived.groups_bytes += more
 
 
 def keep_queues(state: State, topic: Topic, queues: int) -> None:
     """Have at least so many queues in the topic, and count those that are new."""
     before = len(topic.ends)
     topic.keep_queues(state.settings, queues)
-    state.base_bytes += QUEUE_BYTES * (len(topic.ends) - before)
+    state.derived.base_bytes += QUEUE_BYTES * (len(topic.ends) - before)
 
 
 def set_offset(state: State, group: str, key: tuple[int, int], offset: int) -> None:
@@ -54,9 +54,9 @@ def set_offset(state: State, group: str, key: tuple[int, int], offset: int) -> N
     offsets = state.offsets.get(group)
     if offsets is None:
         offsets = state.offsets[group] = {}
-        state.base_bytes += group_bytes(group)
+        state.derived.base_bytes += group_bytes(group)
     if key not in offsets:
-        state.base_bytes += OFFSET_BYTES
+        state.derived.base_bytes += OFFSET_BYTES
         state.topics_by_id[key[0]].groups[group] = None
     offsets[key] = offset
 
@@ -66,10 +66,10 @@ def drop_offset(state: State, group: str, key: tuple[int, int]) -> None:
     offsets = state.offsets.get(group)
     if offsets is None or offsets.pop(key, None) is None:
         return
-    state.base_bytes -= OFFSET_BYTES
+    state.derived.base_bytes -= OFFSET_BYTES
     if not offsets:
         del state.offsets[group]
-        state.base_bytes -= group_bytes(group)
+        state.derived.base_bytes -= group_bytes(group)
 
 
 class Recount(NamedTuple):

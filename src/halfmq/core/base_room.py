@@ -23,19 +23,19 @@ def refuse_named(state: State, more_bytes: int, what: str) -> Refused | None:
     They leave a quarter of a base to offsets, to limits of producer groups, and to what an administrator makes.
     """
     most = named_bytes_max(state.settings.segment_bytes)
-    if state.base_bytes + more_bytes <= most:
+    if state.derived.base_bytes + more_bytes <= most:
         return None
     return Refused(
         Why.LIMIT_REACHED,
         f"{what}: what clients make by naming it may take {most} bytes of the head of a segment of "
-        f"{state.settings.segment_bytes} bytes, and {state.base_bytes} are taken; delete topics or groups that nobody needs, make "
+        f"{state.settings.segment_bytes} bytes, and {state.derived.base_bytes} are taken; delete topics or groups that nobody needs, make "
         "it by hand, or take a store with larger segments",
     )
 
 
 def base_has_room(state: State, more_bytes: int) -> bool:
     """Whether so many bytes more of anything have room. The caller may take them at once."""
-    return state.base_bytes + more_bytes <= _base_bytes_max(state)
+    return state.derived.base_bytes + more_bytes <= _base_bytes_max(state)
 
 
 def no_room(state: State, what: str) -> Refused:
@@ -72,7 +72,7 @@ def why_no_base(state: State, more_bytes: int) -> str:
     Only a store from before all of these asked for room is ever that full.
     """
     segment_bytes = state.settings.segment_bytes
-    if state.base_bytes <= _base_bytes_max(state):
+    if state.derived.base_bytes <= _base_bytes_max(state):
         return ""
     size = base_size(base_payload(state))
     if aligned(BATCH_HEADER_BYTES + size + more_bytes) <= segment_bytes:

@@ -15,18 +15,18 @@ def note_copy(state: State, one: Half | Delayed) -> None:
     """``one`` lies where it was copied to, from here on. Nothing for what never moved."""
     if one.offset != one.first_offset:
         segment = segment_start(one.offset, state.settings.segment_bytes)
-        state.copied[segment] = state.copied.get(segment, 0) + one.message_bytes
+        state.derived.copied[segment] = state.derived.copied.get(segment, 0) + one.message_bytes
 
 
 def forget_copy(state: State, one: Half | Delayed) -> None:
     """``one`` was settled, shown, or copied on."""
     if one.offset != one.first_offset:
         segment = segment_start(one.offset, state.settings.segment_bytes)
-        left = state.copied[segment] - one.message_bytes
+        left = state.derived.copied[segment] - one.message_bytes
         if left:
-            state.copied[segment] = left
+            state.derived.copied[segment] = left
         else:
-            del state.copied[segment]
+            del state.derived.copied[segment]
 
 
 def may_copy_again(copied_bytes: int, gone_bytes: int) -> bool:

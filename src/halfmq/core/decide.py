@@ -110,7 +110,7 @@ def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
     effects = [*wakes, *checks.effects]
     events = checks.events
     more_past = False
-    if state.policies:
+    if state.derived.policies:
         asked = {(effect.group, effect.tx_id) for effect in checks.effects if isinstance(effect, SendCheck)}
         acts = enforce(state, offset, bytes_max, now_ms, asked)
         records += acts.records
@@ -191,13 +191,18 @@ def _send_back_bound(state: State, command: SendBack) -> int:
 
 def _tick_bound(state: State, command: Tick) -> int:
     if not (
-        state.asking or state.full_heap or state.check_heap or state.delayed_heap or state.offsets_due or state.policies
+        state.session.asking
+        or state.session.full_heap
+        or state.derived.check_heap
+        or state.derived.delayed_heap
+        or state.session.offsets_due
+        or state.derived.policies
     ):
         return 0
-    bound = (3 if state.policies else 2) * _tick_bytes(state) + 1_024
+    bound = (3 if state.derived.policies else 2) * _tick_bytes(state) + 1_024
     due_ms = next_due_ms(state)
     if due_ms is not None:
-        first = state.delayed[state.delayed_heap[0][1]]
+        first = state.delayed[state.derived.delayed_heap[0][1]]
         bound += max(_tick_bytes(state), carried_delayed_size(first.message_bytes) + released_size(1))
     return bound
 

@@ -226,7 +226,7 @@ class Engine:
                 if decided:
                     if not state.batch_open:
                         self._open(state.log_end, now_ms)
-                    state.sender = command[0] if small else getattr(command, "connection", 0)  # type: ignore[misc,assignment]
+                    state.session.sender = command[0] if small else getattr(command, "connection", 0)  # type: ignore[misc,assignment]
                     apply_all(state, decided)
                     records += decided
                 if events:
@@ -435,7 +435,7 @@ class Engine:
         try:
             self._roll(now_ms)
         except StoreFull as error:
-            if not state.disk_full:
+            if not state.session.disk_full:
                 self.note(DiskSpace(True))
                 self._problems.append(NoNextSegment(str(error), disk_full=True))
             return Refused(Why.STORE_FULL, f"{error}; verdicts go on while the current segment lasts")

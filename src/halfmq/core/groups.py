@@ -70,7 +70,7 @@ def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Deci
         GroupIsGone: which of its topics stay. Refused NOT_NOW: it has members.
     """
     name = command.name
-    session = state.consumers.get(name)
+    session = state.session.consumers.get(name)
     if session is not None and session.members:
         ids = sorted({member.client_id for member in session.members.values()})
         shown = ", ".join(ids[:_NAMED_MAX]) + (" and others" if len(ids) > _NAMED_MAX else "")

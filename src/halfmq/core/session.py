@@ -161,7 +161,7 @@ def apply_session(state: State, event: Event) -> tuple[MembersChanged, ...]:
 
 def _heartbeat(state: State, event: Heartbeat) -> tuple[MembersChanged, ...]:
     if event.producers:
-        produces = state.produces.setdefault(event.connection, {})
+        produces = state.session.produces.setdefault(event.connection, {})
         for name in event.producers:
             produces[name] = None
             group = state.producer_group(name)
@@ -169,7 +169,9 @@ def _heartbeat(state: State, event: Heartbeat) -> tuple[MembersChanged, ...]:
                 group.members[event.connection] = event.client_id
                 cut_backoff(state, group)
     if event.consumers:
-        state.consumes.setdefault(event.connection, {}).update(dict.fromkeys([data.group for data in event.consumers]))
+        state.session.consumes.setdefault(event.connection, {}).update(
+            dict.fromkeys([data.group for data in event.consumers])
+        )
     changed = [_consumer_heartbeat(state, event, data) for data in event.consumers]
     return tuple([change for change in changed if change is not None])
 
@@ -177,7 +179,7 @@ def _heartbeat(state: State, event: Heartbeat) -> tuple[MembersChanged, ...]:
 def _reachable(state: State, event: Reachable) -> tuple[MembersChanged, ...]:
     """No back-off is cut short: what it missed is due, and the rest was not missed."""
     group = state.producer_group(event.producer)
-    if event.producer in state.produces.get(event.connection, ()):
+    if event.producer in state.session.produces.get(event.connection, ()):
         group.members.setdefault(event.connection, event.client_id)
         take_turn(state, group)
     return ()
@@ -186,7 +188,7 @@ def _reachable(state: State, event: Reachable) -> tuple[MembersChanged, ...]:
 def _polling(state: State, event: Polling) -> tuple[MembersChanged, ...]:
     """The first poll of a connection is a producer that (re)connects; later ones only go on."""
     group = state.producer_group(event.producer)
-    state.produces.setdefault(event.connection, {})[event.producer] = None
+    state.session.produces.setdefault(event.connection, {})[event.producer] = None
     is_new = event.connection not in group.members and event.connection not in group.pollers
     group.pollers[event.connection] = event.client_id
     group.parked[event.connection] = event.room
@@ -212,9 +214,9 @@ def _check_left(state: State, event: CheckLeft) -> tuple[MembersChanged, ...]:
 
 
 def _consumer_heartbeat(state: State, event: Heartbeat, data: ConsumerData) -> MembersChanged | None:
-    session = state.consumers.get(data.group)
+    session = state.session.consumers.get(data.group)
     if session is None:
-        session = state.consumers[data.group] = ConsumerSession()
+        session = state.session.consumers[data.group] = ConsumerSession()
     member = Member(event.client_id, event.version, event.language)
     changed = session.members.get(event.connection) != member
     session.members[event.connection] = member
@@ -248,20 +250,20 @@ def _changed(group: str, session: ConsumerSession) -> MembersChanged:
 def _unregistered(state: State, event: Unregistered) -> tuple[MembersChanged, ...]:
     if event.producer_group:
         _leave_producers(state, event.producer_group, event.connection)
-        state.produces.get(event.connection, {}).pop(event.producer_group, None)
+        state.session.produces.get(event.connection, {}).pop(event.producer_group, None)
         forget_idle_groups(state)  # it may name another one now
     if not event.consumer_group:
         return ()
     log_now(state, event.consumer_group)
-    state.consumes.get(event.connection, {}).pop(event.consumer_group, None)
+    state.session.consumes.get(event.connection, {}).pop(event.consumer_group, None)
     changed = _leave_consumers(state, event.consumer_group, event.connection)
     return () if changed is None else (changed,)
 
 
 def _closed(state: State, event: ConnectionClosed) -> tuple[MembersChanged, ...]:
-    for name in state.produces.pop(event.connection, ()):
+    for name in state.session.produces.pop(event.connection, ()):
         _leave_producers(state, name, event.connection)
-    groups = list(state.consumes.pop(event.connection, ()))
+    groups = list(state.session.consumes.pop(event.connection, ()))
     changed = [_leave_consumers(state, name, event.connection) for name in groups]
     forget_idle_groups(state)
     return tuple([change for change in changed if change is not None])
@@ -285,7 +287,7 @@ def _leave_producers(state: State, name: str, connection: int) -> None:
 
 
 def _leave_consumers(state: State, name: str, connection: int) -> MembersChanged | None:
-    session = state.consumers.get(name)
+    session = state.session.consumers.get(name)
     if session is None:
         return None
     member = session.members.pop(connection, None)
@@ -294,7 +296,7 @@ def _leave_consumers(state: State, name: str, connection: int) -> MembersChanged
     if all(other.client_id != member.client_id for other in session.members.values()):
         for queue in [queue for queue, (holder, _) in session.locks.items() if holder == member.client_id]:
             del session.locks[queue]
-            state.locks_held -= 1
+            state.session.locks_held -= 1
     if not session.members:
         session.subscriptions.clear()
     return _changed(name, session)
@@ -302,28 +304,30 @@ def _leave_consumers(state: State, name: str, connection: int) -> MembersChanged
 
 def forget_idle_groups(state: State) -> None:
     """Let go of groups that hold nothing, once they may be half of all: names that clients made up must not collect."""
-    if len(state.producer_groups) + len(state.consumers) < state.groups_kept_max:
+    if len(state.producer_groups) + len(state.session.consumers) < state.session.groups_kept_max:
         return
     for name, group in list(state.producer_groups.items()):
         held = group.members or group.pollers or group.undecided or group.settled or group.in_flight
         if not held and name not in state.producer_settings:
             del state.producer_groups[name]
-            state.asking.pop(name, None)
-    for name, session in list(state.consumers.items()):
+            state.session.asking.pop(name, None)
+    for name, session in list(state.session.consumers.items()):
         if not (session.members or session.locks):
-            del state.consumers[name]
-    state.groups_kept_max = max(GROUPS_KEPT_MIN, 2 * (len(state.producer_groups) + len(state.consumers)))
+            del state.session.consumers[name]
+    state.session.groups_kept_max = max(
+        GROUPS_KEPT_MIN, 2 * (len(state.producer_groups) + len(state.session.consumers))
+    )
 
 
 def _published(state: State, event: Published) -> tuple[MembersChanged, ...]:
-    state.published = event.position
-    state.answered = event.answered
+    state.session.published = event.position
+    state.session.answered = event.answered
     forget_idle_groups(state)  # one connection may make up any number of names
     return ()
 
 
 def _disk_space(state: State, event: DiskSpace) -> tuple[MembersChanged, ...]:
-    state.disk_full = event.full
+    state.session.disk_full = event.full
     return ()
 
 

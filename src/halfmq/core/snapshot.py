@@ -120,7 +120,7 @@ def load_rows(settings: BrokerSettings, chunks: Iterable[bytes]) -> State:
     if said != rows_of_all:
         raise InvariantViolated(f"snapshot with {rows_of_all} rows; its end says {said}")
     state.loaded = True
-    heapify(state.delayed_heap)
+    heapify(state.derived.delayed_heap)
     return state
 
 
@@ -187,7 +187,7 @@ def _load_undecided(state: State, rows: list[Undecided]) -> None:
         schedule(state, group, known.tx_id, known.next_check_at_ms)
         for half in known.halves:
             group.bytes += half.message_bytes
-            state.undecided_bytes += half.message_bytes
+            state.derived.undecided_bytes += half.message_bytes
             state.topics_by_id[half.topic_id].pending += 1
             note_copy(state, half)
 

@@ -1,8 +1,11 @@
-"""What the broker knows, in memory: durable state, which only ``apply`` changes, and session state, which a restart forgets.
+"""What the broker knows, in memory, in three parts:
 
-Undecided transactions and their halves are immutable tuples that are replaced on change, so that a snapshot is a copy of
-references and can be encoded in another thread. What derives from them and exists for speed (check buckets, counts of
-pending messages per topic) is kept by the same functions, and ``transaction.invariants.check`` compares the two.
+    State           durable: only ``apply`` changes it, live and in redo; bases and snapshots hold it
+    .derived        follows from it and makes decisions fast; never stored
+    .session        who is connected, what was published: a restart forgets it
+
+Undecided transactions and their halves are immutable and are replaced on change, so that a snapshot is a copy of references
+and can be encoded in another thread.
 """
 
 from collections import deque
@@ -278,52 +281,18 @@ class ConsumerSession:
         self.locks_looked_at_ms = 0
 
 
-class State:
-    """All of it. Make one, redo the log into it with ``apply`` or ``snapshot.load_rows``, then let commands in.
+class DerivedState:
+    """What follows from durable state and is kept for speed: redo and a snapshot make it again, and nothing of it is stored.
 
-    Its first record ever is the base of the first segment that the log still has.
+    Whoever changes durable state keeps it in step; ``transaction.invariants.check`` compares the two.
     """
 
-    def __init__(self, settings: BrokerSettings) -> None:
-        self.settings = settings
-        #: Most bytes of records that one decision may need: half a segment, so that it fits behind any base.
-        self.record_bytes_max = min(limits.TRANSACTION_BYTES_MAX + (1 << 20), settings.segment_bytes // 2)
-        # --- durable: only ``apply`` changes these
-        #: False until the first base was applied.
-        self.loaded = False
-        #: Where the next record starts: behind the last one in an open batch, behind its padding else.
-        self.log_end = 0
-        self.log_start = 0
-        self.batch_open = False
-        #: Broker time of the open or last batch.
-        self.batch_time_ms = 0
-        self.epoch = 0
-        #: What a half rests that asks for nothing else, in this epoch, ms; -1 where its start did not say so.
-        self.epoch_immunity_ms = -1
-        #: (offset of the record, time before, ms ahead) of starts that nobody has confirmed; see ``core.clock_jumps``.
-        self.jumps: tuple[tuple[int, int, int], ...] = ()
-        self.next_topic_id = 1
-        self.next_half_index = 0
-        #: The same topics by name and by id; ids are never used again.
-        self.topics_by_name: dict[str, Topic] = {}
-        self.topics_by_id: dict[int, Topic] = {}
-        self.groups: dict[str, GroupSettings] = {}
-        #: Who was granted the lock of a queue last, by group, then (topic id, queue id). Change it with ``set_holders``.
-        self.holders: dict[str, dict[tuple[int, int], str]] = {}
-        #: Of the producer groups that an administrator gave limits or a policy; each is also in ``producer_groups``.
-        self.producer_settings: dict[str, ProducerSettings] = {}
-        #: Logged consumer offsets, by group, then (topic id, queue id). Topics that are gone have none.
-        self.offsets: dict[str, dict[tuple[int, int], int]] = {}
-        self.producer_groups: dict[str, ProducerGroup] = {}
-        #: By first offset.
-        self.delayed: dict[int, Delayed] = {}
-        #: Recent verdicts, oldest first, within ``sent_again_ms`` and ``sent_again_ids_max``, at or behind the log's start.
-        self.verdicts: deque[Verdict] = deque()
-        #: Recent plain messages, oldest first, within the same bounds. Some are no longer the newest of their id.
-        self.sent: deque[SentOnce] = deque()
-        #: Segment start -> ((topic id, queue ends), ...) when it began: what a trim to there leaves as queue minimums.
-        self.bases: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {}
-        # --- derived
+    __slots__ = (
+        "base_bytes", "check_heap", "copied", "delayed_heap", "groups_bytes", "held_by", "holders_bytes", "look_heap", "looking",
+        "policies", "undecided_bytes", "undecided_count", "undecided_groups",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
         #: At least as many bytes as a base takes (``base_bytes``, which counts them); the first number is of an empty one.
         self.base_bytes = 128
         #: Of these, what consumer groups take beside their offsets.
@@ -340,16 +309,25 @@ class State:
         self.undecided_count = 0
         self.undecided_bytes = 0
         self.undecided_groups = 0
-        #: How many topics and consumer groups there may be.
-        self.caps = caps(settings)
         #: Producer groups with a policy; of these the ones that the next tick has to look at; and (``scan_at_ms``, name), a heap
         #: of the others. Some entries are not true any more.
         self.policies: dict[str, None] = {}
         self.looking: dict[str, None] = {}
         self.look_heap: list[tuple[int, str]] = []
-        #: (due ms, first offset), a heap; every delayed message is in it, or in ``delayed_aside``.
+        #: (due ms, first offset), a heap; every delayed message is in it, or in ``SessionState.delayed_aside``.
         self.delayed_heap: list[tuple[int, int]] = []
-        # --- session: gone at a restart
+
+
+class SessionState:
+    """What a restart forgets and clients say again: only ``session.apply_session`` changes it."""
+
+    __slots__ = (
+        "answered", "asking", "carrying", "consumers", "consumes", "delayed_aside", "disk_full", "fresh_offsets", "full",
+        "full_heap", "groups_kept_max", "groups_numbered", "locks_held", "locks_looked_at_ms", "offsets_due", "offsets_due_heap",
+        "offsets_logged", "offsets_refused", "offsets_to_log", "produces", "published", "sender",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
         #: First offsets of delayed messages that are not shown in this run: their bytes could not be copied.
         self.delayed_aside: set[int] = set()
         self.disk_full = False
@@ -391,6 +369,63 @@ class State:
         #: How far a trim is prepared, a ``transaction.retention.Carrying``. None: nobody has begun.
         self.carrying: Any = None
 
+
+class State:
+    """Durable state, which only ``apply`` changes, with what is derived from it and the session.
+
+    Make one, redo the log into it with ``apply`` or ``snapshot.load_rows``, then let commands in. Its first record ever is the base of the
+    first segment that the log still has.
+    """
+
+    __slots__ = (
+        "bases", "batch_open", "batch_time_ms", "caps", "delayed", "derived", "epoch", "epoch_immunity_ms", "groups", "holders",
+        "jumps", "loaded", "log_end", "log_start", "next_half_index", "next_topic_id", "offsets", "producer_groups",
+        "producer_settings", "record_bytes_max", "sent", "session", "settings", "topics_by_id", "topics_by_name", "verdicts",
+    )  # fmt: skip
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        #: How many topics and consumer groups there may be.
+        self.caps = caps(settings)
+        #: Most bytes of records that one decision may need: half a segment, so that it fits behind any base.
+        self.record_bytes_max = min(limits.TRANSACTION_BYTES_MAX + (1 << 20), settings.segment_bytes // 2)
+        self.derived = DerivedState()
+        self.session = SessionState()
+        #: False until the first base was applied.
+        self.loaded = False
+        #: Where the next record starts: behind the last one in an open batch, behind its padding else.
+        self.log_end = 0
+        self.log_start = 0
+        self.batch_open = False
+        #: Broker time of the open or last batch.
+        self.batch_time_ms = 0
+        self.epoch = 0
+        #: What a half rests that asks for nothing else, in this epoch, ms; -1 where its start did not say so.
+        self.epoch_immunity_ms = -1
+        #: (offset of the record, time before, ms ahead) of starts that nobody has confirmed; see ``core.clock_jumps``.
+        self.jumps: tuple[tuple[int, int, int], ...] = ()
+        self.next_topic_id = 1
+        self.next_half_index = 0
+        #: The same topics by name and by id; ids are never used again.
+        self.topics_by_name: dict[str, Topic] = {}
+        self.topics_by_id: dict[int, Topic] = {}
+        self.groups: dict[str, GroupSettings] = {}
+        #: Who was granted the lock of a queue last, by group, then (topic id, queue id). Change it with ``set_holders``.
+        self.holders: dict[str, dict[tuple[int, int], str]] = {}
+        #: Of the producer groups that an administrator gave limits or a policy; each is also in ``producer_groups``.
+        self.producer_settings: dict[str, ProducerSettings] = {}
+        #: Logged consumer offsets, by group, then (topic id, queue id). Topics that are gone have none.
+        self.offsets: dict[str, dict[tuple[int, int], int]] = {}
+        self.producer_groups: dict[str, ProducerGroup] = {}
+        #: By first offset.
+        self.delayed: dict[int, Delayed] = {}
+        #: Recent verdicts, oldest first, within ``sent_again_ms`` and ``sent_again_ids_max``, at or behind the log's start.
+        self.verdicts: deque[Verdict] = deque()
+        #: Recent plain messages, oldest first, within the same bounds. Some are no longer the newest of their id.
+        self.sent: deque[SentOnce] = deque()
+        #: Segment start -> ((topic id, queue ends), ...) when it began: what a trim to there leaves as queue minimums.
+        self.bases: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {}
+
     @property
     def check_immunity_ms(self) -> int:
         """What a half rests that asks for nothing else, ms. Of its epoch, not of today's settings: redo must agree."""
@@ -401,8 +436,8 @@ class State:
         """The group, made if it was never heard of. It is durable only by what it holds."""
         group = self.producer_groups.get(name)
         if group is None:
-            self.groups_numbered += 1
-            group = self.producer_groups[name] = ProducerGroup(name, self.settings, self.groups_numbered)
+            self.session.groups_numbered += 1
+            group = self.producer_groups[name] = ProducerGroup(name, self.settings, self.session.groups_numbered)
         return group
 
 
@@ -413,14 +448,14 @@ def producer_groups_refusal(state: State, connection: int, names: Iterable[str])
     most = state.settings.undecided_groups_max + limits.PRODUCER_GROUPS_FREE
     if not new or len(state.producer_groups) + new <= most:
         return None
-    if len(named.union(state.produces.get(connection, ()))) <= limits.PRODUCER_GROUPS_EACH:
+    if len(named.union(state.session.produces.get(connection, ()))) <= limits.PRODUCER_GROUPS_EACH:
         return None
     return f"{len(state.producer_groups)} producer groups are known, and {most} may be (--undecided-groups-max)"
 
 
 def drop_stale_checks(state: State) -> None:
     """See to it that the first of ``check_heap`` is a bucket that there is. For who took one away."""
-    heap = state.check_heap
+    heap = state.derived.check_heap
     while heap:
         group = state.producer_groups.get(heap[0][1])
         if group is not None and heap[0][0] in group.due:
@@ -430,7 +465,7 @@ def drop_stale_checks(state: State) -> None:
 
 def drop_stale_looks(state: State) -> None:
     """See to it that the first of ``look_heap`` is a group's next round. For who changed when one comes."""
-    heap = state.look_heap
+    heap = state.derived.look_heap
     while heap:
         group = state.producer_groups.get(heap[0][1])
         if group is not None and group.policy is not None and group.policy.scan_at_ms == heap[0][0]:
@@ -440,32 +475,32 @@ def drop_stale_looks(state: State) -> None:
 
 def drop_stale_offsets(state: State) -> None:
     """See to it that the first of ``offsets_due_heap`` is when a group's offsets are due. For who changed that."""
-    heap = state.offsets_due_heap
-    while heap and state.offsets_due.get(heap[0][1]) != heap[0][0]:
+    heap = state.session.offsets_due_heap
+    while heap and state.session.offsets_due.get(heap[0][1]) != heap[0][0]:
         heappop(heap)
 
 
 def take_turn(state: State, group: ProducerGroup) -> None:
     """If the group has somebody to ask, and something to ask about: the next tick looks at it."""
     if (group.ready or group.cut) and (group.members or group.parked):
-        state.asking[group.name] = None
+        state.session.asking[group.name] = None
 
 
 def set_holders(state: State, group: str, holders: dict[tuple[int, int], str]) -> None:
     """The group's queues are held by these clients; none: by nobody."""
     before = state.holders.pop(group, None) or {}
-    state.holders_bytes += holders_bytes(holders) - holders_bytes(before)
+    state.derived.holders_bytes += holders_bytes(holders) - holders_bytes(before)
     if holders:
         state.holders[group] = holders
     topics_before = {key[0] for key in before}
     topics_now = {key[0] for key in holders}
     for topic_id in topics_now - topics_before:
-        state.held_by.setdefault(topic_id, {})[group] = None
+        state.derived.held_by.setdefault(topic_id, {})[group] = None
     for topic_id in topics_before - topics_now:
-        groups = state.held_by[topic_id]
+        groups = state.derived.held_by[topic_id]
         del groups[group]
         if not groups:
-            del state.held_by[topic_id]
+            del state.derived.held_by[topic_id]
 
 
 def holders_bytes(holders: Mapping[tuple[int, int], str]) -> int:

@@ -253,9 +253,9 @@ def refuse_group(state: State, name: str) -> Refused | None:
     if len(state.groups) >= state.caps.groups:
         return _as_many_as_may_be(f"group {name!r} was not made", "consumer groups", state.caps.groups, "--groups-max")
     share = groups_bytes_max(state.settings.segment_bytes)
-    if state.groups_bytes + group_bytes(name) > share:
+    if state.derived.groups_bytes + group_bytes(name) > share:
         text = (
-            f"group {name!r} was not made: consumer groups take {state.groups_bytes} of the {share} bytes that they may take of the "
+            f"group {name!r} was not made: consumer groups take {state.derived.groups_bytes} of the {share} bytes that they may take of the "
             f"head of a segment of {state.settings.segment_bytes} bytes; delete groups that nobody needs, or take a store with "
             "larger segments"
         )

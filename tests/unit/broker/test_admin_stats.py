@@ -61,7 +61,7 @@ async def test_lag_is_what_a_group_has_not_done_and_counts_an_offset_that_is_not
         }
         await commit(member, 4)
         await commit(member, 5)
-        assert running.state.fresh_offsets["C"], "not logged yet"
+        assert running.state.session.fresh_offsets["C"], "not logged yet"
         await member.pull("T", 5, count=2)
         found = table(await admin.ask(208, {"consumerGroup": "C", "topic": "T"}))["offsetTable"]
         assert (found[queue(0)]["consumerOffset"], found[queue(0)]["pullOffset"]) == (5, 7)
@@ -236,7 +236,7 @@ async def test_figures_of_the_broker(tmp_path: Path) -> None:
         assert (found["brokerVersionDesc"], found["halfmqUndecided"]) == ("V4_9_8", "1")
         assert float(found["putTps"].split()[0]) > 0
         assert len(found["getTransferedTps"].split()) == 3
-        assert int(found["commitLogMaxOffset"]) == running.state.published
+        assert int(found["commitLogMaxOffset"]) == running.state.session.published
         assert int(found["earliestMessageTimeStamp"]) >= int(found["bootTimestamp"]) - 1_000
         assert 0 <= float(found["commitLogDiskRatio"]) <= 1
         assert found["runtime"].startswith("[ 0 days, 0 hours, 0 minutes, ")

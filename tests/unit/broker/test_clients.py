@@ -125,7 +125,7 @@ async def test_heartbeats_and_leaving_of_one_connection_count_in_the_order_in_wh
         hand.flush.run()
         assert [(await one).code for one in asked[2:]] == [0, 0]
         assert running.broker._clients.waiting == 0
-        assert list(running.state.consumers["C"].subscriptions) == ["V"]
+        assert list(running.state.session.consumers["C"].subscriptions) == ["V"]
         assert await members(other, "D") == ["me"]
 
 
@@ -168,7 +168,7 @@ async def test_connection_that_ends_while_its_groups_are_made_leaves_no_member(t
         hand.flush.run()
         await until(lambda: gateway._backlog() == 0)
         assert await members(other, "C") == await members(other, "D") == []
-        assert not running.state.consumes
+        assert not running.state.session.consumes
 
 
 async def test_two_connections_that_name_the_same_many_new_groups_are_both_members_of_all(tmp_path: Path) -> None:
@@ -222,11 +222,11 @@ async def test_locks_of_what_is_not_there_are_not_kept(tmp_path: Path) -> None:
         assert await lock(client, 41, "one", [0]) == []
         await client.send("T", b"x", queues=2)
         assert await lock(client, 41, "one", [0]) == []
-        assert not running.state.consumers
+        assert not running.state.session.consumers
         await client.heartbeat("one", consumers={"C": ["T"]})
         assert await lock(client, 41, "one", [1, 2, -1]) == [1]
         assert await lock(client, 41, "o" * (limits.CLIENT_ID_CHARS_MAX + 1), [0]) == []
-        assert len(running.state.consumers["C"].locks) == 1
+        assert len(running.state.session.consumers["C"].locks) == 1
 
 
 def heartbeat_of(
@@ -256,7 +256,7 @@ async def test_strings_that_would_be_kept_have_bounds(tmp_path: Path, body: byte
         answer = await client.ask(34, {}, body)
         assert answer.code == 29
         assert named in (answer.remark or "")
-        assert not running.state.consumers
+        assert not running.state.session.consumers
         assert (await client.ask(34, {}, heartbeat_of("c", "C", "T", "a || b"))).code == 0
 
 
@@ -295,7 +295,7 @@ async def test_a_language_that_nobody_knows_is_not_kept(tmp_path: Path) -> None:
         sent = command(34, 77, {}, heartbeat_of("me", "C", "T", "*"))
         client.write(sent.replace(b'"JAVA"', b'"JAVX"'))
         assert (await client.expect(77)).code == 0
-        (member,) = running.state.consumers["C"].members.values()
+        (member,) = running.state.session.consumers["C"].members.values()
         assert member.language == "OTHER"
 
 
@@ -453,7 +453,7 @@ async def test_producer_groups_that_only_have_a_member_are_bounded_over_all_conn
         assert "--undecided-groups-max" in (refused.remark or "")
         assert await members(two) == ["two"], "what it consumes is registered all the same"
         assert sorted(running.state.producer_groups) == [f"P{number}" for number in range(5)]
-        assert list(running.state.produces[2]) == ["P1"], "that is known"
+        assert list(running.state.session.produces[2]) == ["P1"], "that is known"
         assert (await two.heartbeat("two", producers=["another"])).code == 0, "who is in few is taken"
         assert (await two.heartbeat("two", producers=["third"])).code == 29
         fetched = await two.ask(29_009, {"group": "third", "clientId": "two", "waitMs": "0"})

@@ -175,7 +175,7 @@ async def test_every_queue_at_one_position(tmp_path: Path) -> None:
         assert answer.code == 0
         assert json.loads(answer.body)["T"]["queues"] == [[0, 2]]
         assert "Nowhere" not in json.loads(answer.body)
-        assert int(answer.ext["position"]) == running.state.published
+        assert int(answer.ext["position"]) == running.state.session.published
         assert len(answer.ext["store"]) == 32
 
 

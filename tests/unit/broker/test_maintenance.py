@@ -184,11 +184,11 @@ async def test_low_space_refuses_messages_until_there_is_room_again(
         maintenance = running.broker._maintenance
         assert maintenance is not None
         maintenance.look_at_space()
-        await until(lambda: running.state.disk_full)
+        await until(lambda: running.state.session.disk_full)
         assert (await client.send("T", b"x", unique="1" * 32)).code == 14
         low = False
         maintenance.look_at_space()
-        await until(lambda: not running.state.disk_full)
+        await until(lambda: not running.state.session.disk_full)
         assert (await client.send("T", b"x", unique="1" * 32)).code == 0
 
 

@@ -263,7 +263,7 @@ async def test_no_room_for_the_next_segment_refuses_and_keeps_serving(
         monkeypatch.undo()
         assert running.broker._maintenance is not None
         running.broker._maintenance.look_at_space()
-        while running.state.disk_full:
+        while running.state.session.disk_full:
             await asyncio.sleep(0.001)
         assert (await client.send("T", bytes(9_000), unique="9" * 32)).code == 0
 
@@ -306,7 +306,7 @@ async def test_a_start_without_room_for_its_base_says_so(tmp_path: Path, monkeyp
         for number in range(600):
             name = f"group-{number:03d}".ljust(110, "n")
             running.state.producer_settings[name] = ProducerSettings(name, skip_age_ms=3_600_000)
-        running.state.base_bytes = recount(running.state).base
+        running.state.derived.base_bytes = recount(running.state).base
         monkeypatch.setattr(engine, "fits", lambda *_: False)  # the segment is full
         end = running.state.log_end
         with pytest.raises(StoreFull, match="of the head of each log segment") as caught:
@@ -341,7 +341,7 @@ async def test_messages_are_refused_from_the_moment_on_that_the_next_segment_fin
             if code:
                 break
         assert code == 14
-        assert running.state.disk_full
+        assert running.state.session.disk_full
         assert running.state.log_end % running.broker.config.segment_bytes < 40_000, "a fresh segment, nearly unused"
         assert (await client.end(half, ID, COMMIT)).ext["HMQ_VERDICT"] == "COMMITTED"
         assert running.broker._sequencer.failed is None
@@ -369,14 +369,14 @@ async def test_answers_wait_where_not_even_the_published_page_can_be_written(tmp
             await turns(50)
         assert not any(one.done() for one in ends)
         assert not parked.done()
-        assert running.state.disk_full
+        assert running.state.session.disk_full
         disk.heal()
         maintenance.look_at_space()
         answers = [await asyncio.wait_for(one, 2) for one in ends]
         assert {one.ext["HMQ_VERDICT"] for one in answers} == {"COMMITTED"}
         assert b"one" in (await asyncio.wait_for(parked, 2)).body
         assert not running.broker._sequencer.behind
-        assert not running.state.disk_full
+        assert not running.state.session.disk_full
         page = read_published(disk, tmp_path / "shard-0" / "published")
         assert isinstance(page, Published)
         assert page.position == running.state.log_end
@@ -422,12 +422,12 @@ async def test_no_room_for_derived_files_stops_neither_verdicts_nor_the_broker(t
         assert not disk.exists(tmp_path / "shard-0" / "checkpoint")
         maintenance.look_at_space()
         await turns(50)
-        assert running.state.disk_full, "there is still no room"
+        assert running.state.session.disk_full, "there is still no room"
         assert not parked.done()
         disk.heal()
         maintenance.look_at_space()
         assert b"one" in (await asyncio.wait_for(parked, 2)).body
-        assert not running.state.disk_full
+        assert not running.state.session.disk_full
         assert not running.broker._sequencer.behind
         assert (await client.send("T", b"x", unique="1" * 32)).code == 0
         assert (await client.ask(30, {"topic": "T", "queueId": "0"})).ext == {"offset": "2"}
@@ -597,7 +597,7 @@ async def test_many_delayed_messages_that_cannot_be_copied_are_put_aside_togethe
     monkeypatch.setattr(Store, "why_not_copied", counted)
     async with serving(tmp_path, segment_bytes=SMALL, clock=_Later()) as running:
         async with asyncio.timeout(5):
-            while running.state.delayed_heap:
+            while running.state.derived.delayed_heap:
                 await asyncio.sleep(0.002)
         assert running.state.topics_by_name["T"].ends[0] == 6
         assert len(running.state.delayed) == 554
@@ -627,7 +627,7 @@ async def test_room_that_comes_back_between_two_tries_lets_waiting_answers_out(t
             maintenance.look_at_space()
         assert (await asyncio.wait_for(end, 2)).ext["HMQ_VERDICT"] == "COMMITTED"
         await turns(50)
-        assert not running.state.disk_full
+        assert not running.state.session.disk_full
 
 
 async def test_a_drain_does_not_wait_for_a_disk_that_stays_full(

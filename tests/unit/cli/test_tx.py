@@ -426,7 +426,7 @@ async def test_every_transaction_of_a_group_is_settled_each_by_a_verdict_of_its_
         assert (last.exit_code, "1 transactions of group G0 are ROLLED_BACK" in last.stdout) == (0, True)
         nothing = await run(running, "rollback", "--group", "G0", "--all", "--operator", "ada", "--yes")
         assert (nothing.exit_code, "nothing is undecided" in nothing.stderr) == (0, True)
-        assert running.state.undecided_count == 1, "that of the other group"
+        assert running.state.derived.undecided_count == 1, "that of the other group"
 
 
 async def test_only_what_is_older_is_settled_and_only_when_it_is_confirmed(
@@ -444,9 +444,9 @@ async def test_only_what_is_older_is_settled_and_only_when_it_is_confirmed(
         assert (older.exit_code, "0 transactions of group G0 are ROLLED_BACK" in older.stdout) == (0, True)
         monkeypatch.setattr(tx, "_has_terminal", lambda: True)
         assert (await run(running, *arguments, typed="other\n")).exit_code == 1
-        assert running.state.undecided_count == 3
+        assert running.state.derived.undecided_count == 3
         assert (await run(running, *arguments, typed="G0\n")).exit_code == 0
-        assert running.state.undecided_count == 0
+        assert running.state.derived.undecided_count == 0
 
 
 async def test_a_transaction_that_others_settle_meanwhile_hides_none_of_the_rest(

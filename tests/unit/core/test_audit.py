@@ -142,7 +142,7 @@ def test_an_offset_that_is_reset_is_logged_at_once_and_what_a_member_said_before
     log.do(EnsureTopic("T", 1))
     for offset in (5, 6, 7):
         log.do(CommitOffset("CG", "T", 0, offset))
-    assert log.state.fresh_offsets["CG"], "7 is not logged yet"
+    assert log.state.session.fresh_offsets["CG"], "7 is not logged yet"
     acted, logged = decided(log, CommitOffset("CG", "T", 0, 2, ANN))
     assert told(acted) == (OperatorAction.RESET_OFFSET, "CG", *ANN)
     assert isinstance(logged, OffsetsCommitted)

@@ -95,6 +95,6 @@ def test_holders_of_queues_stand_behind_the_settings_of_their_group_and_only_if_
     assert len(with_holders) - len(plain) <= holders_bytes(holders)
     state = CoreLog().state
     read_group(state, with_holders)
-    assert (state.holders, state.holders_bytes) == ({"CG": holders}, holders_bytes(holders))
+    assert (state.holders, state.derived.holders_bytes) == ({"CG": holders}, holders_bytes(holders))
     read_group(state, plain)
-    assert (state.holders, state.holders_bytes) == ({}, 0)
+    assert (state.holders, state.derived.holders_bytes) == ({}, 0)

@@ -45,24 +45,24 @@ def test_the_count_is_that_of_a_recount_after_every_change_restart_and_roll(seed
             log.roll()
             log.restart()
         check(log.state)
-        assert len(base_payload(log.state)) <= log.state.base_bytes == recount(log.state).base
-        seen.add(log.state.base_bytes)
+        assert len(base_payload(log.state)) <= log.state.derived.base_bytes == recount(log.state).base
+        seen.add(log.state.derived.base_bytes)
     assert len(seen) > 30, "it went up and down"
 
 
 def test_a_state_that_holds_nothing_is_counted_as_such() -> None:
     state = State(BrokerSettings())
-    assert (state.base_bytes, state.groups_bytes) == recount(state) == (EMPTY_BYTES, 0)
+    assert (state.derived.base_bytes, state.derived.groups_bytes) == recount(state) == (EMPTY_BYTES, 0)
 
 
 def test_a_group_without_offsets_takes_nothing_for_them() -> None:
     log = CoreLog()
     log.do(EnsureGroup("CG"))
     log.do(SetTopic("orders", 2, 2, 6))
-    before = log.state.base_bytes
+    before = log.state.derived.base_bytes
     log.do(CommitOffset("CG", "orders", 1, 7))
-    assert log.state.base_bytes > before
+    assert log.state.derived.base_bytes > before
     log.do(DeleteTopic("orders"))
     log.do(SetTopic("orders", 2, 2, 6))
-    assert log.state.base_bytes == before
+    assert log.state.derived.base_bytes == before
     assert "CG" not in log.state.offsets

@@ -62,7 +62,7 @@ def full_of_offsets() -> tuple[CoreLog, int]:
 def test_limits_of_producer_groups_are_refused_when_the_head_of_a_segment_would_not_hold_them() -> None:
     log, count = with_limits()
     assert count > 50
-    assert len(base_payload(log.state)) <= log.state.base_bytes <= 65_536 * 7 // 16
+    assert len(base_payload(log.state)) <= log.state.derived.base_bytes <= 65_536 * 7 // 16
     assert len(log.state.producer_settings) == count
     refused(log.do(SetTopic("orders", 100, 100, 6)), Why.LIMIT_REACHED)
     log.roll()
@@ -97,8 +97,8 @@ def test_who_set_limits_is_counted_in_bytes() -> None:
     log = CoreLog()
     for number in range(20):
         log.do(SetProducer(limits_of(number, "ü" * 120, undecided_max=1 << 52, undecided_bytes_max=1 << 52)))
-    assert len(base_payload(log.state)) <= log.state.base_bytes
-    assert log.state.base_bytes < len(base_payload(log.state)) + 2_000
+    assert len(base_payload(log.state)) <= log.state.derived.base_bytes
+    assert log.state.derived.base_bytes < len(base_payload(log.state)) + 2_000
     log, _ = with_limits()
     refused(log.do(SetProducer(limits_of(0, set_by="b" * 120))), Why.LIMIT_REACHED)
 
@@ -107,7 +107,7 @@ def test_a_new_offset_is_refused_when_the_head_of_a_segment_would_not_hold_it() 
     log, queue = full_of_offsets()
     log.tick()
     assert query_offset(log.state, "CG", "wide", queue - 1) == Stored(7)
-    assert len(base_payload(log.state)) <= log.state.base_bytes <= 65_536 * 7 // 16
+    assert len(base_payload(log.state)) <= log.state.derived.base_bytes <= 65_536 * 7 // 16
     assert log.effects[-1] == OffsetNotStored("CG", "wide", queue)
     log.roll()
     log.restart()
@@ -136,11 +136,11 @@ def test_offsets_that_are_not_logged_yet_are_counted() -> None:
         log.do(EnsureGroup(group))
         for queue in range(1_000):
             taken += log.do(CommitOffset(group, "wide", queue, 1 << 40)) == Done()
-    bound = log.state.base_bytes
+    bound = log.state.derived.base_bytes
     assert 500 < taken < 8_000
     log.tick()
     assert sum(map(len, log.state.offsets.values())) == taken
-    assert log.state.base_bytes == bound, "logging them changes nothing"
+    assert log.state.derived.base_bytes == bound, "logging them changes nothing"
     check(log.state)
     log.roll()
     log.restart()
@@ -181,7 +181,7 @@ def test_a_deleted_topic_makes_room_for_offsets() -> None:
     log.do(DeleteTopic("topic-0"))
     assert log.do(CommitOffset("CG", "wide", queue, 8)) == Done()
     assert query_offset(log.state, "CG", "wide", queue) == Stored(8)
-    assert not any(log.state.offsets_refused.values())
+    assert not any(log.state.session.offsets_refused.values())
     log.later(2_000)
     log.tick()
     check(log.state)
@@ -194,7 +194,7 @@ def test_a_deleted_topic_makes_room_for_offsets() -> None:
 def test_refused_offsets_go_with_their_topic() -> None:
     log, _ = full_of_offsets()
     log.do(DeleteTopic("wide"))
-    assert not any(log.state.offsets_refused.values())
+    assert not any(log.state.session.offsets_refused.values())
 
 
 def test_a_full_store_takes_a_topic_with_fewer_queues_and_no_group_without_a_retry_topic() -> None:
@@ -210,6 +210,6 @@ def test_a_full_store_takes_a_topic_with_fewer_queues_and_no_group_without_a_ret
 def test_bytes_that_are_counted_wrongly_are_noticed() -> None:
     log = filled()
     log.do(CommitOffset("CG", "wide", 1, 7))
-    log.state.base_bytes += 1
+    log.state.derived.base_bytes += 1
     with pytest.raises(InvariantViolated, match="base"):
         check(log.state)

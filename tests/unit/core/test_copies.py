@@ -20,7 +20,7 @@ def carried(log: CoreLog, start: int) -> None:
 
 def copied(log: CoreLog) -> dict[int, int]:
     check(log.state)
-    return log.state.copied
+    return log.state.derived.copied
 
 
 def test_what_never_moved_is_no_copy() -> None:
@@ -84,7 +84,7 @@ def test_a_start_knows_them_from_the_log_and_from_a_snapshot() -> None:
     before = dict(copied(log))
     assert before
     for state in (log.redone(), log.reloaded(log.snapshot())):
-        assert state.copied == before
+        assert state.derived.copied == before
 
 
 def test_what_was_copied_lately_goes_along_where_it_is_the_smaller_part() -> None:

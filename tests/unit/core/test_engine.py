@@ -231,7 +231,7 @@ def test_no_room_for_a_segment_is_a_refusal_and_is_said_once() -> None:
     full = refused(replies[-1], Why.STORE_FULL)
     assert "no room" in full.text
     assert [type(problem) for problem in problems] == [NoNextSegment]
-    assert driven.engine.state.disk_full
+    assert driven.engine.state.session.disk_full
     assert isinstance(driven.step(end("T1", first)).replies[0], Settled), "verdicts go on"
     driven.compare()
 

@@ -71,7 +71,7 @@ def test_a_deleted_group_is_gone_with_its_offsets_and_its_empty_retry_topic_also
         assert not log.state.groups
         assert set(log.state.topics_by_name) == {"orders"}
         assert isinstance(query_offset(log.state, "CG", "orders", 0), NotStored)
-        assert log.state.base_bytes == empty.state.base_bytes, "it gives all of its room back"
+        assert log.state.derived.base_bytes == empty.state.derived.base_bytes, "it gives all of its room back"
         log.later(5_000)
         log.tick()
         check(log.state)
@@ -89,12 +89,12 @@ def test_nothing_in_memory_is_left_of_a_deleted_group(monkeypatch: pytest.Monkey
     refused(log.do(CommitOffset("CG", "other", 0, 1)), Why.LIMIT_REACHED)
     assert [list(log.state.topics_by_name[name].groups) for name in ("orders", "other")] == [["CG"], ["CG"]]
     log.do(DeleteGroup("CG", with_offsets=False))
-    assert not log.state.consumers
+    assert not log.state.session.consumers
     assert list(log.state.topics_by_name["orders"].groups) == ["CG"], "its offsets stay"
     log.do(DeleteGroup("CG", with_offsets=True))
     assert [list(log.state.topics_by_name[name].groups) for name in ("orders", "other")] == [[], []]
     assert not log.state.offsets
-    assert not log.state.offsets_refused
+    assert not log.state.session.offsets_refused
     check(log.state)
 
 

@@ -23,7 +23,7 @@ def test_a_changed_subscription_is_told_and_the_newer_one_wins() -> None:
     log.session(consumer(1, 0, expression="A", version=5))
     assert log.session(consumer(1, 0, expression="B", version=6)) == (MembersChanged("CG", (1,)),)
     assert log.session(consumer(2, 0, expression="old", version=3)) == (MembersChanged("CG", (1, 2)),)
-    assert log.state.consumers["CG"].subscriptions["orders"].expression == "B"
+    assert log.state.session.consumers["CG"].subscriptions["orders"].expression == "B"
     assert log.session(consumer(1, 0, expression="B", version=7)) == (), "only its clock moved"
 
 
@@ -31,7 +31,7 @@ def test_a_topic_that_is_no_longer_subscribed_goes() -> None:
     log = CoreLog()
     log.session(consumer(1, 0, topic="orders"))
     assert log.session(consumer(1, 0, topic="loyalty")) == (MembersChanged("CG", (1,)),)
-    assert set(log.state.consumers["CG"].subscriptions) == {"loyalty"}
+    assert set(log.state.session.consumers["CG"].subscriptions) == {"loyalty"}
 
 
 def test_a_lost_connection_leaves_all_its_groups_and_the_rest_is_told() -> None:
@@ -42,7 +42,7 @@ def test_a_lost_connection_leaves_all_its_groups_and_the_rest_is_told() -> None:
     log.session(producer(1, 0, "PG"))
     assert set(log.session(ConnectionClosed(1))) == {MembersChanged("A", ()), MembersChanged("B", (2,))}
     assert not log.state.producer_groups["PG"].members
-    assert not log.state.consumers["A"].subscriptions
+    assert not log.state.session.consumers["A"].subscriptions
     assert log.session(ConnectionClosed(1)) == ()
 
 
@@ -59,7 +59,7 @@ def test_unregistering_leaves_what_is_named() -> None:
 def test_the_sequencer_reports_what_has_left() -> None:
     log = CoreLog()
     log.session(Published(777, 888))
-    assert (log.state.published, log.state.answered) == (777, 888)
+    assert (log.state.session.published, log.state.session.answered) == (777, 888)
 
 
 def test_members_are_gone_after_a_restart_and_undecided_transactions_are_not() -> None:
@@ -69,7 +69,7 @@ def test_members_are_gone_after_a_restart_and_undecided_transactions_are_not() -
     log.do(half("T1"))
     log.restart()
     assert not log.state.producer_groups["PG"].members
-    assert not log.state.consumers
+    assert not log.state.session.consumers
     assert "T1" in log.state.producer_groups["PG"].undecided
 
 
@@ -84,7 +84,7 @@ def test_names_that_hold_nothing_are_forgotten_when_they_collect() -> None:
     log.session(consumer(2, 0, "Gone"))
     log.session(ConnectionClosed(2))
     assert {"Used", "Settled", "Live"} <= set(log.state.producer_groups) <= {"Used", "Settled", "Live"}
-    assert not log.state.consumers
+    assert not log.state.session.consumers
     assert next_check_ms(log.state) is not None
     check(log.state)
 
@@ -96,11 +96,11 @@ def test_a_producer_that_reads_again_is_asked_what_is_due_and_no_back_off_is_cut
     group = log.state.producer_groups["PG"]
     group.cut.clear()
     group.members.clear()
-    log.state.asking.clear()
+    log.state.session.asking.clear()
     log.session(Reachable(1, "client-1", "PG"))
     assert group.members == {1: "client-1"}
     assert not group.cut
-    assert not log.state.asking
+    assert not log.state.session.asking
     log.session(Unregistered(1, "client-1", "PG", ""))
     log.session(Reachable(1, "client-1", "PG"))
     assert not group.members, "who left meanwhile is not asked"

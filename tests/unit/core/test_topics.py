@@ -156,7 +156,7 @@ def test_a_deleted_topic_takes_its_offsets_with_it_and_no_others(restarted: bool
     assert {group: set(offsets) for group, offsets in log.state.offsets.items()} == {
         "many": {(stock, queue) for queue in range(8)}
     }
-    assert log.state.base_bytes == recount(log.state).base
+    assert log.state.derived.base_bytes == recount(log.state).base
 
 
 def test_a_route_makes_its_topic_once() -> None:
@@ -174,7 +174,7 @@ def test_topics_are_refused_when_the_head_of_a_segment_would_not_hold_them() -> 
         made += 1
     refused(reply, Why.LIMIT_REACHED)
     assert made > 10
-    assert len(base_payload(log.state)) <= log.state.base_bytes
+    assert len(base_payload(log.state)) <= log.state.derived.base_bytes
     reply = sent(log.do(half("T1", topic="topic-0", body=b"x" * 31_000)))
     log.roll()
     log.do(end("T1", reply))
@@ -200,6 +200,6 @@ def test_topics_that_clients_name_leave_room_for_offsets_and_for_topics_made_by_
         made += 1
     assert "by naming it" in refused(reply, Why.LIMIT_REACHED).text
     assert made >= caps_that_fit(log.state.settings).topics - 1
-    assert log.state.base_bytes <= 65_536 * 7 // 16 * 3 // 4
+    assert log.state.derived.base_bytes <= 65_536 * 7 // 16 * 3 // 4
     assert log.do(SetTopic("by-hand", 8, 8, 6)) == Done()
     assert log.do(EnsureTopic("000".ljust(127, "x"), 1)) == Done(), "what is there is there"

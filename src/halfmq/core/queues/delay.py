@@ -45,14 +45,14 @@ def delay_refusal(state: State, delay: int, now_ms: int) -> Refused | None:
 
 def next_due_ms(state: State) -> int | None:
     """When the next delayed message is due; None if there is none."""
-    return state.delayed_heap[0][0] if state.delayed_heap else None
+    return state.derived.delayed_heap[0][0] if state.derived.delayed_heap else None
 
 
 def note_put_aside(state: State, event: DelayedPutAside) -> None:
     """Cheap for those that are due first."""
-    state.delayed_aside.update(event.first_offsets)
+    state.session.delayed_aside.update(event.first_offsets)
     left = set(event.first_offsets)
-    heap = state.delayed_heap
+    heap = state.derived.delayed_heap
     others = []
     while left and heap:
         entry = heappop(heap)
@@ -78,7 +78,7 @@ def _take_due(state: State, bytes_max: int, now_ms: int, messages_max: int) -> t
     """(the delayed messages that are due, in order of their time, within the bounds; whether there are more)."""
     due: list[Delayed] = []
     taken = 0
-    for due_ms, first_offset in in_order(state.delayed_heap):
+    for due_ms, first_offset in in_order(state.derived.delayed_heap):
         delayed = state.delayed.get(first_offset)
         if delayed is None:
             continue  # it was released out of its turn

@@ -54,7 +54,7 @@ def query_offset(state: State, group: str, topic: str, queue_id: int) -> Stored 
     if found is None:
         return NotStored()
     key = (found.topic_id, queue_id)
-    for offsets in (state.fresh_offsets, state.offsets, state.offsets_refused):
+    for offsets in (state.session.fresh_offsets, state.offsets, state.session.offsets_refused):
         offset = offsets.get(group, {}).get(key)
         if offset is not None:
             return Stored(offset)
@@ -79,7 +79,7 @@ def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> De
             NOTHING, Refused(Why.INVALID_PARAMETER, f"offset {command.offset} of queue {command.queue_id} cannot be")
         )
     key = (topic.topic_id, command.queue_id)
-    fresh = state.fresh_offsets.get(command.group, {})
+    fresh = state.session.fresh_offsets.get(command.group, {})
     logged = state.offsets.get(command.group, {}).get(key)
     if not fresh and logged == command.offset:
         return DONE
@@ -91,7 +91,7 @@ def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> De
         logged_now = OffsetLogged(command.group, topic.topic_id, command.queue_id)
         decision = Decision((_logged(next_offset(state), [entry]),), Done(), (), (logged_now,))
         return signed(decision, OperatorAction.RESET_OFFSET, command.group, command.by)
-    log_at_ms = max(now_ms, state.offsets_logged.get(command.group, 0) + LOG_INTERVAL_MS)
+    log_at_ms = max(now_ms, state.session.offsets_logged.get(command.group, 0) + LOG_INTERVAL_MS)
     said = OffsetSaid(command.group, topic.topic_id, command.queue_id, command.offset, log_at_ms)
     return Decision(NOTHING, Done(), (), (said,))
 
@@ -107,62 +107,62 @@ def _refuse(state: State, command: CommitOffset, key: tuple[int, int]) -> Decisi
 
 def next_log_ms(state: State) -> int | None:
     """When a tick has offsets to log; 0: at once. None: when something happens."""
-    if state.offsets_to_log:
+    if state.session.offsets_to_log:
         return 0
-    return state.offsets_due_heap[0][0] if state.offsets_due_heap else None
+    return state.session.offsets_due_heap[0][0] if state.session.offsets_due_heap else None
 
 
 # --- events
 
 
 def log_at(state: State, group: str, at_ms: int) -> None:
-    state.offsets_due[group] = at_ms
-    heappush(state.offsets_due_heap, (at_ms, group))
+    state.session.offsets_due[group] = at_ms
+    heappush(state.session.offsets_due_heap, (at_ms, group))
     drop_stale_offsets(state)
 
 
 def take_due(state: State, now_ms: int) -> None:
     """The groups whose time has come are logged by the next ticks."""
-    heap = state.offsets_due_heap
+    heap = state.session.offsets_due_heap
     while heap and heap[0][0] <= now_ms:
         at_ms, group = heappop(heap)
-        if state.offsets_due.get(group) == at_ms:
-            state.offsets_to_log[group] = None
+        if state.session.offsets_due.get(group) == at_ms:
+            state.session.offsets_to_log[group] = None
     drop_stale_offsets(state)
 
 
 def note_said(state: State, event: OffsetSaid) -> None:
-    state.fresh_offsets.setdefault(event.group, {})[event.topic_id, event.queue_id] = event.offset
-    if event.group not in state.offsets_due:
+    state.session.fresh_offsets.setdefault(event.group, {})[event.topic_id, event.queue_id] = event.offset
+    if event.group not in state.session.offsets_due:
         log_at(state, event.group, event.log_at_ms)
 
 
 def note_logged(state: State, event: OffsetLogged) -> None:
     key = (event.topic_id, event.queue_id)
-    state.offsets_refused.get(event.group, {}).pop(key, None)
-    state.fresh_offsets.get(event.group, {}).pop(key, None)
+    state.session.offsets_refused.get(event.group, {}).pop(key, None)
+    state.session.fresh_offsets.get(event.group, {}).pop(key, None)
 
 
 def note_refused(state: State, event: OffsetRefused) -> None:
-    state.offsets_refused.setdefault(event.group, {})[event.topic_id, event.queue_id] = event.offset
+    state.session.offsets_refused.setdefault(event.group, {})[event.topic_id, event.queue_id] = event.offset
     state.topics_by_id[event.topic_id].groups[event.group] = None
 
 
 def note_taken(state: State, event: OffsetsTaken) -> None:
-    fresh = state.fresh_offsets.get(event.group, {})
+    fresh = state.session.fresh_offsets.get(event.group, {})
     for key in list(islice(fresh, event.count)):
         del fresh[key]
     if event.all:
-        state.fresh_offsets.pop(event.group, None)
-        state.offsets_due.pop(event.group, None)
-        state.offsets_to_log.pop(event.group, None)
-        state.offsets_logged[event.group] = event.now_ms
+        state.session.fresh_offsets.pop(event.group, None)
+        state.session.offsets_due.pop(event.group, None)
+        state.session.offsets_to_log.pop(event.group, None)
+        state.session.offsets_logged[event.group] = event.now_ms
         drop_stale_offsets(state)
 
 
 def forget_topic(state: State, event: TopicGone) -> None:
     for group in event.groups:
-        for of_group in (state.fresh_offsets.get(group, {}), state.offsets_refused.get(group, {})):
+        for of_group in (state.session.fresh_offsets.get(group, {}), state.session.offsets_refused.get(group, {})):
             for key in keys_in(of_group, event.topic_id, event.queues):
                 del of_group[key]
 
@@ -176,12 +176,17 @@ def keys_in(offsets: dict[tuple[int, int], int], topic_id: int, queues: int) -> 
 
 def forget_offsets(state: State, group: str) -> None:
     """The group was deleted with its offsets."""
-    for topic_id, _ in state.offsets_refused.get(group, ()):
+    for topic_id, _ in state.session.offsets_refused.get(group, ()):
         if topic_id in state.topics_by_id:
             state.topics_by_id[topic_id].groups.pop(group, None)
-    for of_group in (state.fresh_offsets, state.offsets_refused, state.offsets_due, state.offsets_logged):
+    for of_group in (
+        state.session.fresh_offsets,
+        state.session.offsets_refused,
+        state.session.offsets_due,
+        state.session.offsets_logged,
+    ):
         of_group.pop(group, None)
-    state.offsets_to_log.pop(group, None)
+    state.session.offsets_to_log.pop(group, None)
     drop_stale_offsets(state)
 
 
@@ -195,8 +200,8 @@ def log_due(
     entries: list[tuple[str, int, int, int]] = []
     taken: list[OffsetsTaken] = []
     size = 64
-    for group in state.offsets_to_log:
-        fresh = state.fresh_offsets.get(group, {})
+    for group in state.session.offsets_to_log:
+        fresh = state.session.fresh_offsets.get(group, {})
         count = 0
         for (topic_id, queue_id), at in fresh.items():
             size += ENTRY_BYTES + len(group)
@@ -208,7 +213,7 @@ def log_due(
         taken.append(OffsetsTaken(group, count, count == len(fresh), now_ms))
         if count < len(fresh):
             break
-    more = len(taken) < len(state.offsets_to_log) or bool(taken and not taken[-1].all)
+    more = len(taken) < len(state.session.offsets_to_log) or bool(taken and not taken[-1].all)
     return _logged(offset, entries) if entries else None, taken, more
 
 
@@ -224,6 +229,6 @@ def decide_note_time(state: State, command: NoteTime, now_ms: int) -> Decision:
 
 def log_now(state: State, group: str | None) -> None:
     """Make the fresh offsets of ``group`` (of all groups, if None) due at the next tick: unregister, drain."""
-    for name in state.fresh_offsets if group is None else [group]:
-        if state.fresh_offsets.get(name):
+    for name in state.session.fresh_offsets if group is None else [group]:
+        if state.session.fresh_offsets.get(name):
             log_at(state, name, 0)

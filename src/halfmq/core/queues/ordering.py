@@ -29,10 +29,10 @@ _HOLDERS_SHARE: Final = 32
 
 def locks_run_out(state: State, command: LockQueues, now_ms: int) -> LocksRunOut:
     """What comes in front of ``decide_lock``."""
-    session = state.consumers.get(command.group)
+    session = state.session.consumers.get(command.group)
     locks = session.locks if session is not None else {}
     new = sum([queue not in locks for queue in command.queues])
-    is_short = new > 0 and state.locks_held + new > _locks_max(session, command.client_id)
+    is_short = new > 0 and state.session.locks_held + new > _locks_max(session, command.client_id)
     return LocksRunOut(command.group, is_short, now_ms)
 
 
@@ -45,10 +45,10 @@ def decide_lock(state: State, command: LockQueues, now_ms: int) -> Decision:
         Locked: with the queues that the client holds from now on; another one holds the others, or is still waited for.
     """
     group, client_id = command.group, command.client_id
-    session = state.consumers.get(group)
+    session = state.session.consumers.get(group)
     locks = session.locks if session is not None else {}
     most = _locks_max(session, client_id)
-    held = state.locks_held
+    held = state.session.locks_held
     granted: dict[Queue, None] = {}
     for queue in command.queues:
         holder = locks.get(queue)
@@ -70,7 +70,7 @@ def decide_unlock(state: State, command: UnlockQueues, now_ms: int) -> Decision:
     Done: it holds them no longer, or never did.
     """
     group, client_id, queues = command
-    session = state.consumers.get(group)
+    session = state.session.consumers.get(group)
     locks = session.locks if session is not None else {}
     held = state.holders.get(group, {})
     if queues is not None:
@@ -103,7 +103,7 @@ def _decided(
     after = {key: holder for key, holder in before.items() if key not in changing}
     if client_id is not None and len(client_id) <= limits.CLIENT_ID_CHARS_MAX:
         with_them = {**after, **dict.fromkeys(news, client_id)}
-        others = state.holders_bytes - holders_bytes(before)
+        others = state.derived.holders_bytes - holders_bytes(before)
         if others + holders_bytes(with_them) <= holders_bytes_max(state):
             after = with_them
     if after == before:
@@ -141,49 +141,49 @@ def _locks_max(session: ConsumerSession | None, client_id: str) -> int:
 def keep_for_holders(state: State, now_ms: int) -> None:
     """After a start: nobody else gets the lock of a queue while its last holder may still handle it."""
     for group, holders in state.holders.items():
-        session = state.consumers.setdefault(group, ConsumerSession())
+        session = state.session.consumers.setdefault(group, ConsumerSession())
         for (topic_id, queue_id), client_id in holders.items():
             queue = (state.topics_by_id[topic_id].name, queue_id)
-            state.locks_held += queue not in session.locks
+            state.session.locks_held += queue not in session.locks
             session.locks[queue] = (client_id, now_ms + limits.QUEUE_LOCK_KEPT_MS)
 
 
 def note_run_out(state: State, event: LocksRunOut) -> None:
     """Of the group now and then, since none lasts less than from one look to the next; of all where room is short."""
-    session = state.consumers.get(event.group)
+    session = state.session.consumers.get(event.group)
     if session is not None and event.now_ms - session.locks_looked_at_ms >= limits.QUEUE_LOCK_MS:
         _drop_expired(state, session, event.now_ms)
-    if event.is_short and event.now_ms - state.locks_looked_at_ms >= limits.LOCKS_LOOK_MS:
-        state.locks_looked_at_ms = event.now_ms
-        for session in state.consumers.values():
+    if event.is_short and event.now_ms - state.session.locks_looked_at_ms >= limits.LOCKS_LOOK_MS:
+        state.session.locks_looked_at_ms = event.now_ms
+        for session in state.session.consumers.values():
             _drop_expired(state, session, event.now_ms)
 
 
 def note_locked(state: State, event: QueuesLocked) -> None:
-    session = state.consumers.get(event.group)
+    session = state.session.consumers.get(event.group)
     if session is None:
-        session = state.consumers[event.group] = ConsumerSession()
+        session = state.session.consumers[event.group] = ConsumerSession()
     for queue in event.queues:
-        state.locks_held += queue not in session.locks
+        state.session.locks_held += queue not in session.locks
         session.locks[queue] = (event.client_id, event.until_ms)
 
 
 def note_unlocked(state: State, event: QueuesUnlocked) -> None:
-    session = state.consumers.get(event.group)
+    session = state.session.consumers.get(event.group)
     for queue in event.queues if session is not None else ():
         if session is not None and session.locks.get(queue, ("", 0))[0] == event.client_id:
             del session.locks[queue]
-            state.locks_held -= 1
+            state.session.locks_held -= 1
 
 
 def forget_locks(state: State, group: str) -> None:
     """The group was deleted."""
-    session = state.consumers.get(group)
+    session = state.session.consumers.get(group)
     if session is not None:
-        state.locks_held -= len(session.locks)
+        state.session.locks_held -= len(session.locks)
         session.locks.clear()
         if not session.members:
-            del state.consumers[group]
+            del state.session.consumers[group]
 
 
 def _drop_expired(state: State, session: ConsumerSession, now_ms: int) -> None:
@@ -191,4 +191,4 @@ def _drop_expired(state: State, session: ConsumerSession, now_ms: int) -> None:
     expired = [queue for queue, (_, until_ms) in session.locks.items() if until_ms <= now_ms]
     for queue in expired:
         del session.locks[queue]
-    state.locks_held -= len(expired)
+    state.session.locks_held -= len(expired)

@@ -178,7 +178,7 @@ def store_message(
     """
     topic, queue_id, made, effects, offset = place
     _, _, _, flag, sys_flag, born_time_ms, born_host, _, _, reconsume_times, _, body, crc, properties = draft
-    if state.disk_full:
+    if state.session.disk_full:
         return Decision(NOTHING, DISK_FULL)
     if len(body) > state.settings.body_bytes_max:
         return Decision(NOTHING, body_too_large(state, len(body)))
@@ -270,7 +270,7 @@ def _send_copy(state: State, command: SendMessage, place: Place, now_ms: int) ->
 
 
 def _consumes_in_order(state: State, group: str, now_ms: int) -> bool:
-    session = state.consumers.get(group)
+    session = state.session.consumers.get(group)
     return session is not None and any(until_ms > now_ms for _, until_ms in session.locks.values())
 
 

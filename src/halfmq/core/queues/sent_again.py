@@ -74,6 +74,6 @@ def sent_before(
     sent = topic.sent.get(unique_id)
     if sent is None or sent.body_crc != body_crc:
         return None
-    if sent.connection == connection and not again and sent.log_offset < state.answered:
+    if sent.connection == connection and not again and sent.log_offset < state.session.answered:
         return None
     return sent

@@ -47,9 +47,9 @@ def refuse_half(
         )
     settings = state.settings
     if (
-        state.undecided_bytes + message_bytes > settings.undecided_total_bytes_max
-        or state.undecided_count >= settings.undecided_total_max
-        or (not count and state.undecided_groups >= settings.undecided_groups_max)
+        state.derived.undecided_bytes + message_bytes > settings.undecided_total_bytes_max
+        or state.derived.undecided_count >= settings.undecided_total_max
+        or (not count and state.derived.undecided_groups >= settings.undecided_groups_max)
     ):
         return _refuse_in_all(state, group, known, message_bytes)
     return None
@@ -60,16 +60,16 @@ def _refuse_in_all(
 ) -> Refused | None:
     """What is undecided in other groups leaves no room. Who began may go on, but for bytes, which any half adds."""
     settings = state.settings
-    if state.undecided_bytes + message_bytes > settings.undecided_total_bytes_max:
-        what = f"{state.undecided_bytes} bytes of undecided messages"
+    if state.derived.undecided_bytes + message_bytes > settings.undecided_total_bytes_max:
+        what = f"{state.derived.undecided_bytes} bytes of undecided messages"
         return _full(what, "--undecided-total-bytes-max", settings.undecided_total_bytes_max)
     if known is not None:
         return None
-    if state.undecided_count >= settings.undecided_total_max:
-        what = f"{state.undecided_count} undecided transactions"
+    if state.derived.undecided_count >= settings.undecided_total_max:
+        what = f"{state.derived.undecided_count} undecided transactions"
         return _full(what, "--undecided-total-max", settings.undecided_total_max)
-    if (group is None or not group.undecided) and state.undecided_groups >= settings.undecided_groups_max:
-        what = f"{state.undecided_groups} producer groups with undecided transactions"
+    if (group is None or not group.undecided) and state.derived.undecided_groups >= settings.undecided_groups_max:
+        what = f"{state.derived.undecided_groups} producer groups with undecided transactions"
         return _full(what, "--undecided-groups-max", settings.undecided_groups_max)
     return None
 

@@ -73,15 +73,15 @@ def move_due(state: State, now_ms: int) -> None:
 
     A group with as many checks in flight as may be takes turns again when the first of them is overdue.
     """
-    full_heap = state.full_heap
+    full_heap = state.session.full_heap
     while full_heap and full_heap[0][0] <= now_ms:
         at_ms, name = heappop(full_heap)
-        if state.full.get(name) == at_ms:
-            del state.full[name]
+        if state.session.full.get(name) == at_ms:
+            del state.session.full[name]
         full = state.producer_groups.get(name)
         if full is not None:
             take_turn(state, full)
-    heap = state.check_heap
+    heap = state.derived.check_heap
     for _ in range(BUCKETS_PER_TICK_MAX):
         if not heap or heap[0][0] > now_ms:
             break
@@ -115,12 +115,12 @@ def cut_backoff(state: State, group: ProducerGroup) -> None:
 
 def next_check_ms(state: State) -> int | None:
     """When a tick could send a check, or has to look; None if only an event can bring that about. 0: at once."""
-    if state.asking:
+    if state.session.asking:
         return 0
-    heap = state.check_heap
+    heap = state.derived.check_heap
     soonest = heap[0][0] if heap and heap[0][0] < SET_ASIDE_MS else None
-    if state.full_heap and (soonest is None or state.full_heap[0][0] < soonest):
-        return state.full_heap[0][0]
+    if state.session.full_heap and (soonest is None or state.session.full_heap[0][0] < soonest):
+        return state.session.full_heap[0][0]
     return soonest
 
 
@@ -141,7 +141,7 @@ def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> Check
     looked_at = groups = 0
     end = offset + bytes_max
     full = False
-    for name in islice(state.asking, GROUPS_PER_TICK_MAX):
+    for name in islice(state.session.asking, GROUPS_PER_TICK_MAX):
         group = state.producer_groups[name]
         groups += 1
         round_ = _Round(group, now_ms)
@@ -162,9 +162,9 @@ def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> Check
         events.append(round_.event(state, now_ms, in_turn=True))
         if full:
             break
-    heap = state.check_heap
+    heap = state.derived.check_heap
     more_due = bool(heap) and heap[0][0] <= now_ms
-    waiting = groups < len(state.asking) or any(_goes_on(state, event) for event in events)
+    waiting = groups < len(state.session.asking) or any(_goes_on(state, event) for event in events)
     return Checks(records, effects, events, full or more_due or waiting)
 
 
@@ -273,12 +273,12 @@ def note_asked(state: State, event: ChecksAsked) -> None:
     for connection in event.served:
         group.parked.pop(connection, None)  # it gets its answer, however little that is
     if event.in_turn:
-        state.asking.pop(event.group, None)
+        state.session.asking.pop(event.group, None)
         if len(group.in_flight) < state.settings.checks_in_flight_max:
             take_turn(state, group)
-        elif (group.ready or group.cut) and event.group not in state.full:
-            overdue_ms = state.full[event.group] = next(iter(group.in_flight.values()))[0]
-            heappush(state.full_heap, (overdue_ms, event.group))
+        elif (group.ready or group.cut) and event.group not in state.session.full:
+            overdue_ms = state.session.full[event.group] = next(iter(group.in_flight.values()))[0]
+            heappush(state.session.full_heap, (overdue_ms, event.group))
 
 
 def note_waiting(state: State, event: CheckWaits) -> None:

@@ -45,27 +45,31 @@ def _problems(state: State) -> Iterator[str]:
         yield "" if name in state.producer_groups else f"settings of group {name}, which is forgotten"
     groups = state.producer_groups.values()
     for name, says, is_ in (
-        ("undecided transactions", state.undecided_count, sum(len(group.undecided) for group in groups)),
-        ("bytes of them", state.undecided_bytes, sum(map(_halves_bytes, groups))),
-        ("groups with any", state.undecided_groups, sum(bool(group.undecided) for group in groups)),
+        ("undecided transactions", state.derived.undecided_count, sum(len(group.undecided) for group in groups)),
+        ("bytes of them", state.derived.undecided_bytes, sum(map(_halves_bytes, groups))),
+        ("groups with any", state.derived.undecided_groups, sum(bool(group.undecided) for group in groups)),
     ):
         yield "" if says == is_ else f"{says} {name} are counted, which are {is_}"
-    for name in state.looking:
-        yield "" if name in state.policies else f"group {name} is to be looked at and has no policy"
+    for name in state.derived.looking:
+        yield "" if name in state.derived.policies else f"group {name} is to be looked at and has no policy"
     counted = recount(state)
-    said = (state.base_bytes, state.groups_bytes)
+    said = (state.derived.base_bytes, state.derived.groups_bytes)
     yield "" if said == counted else f"a base of {said} bytes is counted, which is {counted}"
-    for name, fresh in state.fresh_offsets.items():
+    for name, fresh in state.session.fresh_offsets.items():
         yield "" if fresh.keys() <= state.offsets.get(name, {}).keys() else f"{name}: an offset is not logged"
     held = sum(holders_bytes(holders) for holders in state.holders.values())
     strange = state.holders.keys() - state.groups.keys()
     yield (
         ""
-        if state.holders_bytes == held and not strange
-        else f"{state.holders_bytes} bytes of holders, {held}; {strange}"
+        if state.derived.holders_bytes == held and not strange
+        else f"{state.derived.holders_bytes} bytes of holders, {held}; {strange}"
     )
-    locks = sum(len(session.locks) for session in state.consumers.values())
-    yield "" if state.locks_held == locks else f"{state.locks_held} queue locks are counted, which are {locks}"
+    locks = sum(len(session.locks) for session in state.session.consumers.values())
+    yield (
+        ""
+        if state.session.locks_held == locks
+        else f"{state.session.locks_held} queue locks are counted, which are {locks}"
+    )
     yield "" if state.log_start <= state.log_end else f"log start {state.log_start} behind its end {state.log_end}"
     for start in state.bases:
         yield "" if state.log_start <= start <= state.log_end else f"a base at {start} outside of the log"
@@ -101,7 +105,7 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
     scheduled = {tx_id: bucket for bucket, ids in group.due.items() for tx_id in ids}
     ready = set(group.ready)
     past = set(group.policy.past) if group.policy is not None else set()
-    heap = set(state.check_heap)
+    heap = set(state.derived.check_heap)
     halves_bytes = 0
     yield "" if sum(map(len, group.due.values())) == len(scheduled) else f"{group.name}: scheduled twice"
     yield "" if scheduled.keys() <= group.undecided.keys() else f"{group.name}: a settled transaction is scheduled"
@@ -130,16 +134,16 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
             yield "" if half.half_index < state.next_half_index else f"{what}: half index {half.half_index}"
     yield "" if group.bytes == halves_bytes else f"{group.name}: counts {group.bytes} bytes of {halves_bytes}"
     reachable = (group.ready or group.cut) and (group.members or group.parked)
-    waits = not reachable or group.name in state.asking or group.name in state.full
+    waits = not reachable or group.name in state.session.asking or group.name in state.session.full
     yield "" if waits else f"{group.name}: is ready and takes no turn"
     yield "" if group.parked.keys() <= group.pollers.keys() else f"{group.name}: somebody waits who never came"
-    has_policy = group.name in state.policies
+    has_policy = group.name in state.derived.policies
     yield "" if has_policy == (group.policy is not None) else f"{group.name}: its policy is not looked after"
     if group.policy is not None:
         at_ms = group.policy.scan_at_ms
         rests = not (group.policy.past or group.policy.scan)
-        looked = rests and (at_ms >= SET_ASIDE_MS or (at_ms, group.name) in state.look_heap)
-        yield "" if looked or group.name in state.looking else f"{group.name}: nobody looks after its policy"
+        looked = rests and (at_ms >= SET_ASIDE_MS or (at_ms, group.name) in state.derived.look_heap)
+        yield "" if looked or group.name in state.derived.looking else f"{group.name}: nobody looks after its policy"
     for tx_id in group.in_flight:
         yield "" if tx_id in group.undecided else f"{group.name}/{tx_id}: settled and in flight"
 
@@ -154,7 +158,7 @@ def _copies(state: State) -> Iterator[str]:
         if one.offset != one.first_offset:
             start = segment_start(one.offset, state.settings.segment_bytes)
             copied[start] = copied.get(start, 0) + one.message_bytes
-    yield "" if copied == state.copied else f"copies by segment: {state.copied}, counted {copied}"
+    yield "" if copied == state.derived.copied else f"copies by segment: {state.derived.copied}, counted {copied}"
 
 
 def _windows(state: State) -> Iterator[str]:
@@ -172,10 +176,10 @@ def _windows(state: State) -> Iterator[str]:
 
 
 def _delayed(state: State) -> Iterator[str]:
-    heap = set(state.delayed_heap)
+    heap = set(state.derived.delayed_heap)
     for first_offset, delayed in state.delayed.items():
         yield "" if delayed.first_offset == first_offset else f"delayed {first_offset} stands under another offset"
-        waits = ((delayed.due_ms, first_offset) in heap) != (first_offset in state.delayed_aside)
+        waits = ((delayed.due_ms, first_offset) in heap) != (first_offset in state.session.delayed_aside)
         yield "" if waits else f"delayed {first_offset} is never shown, or is put aside and shown"
         placed = state.log_start <= delayed.offset < state.log_end
         yield "" if placed else f"delayed {first_offset}: its bytes at {delayed.offset} are not in the log"

@@ -164,7 +164,7 @@ def prepare(state: State, command: SendMessage, pairs: dict[bytes, bytes], place
             return Decision(NOTHING, _already_settled(group.settled[tx_id]))
     tag_hash, key_hash, id_hash, delay, immunity_ms, keys = half_facts(pairs)
     if (
-        state.disk_full
+        state.session.disk_full
         or delay
         or len(body) > state.settings.body_bytes_max
         or not (raw_tx_id or raw_id).isalnum()
@@ -238,7 +238,7 @@ def _refuse_message(state: State, tx_id: str, body: bytes, delay: int, now_ms: i
             Why.MESSAGE_ILLEGAL,
             f"{tx_id!r} is not a transaction id: 1 to {limits.TRANSACTION_ID_CHARS_MAX} of letters, digits and ._:-",
         )
-    if state.disk_full:
+    if state.session.disk_full:
         return DISK_FULL
     if len(body) > state.settings.body_bytes_max:
         return body_too_large(state, len(body))

@@ -67,7 +67,7 @@ def sort_due(state: State, group: ProducerGroup, policy: Policy, ids: Iterable[s
     for tx_id in ids:
         known = group.undecided[tx_id]
         if is_at_limit(policy, known) or (known.checks and why_past(policy, known, now_ms) is not None):
-            policy.past[tx_id] = state.looking[group.name] = None
+            policy.past[tx_id] = state.derived.looking[group.name] = None
         else:
             group.ready.append(tx_id)
 
@@ -91,7 +91,7 @@ def note_taken_up(state: State, event: TakenUp) -> None:
     policy = group.policy if group is not None else None
     if policy is not None and policy.settings.skip_age_ms:
         _look_by(policy, event.look_by_ms)
-        heappush(state.look_heap, (policy.scan_at_ms, event.group))
+        heappush(state.derived.look_heap, (policy.scan_at_ms, event.group))
         drop_stale_looks(state)
 
 
@@ -132,19 +132,19 @@ def _note_when(policy: Policy, known: Undecided, now_ms: int) -> None:
 
 def next_look_ms(state: State) -> int | None:
     """When a tick has something to do here; 0: at once. None: when something happens."""
-    if state.looking:
+    if state.derived.looking:
         return 0
-    return state.look_heap[0][0] if state.look_heap else None
+    return state.derived.look_heap[0][0] if state.derived.look_heap else None
 
 
 def look_further(state: State, now_ms: int) -> None:
     """A step of each round that is under way, of very many groups some; the groups whose next round has come begin one."""
-    heap = state.look_heap
+    heap = state.derived.look_heap
     while heap and heap[0][0] <= now_ms:
         at_ms, name = heappop(heap)
         if _is_next_round(state, at_ms, name):
-            state.looking[name] = None
-    for name in islice(state.looking, GROUPS_PER_TICK_MAX):
+            state.derived.looking[name] = None
+    for name in islice(state.derived.looking, GROUPS_PER_TICK_MAX):
         group = state.producer_groups[name]
         if group.policy is not None:
             look_around(group, group.policy, now_ms)
@@ -153,7 +153,7 @@ def look_further(state: State, now_ms: int) -> None:
 
 def note_looked(state: State, event: PolicyLooked) -> None:
     """The group takes its next turn behind the others, if there is more to do in it before its next round."""
-    state.looking.pop(event.group, None)
+    state.derived.looking.pop(event.group, None)
     group = state.producer_groups.get(event.group)
     policy = group.policy if group is not None else None
     if group is None or policy is None:
@@ -166,7 +166,7 @@ def note_looked(state: State, event: PolicyLooked) -> None:
         group.ready.extend(event.asked_again)
         take_turn(state, group)
     if policy.scan or policy.past:
-        state.looking[event.group] = None
+        state.derived.looking[event.group] = None
     else:
         put_off(state, group, policy)
 
@@ -174,7 +174,7 @@ def note_looked(state: State, event: PolicyLooked) -> None:
 def put_off(state: State, group: ProducerGroup, policy: Policy) -> None:
     """Nothing more to do in the group before its next round."""
     if policy.scan_at_ms < SET_ASIDE_MS:
-        heappush(state.look_heap, (policy.scan_at_ms, group.name))
+        heappush(state.derived.look_heap, (policy.scan_at_ms, group.name))
     drop_stale_looks(state)
 
 

@@ -95,7 +95,7 @@ def decide_carry_forward(state: State, command: CarryForward, now_ms: int) -> De
     offset = next_offset(state)
     end = offset + _step_bytes(state)
     count = 0
-    for what in state.carrying.found:
+    for what in state.session.carrying.found:
         if len(records) >= command.records_max:
             break
         record = _carry(state, what, command.log_start, offset)
@@ -105,18 +105,18 @@ def decide_carry_forward(state: State, command: CarryForward, now_ms: int) -> De
             records.append(record)
             offset += record.size
         count += 1
-    again = count < len(state.carrying.found) or not state.carrying.seen
+    again = count < len(state.session.carrying.found) or not state.session.carrying.seen
     return Decision(tuple(records), Done(again=again), (), (CarriedOn(command.log_start, count),))
 
 
 def note_look(state: State, event: LookedForAlive) -> None:
-    if state.carrying is None or state.carrying.log_start != event.log_start:
-        state.carrying = Carrying(state, event.log_start)
-        state.carrying.look()
+    if state.session.carrying is None or state.session.carrying.log_start != event.log_start:
+        state.session.carrying = Carrying(state, event.log_start)
+        state.session.carrying.look()
 
 
 def note_carried(state: State, event: CarriedOn) -> None:
-    carrying = state.carrying
+    carrying = state.session.carrying
     if carrying is not None and carrying.log_start == event.log_start:
         for _ in range(event.count):
             carrying.found.popleft()
@@ -161,7 +161,11 @@ def _refuse_start(state: State, log_start: int) -> Refused | None:
 
 
 def _refuse_alive(state: State, log_start: int) -> Refused | None:
-    if state.carrying is not None and state.carrying.done and log_start <= state.carrying.log_start:
+    if (
+        state.session.carrying is not None
+        and state.session.carrying.done
+        and log_start <= state.session.carrying.log_start
+    ):
         return None  # all of it was looked at, in steps
     alive: Undecided | Delayed | None = next(
         (
@@ -187,10 +191,10 @@ def _below(half: Half, log_start: int) -> bool:
 
 def carry_bytes_bound(state: State, command: CarryForward) -> int:
     """Upper bound of what the next step logs: of what was found, the first that is still to be carried goes in any case."""
-    if state.carrying is None or state.carrying.log_start != command.log_start:
+    if state.session.carrying is None or state.session.carrying.log_start != command.log_start:
         return 0  # it is refused
     offset = next_offset(state)
-    for what in state.carrying.found:
+    for what in state.session.carrying.found:
         first = _carry(state, what, command.log_start, offset)
         if first is not None:
             return max(_step_bytes(state), first.size)

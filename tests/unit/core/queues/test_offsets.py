@@ -176,7 +176,7 @@ def test_a_tick_looks_only_at_groups_whose_offsets_are_due() -> None:
     for group in groups:
         log.do(CommitOffset(group, "orders", 0, 4))
     log.session(Unregistered(1, "client-1", "", "G03"))
-    looked = log.state.fresh_offsets = Looked(log.state.fresh_offsets)
+    looked = log.state.session.fresh_offsets = Looked(log.state.session.fresh_offsets)
     log.tick()
     assert set(looked.names) == {"G03"}
     assert {entry[0] for entry in log.of(OffsetsCommitted)[-1].entries} == {"G03"}
@@ -193,4 +193,4 @@ def test_offsets_that_are_due_at_once_leave_nothing_behind() -> None:
         log.do(CommitOffset("G", "orders", 0, at))
         log.session(Unregistered(1, "client-1", "", "G"))
         log.tick()
-    assert len(log.state.offsets_due_heap) <= 1
+    assert len(log.state.session.offsets_due_heap) <= 1

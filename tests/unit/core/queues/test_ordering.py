@@ -168,17 +168,17 @@ def test_a_deletion_looks_at_groups_that_hold_a_queue_of_the_topic_only() -> Non
     locked(log, "b", 0, topic="others")
     locked(log, "b", 2, topic="others", group="CG2")
     orders, others = (log.state.topics_by_name[name].topic_id for name in ("orders", "others"))
-    assert log.state.held_by == {orders: {"CG": None}, others: {"CG": None, "CG2": None}}
+    assert log.state.derived.held_by == {orders: {"CG": None}, others: {"CG": None, "CG2": None}}
     log.state.holders = OneByOne(log.state.holders)
     log.do(DeleteTopic("orders"))
     assert dict(log.state.holders) == {"CG": {(others, 0): "b"}, "CG2": {(others, 2): "b"}}
     log.state.holders = dict(log.state.holders)
     log.do(UnlockQueues("CG", "b", [("others", 0)]))
-    assert log.state.held_by == {others: {"CG2": None}}
+    assert log.state.derived.held_by == {others: {"CG2": None}}
     log.do(DeleteTopic("others"))
-    assert (log.state.holders, log.state.held_by) == ({}, {})
+    assert (log.state.holders, log.state.derived.held_by) == ({}, {})
     check(log.state)
-    assert log.redone().held_by == {}
+    assert log.redone().derived.held_by == {}
 
 
 def test_a_snapshot_a_base_and_a_redo_know_the_holders() -> None:
@@ -203,7 +203,7 @@ def test_holders_beyond_their_room_are_granted_and_not_logged() -> None:
     for number in range(0, 1_000, 4):
         client_id = f"{number:0{limits.CLIENT_ID_CHARS_MAX}}"
         granted += len(locked(log, client_id, *range(number, number + 4)))
-        assert log.state.holders_bytes <= holders_bytes_max(log.state)
+        assert log.state.derived.holders_bytes <= holders_bytes_max(log.state)
     assert granted == 1_000
     held = len(log.state.holders["CG"])
     assert 0 < held < 1_000
@@ -237,15 +237,15 @@ def test_there_are_only_so_many_locks_and_who_renews_keeps_its_own(monkeypatch: 
     assert log.do(LockQueues("Other", "b", (("orders", 0),))) == Locked((), is_full=True)
     log.session(consumer(1, log.now_ms))
     assert locked(log, "client-1", *range(10)) == [0, 1, 2, 3]
-    assert log.state.locks_held == 8
+    assert log.state.session.locks_held == 8
     log.later(limits.QUEUE_LOCK_MS // 2)
     assert locked(log, "client-1", *range(10)) == [0, 1, 2, 3], "its own ones; there is no room for more"
     check(log.state)
     log.later(limits.QUEUE_LOCK_MS // 2)
     assert locked(log, "client-1", *range(10)) == list(range(8)), "those of the other group ran out"
-    assert log.state.locks_held == 8
+    assert log.state.session.locks_held == 8
     log.session(ConnectionClosed(1))
-    assert log.state.locks_held == 0
+    assert log.state.session.locks_held == 0
     check(log.state)
 
 
@@ -254,9 +254,9 @@ def test_locks_that_ran_out_do_not_collect_in_a_group() -> None:
     for first in range(0, 100, 10):
         locked(log, f"client-{first}", *range(first, first + 10))
         log.later(limits.QUEUE_LOCK_MS)
-    assert log.state.locks_held == 10
+    assert log.state.session.locks_held == 10
     restarted(log)
-    assert log.state.locks_held == len(log.state.holders["CG"]) == 100, "their holders are known"
+    assert log.state.session.locks_held == len(log.state.holders["CG"]) == 100, "their holders are known"
     check(log.state)
 
 

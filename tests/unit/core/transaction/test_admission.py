@@ -169,7 +169,11 @@ def test_totals_are_those_of_a_recount_after_restarts_carries_and_verdicts() -> 
         log.do(end(f"T{number}", replies[number], group=f"G{number % 7}"))
     log.restart()
     check(log.state)
-    assert (log.state.undecided_count, log.state.undecided_groups) == (20, 7)
+    assert (log.state.derived.undecided_count, log.state.derived.undecided_groups) == (20, 7)
     for number in range(30):
         log.do(end(f"T{number}", replies[number], Wanted.ROLLBACK, group=f"G{number % 7}"))
-    assert (log.state.undecided_count, log.state.undecided_groups, log.state.undecided_bytes) == (0, 0, 0)
+    assert (
+        log.state.derived.undecided_count,
+        log.state.derived.undecided_groups,
+        log.state.derived.undecided_bytes,
+    ) == (0, 0, 0)

@@ -472,7 +472,7 @@ def test_a_group_without_anybody_does_not_hide_one_that_has_somebody() -> None:
         log.do(half(f"{name}0", group=name))
     log.later(6_100)
     assert log.tick() == []
-    assert not log.state.asking
+    assert not log.state.session.asking
     assert next_check_ms(log.state) is None
     log.session(producer(2, log.now_ms, "B"))
     assert next_check_ms(log.state) == 0
@@ -567,10 +567,10 @@ def test_one_tick_looks_at_exactly_as_many_entries_as_it_may(monkeypatch: pytest
     log.do(half("T1"))
     group = log.state.producer_groups["PG"]
     group.ready.extend(["settled"] * 5)
-    log.state.asking["PG"] = None
+    log.state.session.asking["PG"] = None
     for left, more in ((2, True), (0, False)):
         assert checks_of_a_tick(log.state, 1 << 20, log.now_ms) == ([], [], more)
-        assert (len(group.ready), "PG" in log.state.asking) == (left, more)
+        assert (len(group.ready), "PG" in log.state.session.asking) == (left, more)
 
 
 def test_checks_are_sent_while_there_is_room_for_the_longest_record() -> None:
@@ -679,8 +679,8 @@ def test_a_group_with_as_many_checks_in_flight_as_may_be_waits_for_an_answer_and
     log = with_producer(checks_in_flight_max=2)
     replies = {f"T{number}": log.do(half(f"T{number}")) for number in range(5)}
     assert len(log.checks_after(7_000)) == 2
-    assert not log.state.asking
-    assert log.state.full == {"PG": log.now_ms + 5_000}
+    assert not log.state.session.asking
+    assert log.state.session.full == {"PG": log.now_ms + 5_000}
     first = checks(log.effects)[0].tx_id
     log.do(end(first, replies[first], Wanted.ROLLBACK))
     assert next_check_ms(log.state) == 0, "an answer makes room at once"
@@ -688,6 +688,6 @@ def test_a_group_with_as_many_checks_in_flight_as_may_be_waits_for_an_answer_and
     second = checks(log.effects)[1].tx_id
     log.do(end(second, replies[second], Wanted.UNKNOWN, from_check=True))
     assert len(checks(log.tick())) == 1
-    assert len(log.state.full_heap) == 1, "it waits once"
+    assert len(log.state.session.full_heap) == 1, "it waits once"
     assert [asked.tx_id for asked in log.checks_after(5_000)] == ["T4"], "overdue is as good as answered"
     check(log.state)

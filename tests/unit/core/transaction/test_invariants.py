@@ -42,21 +42,21 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "counts 9 waiting": lambda state: setattr(state.topics_by_name["orders"], "pending", 9),
     "which is gone": lambda state: state.topics_by_id.clear(),
     "is not found by its name": lambda state: state.topics_by_name.clear(),
-    "is never shown": lambda state: state.delayed_heap.clear(),
-    "or is put aside and shown": lambda state: state.delayed_aside.update(state.delayed),
+    "is never shown": lambda state: state.derived.delayed_heap.clear(),
+    "or is put aside and shown": lambda state: state.session.delayed_aside.update(state.delayed),
     "are not in the log": lambda state: setattr(state, "log_start", 65_536),
     "verdicts by id": lambda state: state.verdicts.clear(),
     "remembers for ever": lambda state: state.sent.clear(),
     "a base at": lambda state: state.bases.update({10**9: ()}),
     "still to be given": lambda state: setattr(state, "next_topic_id", 1),
     "half index": lambda state: setattr(state, "next_half_index", 0),
-    "5 undecided transactions are counted, which are 1": lambda state: setattr(state, "undecided_count", 5),
-    "7 bytes of them are counted": lambda state: setattr(state, "undecided_bytes", 7),
-    "3 groups with any are counted, which are 1": lambda state: setattr(state, "undecided_groups", 3),
+    "5 undecided transactions are counted, which are 1": lambda state: setattr(state.derived, "undecided_count", 5),
+    "7 bytes of them are counted": lambda state: setattr(state.derived, "undecided_bytes", 7),
+    "3 groups with any are counted, which are 1": lambda state: setattr(state.derived, "undecided_groups", 3),
     "nobody looks after its policy": lambda state: state.producer_groups["PG"].__setattr__(
         "policy", Policy(ProducerSettings("PG"))
     ),
-    "an offset is not logged": lambda state: state.fresh_offsets.update(CG={(1, 0): 7}),
+    "an offset is not logged": lambda state: state.session.fresh_offsets.update(CG={(1, 0): 7}),
     "settled and in flight": lambda state: state.producer_groups["PG"].in_flight.update(T1=(1, 1)),
     "takes no turn": lambda state: (
         state.producer_groups["PG"].ready.append("T2"),
@@ -94,7 +94,7 @@ DAMAGE: dict[str, Callable[[State], object]] = {
         halves=tuple(replace(t2(state).halves[0], index=at) for at in range(limits.TRANSACTION_MESSAGES_MAX + 1)),
     ),
     "PG/T2: index 1 of 1$": lambda state: change(state, halves=(replace(t2(state).halves[0], index=1),)),
-    "PG/T2: nobody will ask$": lambda state: state.check_heap.clear(),
+    "PG/T2: nobody will ask$": lambda state: state.derived.check_heap.clear(),
     "PG/T2: nobody will ask": lambda state: change(state, next_check_at_ms=t2(state).next_check_at_ms + 64),
     "PG/T2: set aside for no reason": lambda state: change(state, next_check_at_ms=SET_ASIDE_MS + 99),
     "PG/T2: its bytes at 8192000 are not in the log": lambda state: change(
@@ -110,9 +110,9 @@ DAMAGE: dict[str, Callable[[State], object]] = {
         state, halves=(replace(t2(state).halves[0], half_index=state.next_half_index),)
     ),
     "^PG: somebody waits who never came$": lambda state: state.producer_groups["PG"].parked.update({9: 1}),
-    "^PG: its policy is not looked after$": lambda state: state.policies.update(PG=None),
+    "^PG: its policy is not looked after$": lambda state: state.derived.policies.update(PG=None),
     "^two verdicts at one position, or out of order$": lambda state: twice(state),
-    "^5 queue locks are counted, which are 0$": lambda state: setattr(state, "locks_held", 5),
+    "^5 queue locks are counted, which are 0$": lambda state: setattr(state.session, "locks_held", 5),
     "more is remembered than allowed": lambda state: object.__setattr__(state.settings, "sent_again_ids_max", 0),
     "^more is remembered than allowed$": lambda state: object.__setattr__(
         state.settings, "sent_again_ids_max", min(len(state.verdicts), len(state.sent))
@@ -158,7 +158,7 @@ def test_a_delayed_message_that_was_put_aside_is_not_missed() -> None:
     state = filled().state
     (first,) = state.delayed
     apply_session(state, DelayedPutAside((first,)))
-    assert not state.delayed_heap
+    assert not state.derived.delayed_heap
     check(state)
 
 

@@ -432,7 +432,7 @@ def test_settings_stand_in_the_base_and_only_there_where_there_are_some() -> Non
     log.roll()
     alone = log.redone(log.batches[-1:])
     assert alone.producer_settings == {"PG": ProducerSettings("PG", 3, ROLLBACK, DAY_MS, 5, 6, "ada")}
-    assert list(alone.policies) == ["PG"]
+    assert list(alone.derived.policies) == ["PG"]
     log.do(SetProducer(ProducerSettings("PG", set_by="ada")))
     assert base_payload(log.state) == before, "as the bases of stores that never had any"
     assert before.startswith(b"\x97")
@@ -692,7 +692,7 @@ def test_what_is_past_no_limit_any_more_is_asked_about_as_others_are() -> None:
     policy.past["T1"] = None
     assert policies_of_a_tick(log.state, 4_096, log.now_ms) == ([], [], False)
     assert (list(group.ready), dict(policy.past)) == (["T1"], {})
-    assert not log.state.asking, "nobody is there to be asked"
+    assert not log.state.session.asking, "nobody is there to be asked"
     log.session(producer(1, log.now_ms))
     assert asked(log.tick()) == [1]
 
@@ -763,4 +763,4 @@ def test_a_policy_that_is_set_again_and_again_leaves_nothing_behind() -> None:
         log.later(1_000)
         log.do(SetProducer(ProducerSettings("G", skip_age_ms=259_200_000 + number)))
         log.tick()
-    assert len(log.state.look_heap) == 1
+    assert len(log.state.derived.look_heap) == 1

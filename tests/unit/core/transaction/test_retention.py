@@ -209,7 +209,7 @@ def test_a_carry_that_was_lost_is_looked_for_again() -> None:
     log.do(half("old"))
     log.roll()
     log.do(CarryForward(SEGMENT, 10))
-    log.state.carrying = None
+    log.state.session.carrying = None
     assert log.do(CarryForward(SEGMENT, 10)) == Done(again=False)
     assert log.do(TrimLog(SEGMENT)) == Done()
 
