@@ -1,6 +1,6 @@
 """What must hold after a crash: first what was answered, then, once the clients asked again, everything."""
 
-from halfmq.broker.broker import recover
+from halfmq.broker.recovery import recover
 from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import invariants
 from halfmq.limits import DELAY_LEVELS_MS

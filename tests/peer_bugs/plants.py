@@ -169,7 +169,7 @@ def commit_is_a_loop_over_the_queues(patch: pytest.MonkeyPatch) -> None:
 
     def goes_on(self: Any, context: Any, reply: Any) -> None:
         connection, request = context
-        group = self._sequencer.state.producer_groups.get(request.ext.producer_group)
+        group = self._sequencer.engine.state.producer_groups.get(request.ext.producer_group)
         known = group.undecided.get(request.ext.tx_id) if group is not None and isinstance(reply, Settled) else None
         if known is None:
             ended(self, context, reply)
@@ -398,7 +398,7 @@ def first_member_is_always_asked(patch: pytest.MonkeyPatch) -> None:
     send = BackCheck.send
 
     def to_the_first(self: Any, check: Any) -> None:
-        members = self._sequencer.state.producer_groups[check.group].members
+        members = self._sequencer.engine.state.producer_groups[check.group].members
         send(self, check._replace(connection=next(iter(members), check.connection)))
 
     patch.setattr(BackCheck, "send", to_the_first)

@@ -198,7 +198,7 @@ class BrokerHost:
         if error is None:
             assert self.broker is not None
             self.serves = self._has_served = True
-            state = self.broker._sequencer.state
+            state = self.broker._sequencer.engine.state
             store = self.broker._store
             assert store is not None
             self._chronicle.counts[f"recovery {store.recovery.case.letter}"] += 1

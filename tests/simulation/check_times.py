@@ -153,7 +153,7 @@ class CheckTimes:
             Violation: nobody asks although it is time, or a check counts that reached nobody.
         """
         sequencer = broker._sequencer
-        state = sequencer.state
+        state = sequencer.engine.state
         if paused or state.session.disk_full or sequencer.behind or sequencer.failed is not None:
             self._late.clear()
             return

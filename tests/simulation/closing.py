@@ -7,7 +7,7 @@ final looks are taken.
 from collections import Counter
 from typing import Any
 
-from halfmq.broker.broker import recover
+from halfmq.broker.recovery import recover
 from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import invariants
 from halfmq.model import properties
@@ -162,7 +162,7 @@ def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None) -
 
         store.redo = keeping  # type: ignore[method-assign]
     try:
-        return recover(store, host.broker._sequencer.state.settings)[0].state
+        return recover(store, host.broker._sequencer.engine.state.settings)[0].state
     finally:
         store.close()
 
@@ -175,7 +175,7 @@ def read_log(host: BrokerHost, chronicle: Chronicle, looks: CheckLooks, delays: 
     if host.swarm.seed % 2 == 0:
         _compare_recoveries(host, chronicle, alone)
     names = {topic.topic_id: topic.name for topic in alone.topics_by_id.values()}
-    look_at_log(records, host.broker._sequencer.state.settings, looks.changes, chronicle.counts)  # type: ignore[union-attr]
+    look_at_log(records, host.broker._sequencer.engine.state.settings, looks.changes, chronicle.counts)  # type: ignore[union-attr]
     last_time = 0
     for batch, record in records:
         if batch.broker_time_ms < last_time:

@@ -54,7 +54,7 @@ class Consuming:
         Raises:
             Violation: an offset is committed that nobody was given, or a parked pull sleeps on a message.
         """
-        state = broker._sequencer.state
+        state = broker._sequencer.engine.state
         if not self.forgetful:
             self._look_at_offsets(state)
         if not broker._sequencer.behind and broker._sequencer.failed is None:

@@ -29,7 +29,7 @@ class Delays:
             Violation: something is due, and the broker has had the time to show it.
         """
         sequencer = broker._sequencer
-        state = sequencer.state
+        state = sequencer.engine.state
         late = False
         if state.derived.delayed_heap and not (
             paused or state.session.disk_full or sequencer.behind or sequencer.failed is not None

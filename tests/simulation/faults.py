@@ -74,7 +74,7 @@ class Faults:
     def _states_now(self) -> list[str]:
         host = self.run.host
         if host.serves and host.broker is not None and host.broker._store is not None:
-            state = host.broker._sequencer.state
+            state = host.broker._sequencer.engine.state
             if state.verdicts:
                 self._first_verdict = min(self._first_verdict, state.verdicts[0].position)
             self._states = states_of(state, host.broker._store.durable_position, self._first_verdict)

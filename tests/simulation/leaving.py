@@ -102,7 +102,7 @@ class Leaving:
 
     def started(self, broker: Any) -> None:
         sequencer = broker._sequencer
-        state = self._state = sequencer.state
+        state = self._state = sequencer.engine.state
         self._log_start = state.log_start
         self._trims = [(state.log_start, 0)]
         self._effects.clear()

@@ -29,8 +29,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from halfmq.broker.broker import recover
 from halfmq.broker.config import BrokerConfig
+from halfmq.broker.recovery import recover
 from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import invariants
 from halfmq.model import properties

@@ -173,7 +173,7 @@ class Run:
 
     def _broker_turned(self) -> None:
         assert self.host.broker is not None
-        state = self.host.broker._sequencer.state
+        state = self.host.broker._sequencer.engine.state
         self.promises.log_start = state.log_start
         self._log_end = state.log_end
         if self.swarm.watchful:
@@ -188,7 +188,7 @@ class Run:
 
     def _look_at_state(self) -> None:
         if self.host.serves and self.host.broker is not None:
-            state = self.host.broker._sequencer.state
+            state = self.host.broker._sequencer.engine.state
             self.counts["look invariants"] += 1
             self.counts["facts"] += invariants.check(state)
             self.counts["delayed message put aside"] += len(state.session.delayed_aside)
@@ -263,14 +263,14 @@ class Run:
     def _waiting(self) -> bool:
         assert self.host.broker is not None
         return self._busy() or (
-            self.swarm.consumers > 0 and self.consuming.is_behind(self.host.broker._sequencer.state)
+            self.swarm.consumers > 0 and self.consuming.is_behind(self.host.broker._sequencer.engine.state)
         )
 
     def _busy(self) -> bool:
         if self._undecided():
             return True
         assert self.host.broker is not None
-        state = self.host.broker._sequencer.state
+        state = self.host.broker._sequencer.engine.state
         at_work = any(machine.busy or machine.process is None for machine in self.machines)
         return bool(
             at_work
@@ -283,7 +283,7 @@ class Run:
     def _goes_on(self) -> str:
         if self.host.broker is None or not self.host.serves:
             return "a broker does not serve"
-        state = self.host.broker._sequencer.state
+        state = self.host.broker._sequencer.engine.state
         busy = [machine.name for machine in self.machines if machine.busy or machine.process is None]
         behind = bool(self.swarm.consumers) and self.consuming.is_behind(state)
         return f"busy {busy}, delayed {len(state.delayed)}, full {state.session.disk_full}, consumers behind {behind}"
@@ -291,7 +291,7 @@ class Run:
     def _undecided(self) -> list[str]:
         if self.host.broker is None or not self.host.serves:
             return ["a broker that does not serve"]
-        groups = self.host.broker._sequencer.state.producer_groups.values()
+        groups = self.host.broker._sequencer.engine.state.producer_groups.values()
         # A COMMIT without all halves is refused, and nobody will say anything else.
         forgotten = {
             tx.tx for tx in self.promises.txs.values() if tx.forgotten and self.databases[tx.group].said(tx.tx) == "C"
@@ -305,7 +305,7 @@ class Run:
 
     def close(self) -> None:
         """All clients are gone, and so is, in some seeds, what the broker remembers of verdicts; its table has them."""
-        self.consuming.stop(self.host.broker._sequencer.state)  # type: ignore[union-attr]
+        self.consuming.stop(self.host.broker._sequencer.engine.state)  # type: ignore[union-attr]
         for machine in self.machines:
             machine.stop()
         dice = random.Random(f"{self.swarm.seed}/close")
@@ -316,7 +316,7 @@ class Run:
             self.pass_time(self.scheduler.now_us // 1_000 + self.swarm.sent_again_ms + 2_000)
         self._finish(lambda reader: closing.ask_again(reader, self.network, self.tap, self.promises, 10))
         assert self.host.broker is not None
-        state = self.host.broker._sequencer.state
+        state = self.host.broker._sequencer.engine.state
         queues = [
             (topic.name, queue)
             for topic in sorted(state.topics_by_id.values(), key=lambda topic: topic.topic_id)

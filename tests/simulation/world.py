@@ -264,4 +264,4 @@ class Life:
 
     @property
     def state(self) -> Any:
-        return self.broker._sequencer.state
+        return self.broker._sequencer.engine.state

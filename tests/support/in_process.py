@@ -50,7 +50,7 @@ class Running:
 
     @property
     def state(self) -> Any:
-        return self.broker._sequencer.state
+        return self.broker._sequencer.engine.state
 
     def log_bytes(self) -> bytes:
         """Every byte of the log's files, in order."""

@@ -23,7 +23,7 @@ from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.timers import BrokerTime
 from halfmq.broker.traffic import Traffic
 from halfmq.core.queues.offsets import Stored, query_offset
-from halfmq.core.state import State, Topic
+from halfmq.core.view import TopicView
 from halfmq.errors import StoreDamaged
 from halfmq.store.consume_queue import QueueEntry
 from halfmq.wire.remoting.admin_stats import (
@@ -89,7 +89,7 @@ class AdminStats:
         """``address``: ``host:port`` of the broker, as clients are told."""
         self._gateway = gateway
         self._sequencer = sequencer
-        self._state: State = sequencer.state
+        self._view = sequencer.view
         self._store = store
         self._clients = clients
         self._traffic = traffic
@@ -164,7 +164,7 @@ class AdminStats:
         groups: dict[str, list[GroupProgress]] = {}
         left = QUEUES_MAX
         try:
-            for group in self._state.groups:
+            for group in self._view.groups:
                 found = list(self._progress(group, frozenset(), left))
                 left -= sum(len(progress.queues) for progress in found)
                 if found:
@@ -181,9 +181,9 @@ class AdminStats:
         Raises:
             _TooMany: more than ``queues_max`` queues.
         """
-        state = self._state
-        session = state.session.consumers.get(group)
-        topics = [state.topics_by_id[topic_id] for topic_id in self._topics_of(group)]
+        view = self._view
+        session = view.session.consumers.get(group)
+        topics = [view.topics_by_id[topic_id] for topic_id in self._topics_of(group)]
         if names:
             topics = [topic for topic in topics if topic.name in names]
         if session is not None and session.subscriptions:  # to what its members listen no more, nobody is behind
@@ -195,15 +195,15 @@ class AdminStats:
             yield GroupProgress(self._traffic.given_lately(group, topic.name)[0] / _MINUTE, queues)
 
     def _topics_of(self, group: str) -> dict[int, None]:
-        state = self._state
+        view = self._view
         found: dict[int, None] = {}
-        for offsets in (state.offsets, state.session.fresh_offsets, state.session.offsets_refused):
+        for offsets in (view.offsets, view.session.fresh_offsets, view.session.offsets_refused):
             found |= dict.fromkeys(topic_id for topic_id, _ in offsets.get(group, ()))
-        return {topic_id: None for topic_id in sorted(found) if topic_id in state.topics_by_id}
+        return {topic_id: None for topic_id in sorted(found) if topic_id in view.topics_by_id}
 
-    def _queue(self, group: str, topic: Topic, queue_id: int) -> QueueProgress:
+    def _queue(self, group: str, topic: TopicView, queue_id: int) -> QueueProgress:
         low, high = self._store.bounds(topic.topic_id, queue_id)
-        known = query_offset(self._state, group, topic.name, queue_id)
+        known = query_offset(self._view, group, topic.name, queue_id)
         # Where none is stored, and where one lies before what retention left, what is left is all that can be behind.
         offset = min(known.offset, high) if isinstance(known, Stored) else low
         pulled = self._traffic.pulled_to(group, topic.topic_id, queue_id)
@@ -215,16 +215,16 @@ class AdminStats:
         found = self._store.read_queue(topic_id, queue_id, queue_offset, 1)
         return found[0].store_time_ms if found else 0
 
-    def _message_queue(self, topic: Topic, queue_id: int) -> MessageQueue:
-        return MessageQueue(topic.name, self._state.settings.broker_name, queue_id)
+    def _message_queue(self, topic: TopicView, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic.name, self._view.settings.broker_name, queue_id)
 
     def consumed_by(self, connection: Connection, request: Request[Any]) -> None:
         """300: groups whose members listen to the topic, and groups with an offset in it."""
-        state, name = self._state, request.ext.topic
-        groups = {group: None for group, session in state.session.consumers.items() if name in session.subscriptions}
-        topic = state.topics_by_name.get(name)
+        view, name = self._view, request.ext.topic
+        groups = {group: None for group, session in view.session.consumers.items() if name in session.subscriptions}
+        topic = view.topics_by_name.get(name)
         if topic is not None:
-            for offsets in (state.offsets, state.session.fresh_offsets, state.session.offsets_refused):
+            for offsets in (view.offsets, view.session.fresh_offsets, view.session.offsets_refused):
                 for group, entries in offsets.items():
                     if group not in groups and any(topic_id == topic.topic_id for topic_id, _ in entries):
                         groups[group] = None
@@ -235,7 +235,7 @@ class AdminStats:
     def consumers(self, connection: Connection, request: Request[Any]) -> None:
         """203."""
         group = request.ext.consumer_group
-        session = self._state.session.consumers.get(group)
+        session = self._view.session.consumers.get(group)
         if session is None or not session.members:
             text = f"the consumer group[{group}] not online"
             self._refuse(connection, request, ResponseCode.CONSUMER_NOT_ONLINE, text)
@@ -258,7 +258,7 @@ class AdminStats:
     def producers(self, connection: Connection, request: Request[Any]) -> None:
         """204: who can be asked about transactions of the group, whether it is sent its checks or fetches them."""
         name = request.ext.producer_group
-        group = self._state.producer_groups.get(name)
+        group = self._view.producer_groups.get(name)
         members = {**group.members, **group.pollers} if group is not None else {}
         if not members:
             text = f"the producer group[{name}] not exist"
@@ -279,7 +279,7 @@ class AdminStats:
 
     def topic_stats(self, connection: Connection, request: Request[Any]) -> None:
         """202."""
-        topic = self._state.topics_by_name.get(request.ext.topic)
+        topic = self._view.topics_by_name.get(request.ext.topic)
         if topic is None:
             text = f"topic[{request.ext.topic}] not exist"
             self._refuse(connection, request, ResponseCode.TOPIC_NOT_EXIST, text)
@@ -293,7 +293,7 @@ class AdminStats:
 
     def topic_config(self, connection: Connection, request: Request[Any]) -> None:
         """351."""
-        topic = self._state.topics_by_name.get(request.ext.topic)
+        topic = self._view.topics_by_name.get(request.ext.topic)
         if topic is None:
             text = f"No topic in this broker. topic: {request.ext.topic}"
             self._refuse(connection, request, ResponseCode.TOPIC_NOT_EXIST, text)
@@ -304,7 +304,7 @@ class AdminStats:
             encode_topic_config(topic.name, topic.read_queues, topic.write_queues, topic.permission),
         )
 
-    def _put_lately(self, topic: Topic, seconds: int) -> int:
+    def _put_lately(self, topic: TopicView, seconds: int) -> int:
         """Messages of the topic that became visible in the last ``seconds``, as its queue entries say."""
         since_ms = self._time.now_ms() - seconds * 1_000
         count = 0
@@ -315,7 +315,7 @@ class AdminStats:
 
     def group_configs(self, connection: Connection, request: Request[Any]) -> None:
         """201."""
-        groups, fields = self._state.groups, request.ext
+        groups, fields = self._view.groups, request.ext
         start = max(fields.group_seq, 0)
         stop = start + (min(fields.max_group_num, GROUP_CONFIGS_MAX) if fields.max_group_num > 0 else GROUP_CONFIGS_MAX)
         if fields.max_group_num <= 0 and len(groups) > GROUP_CONFIGS_MAX:
@@ -326,7 +326,7 @@ class AdminStats:
             GroupConfig(one.name, one.retry_max_times, one.retry_queues, one.consume_enabled)
             for one in list(groups.values())[start:stop]
         ]
-        body = encode_group_configs(configs, self._state.batch_time_ms)
+        body = encode_group_configs(configs, self._view.batch_time_ms)
         self._tell(connection, request, body, {"totalGroupNum": len(groups)})
 
     # --- counters
@@ -344,7 +344,7 @@ class AdminStats:
 
     def _counted(self, name: str, key: str) -> tuple[int, int, int] | None:
         topic_name, _, group = key.partition("@")
-        topic = self._state.topics_by_name.get(topic_name)
+        topic = self._view.topics_by_name.get(topic_name)
         if topic is None:
             return None
         if name == "TOPIC_PUT_NUMS" and not group:
@@ -357,9 +357,9 @@ class AdminStats:
 
     def runtime_info(self, connection: Connection, request: Request[Any]) -> None:
         """28. Only what is known here: a figure that a stock broker has and this one does not is not named."""
-        state, traffic, now_ms = self._state, self._traffic, self._time.now_ms()
+        view, traffic, now_ms = self._view, self._traffic, self._time.now_ms()
         rates = [traffic.rates(now_ms, seconds) for seconds in (10, 60, 600)]
-        log_bytes = state.log_end - state.log_start
+        log_bytes = view.log_end - view.log_start
         puts, gives = traffic.puts_by_day, traffic.gives_by_day
         table = {
             "brokerVersion": str(VERSION_OURS),
@@ -380,12 +380,12 @@ class AdminStats:
             "pullThreadPoolQueueSize": "0",
             "pullThreadPoolQueueHeadWaitTimeMills": "0",
             "pageCacheLockTimeMills": "0",
-            "commitLogMinOffset": str(state.log_start),
-            "commitLogMaxOffset": str(state.session.published),
-            "dispatchBehindBytes": str(max(0, state.session.answered - state.session.published)),
+            "commitLogMinOffset": str(view.log_start),
+            "commitLogMaxOffset": str(view.session.published),
+            "dispatchBehindBytes": str(max(0, view.session.answered - view.session.published)),
             # What the log takes of what it could take: its bytes, and what is free on its disk.
             "commitLogDiskRatio": f"{log_bytes / (log_bytes + self._store.free_bytes()):.4f}",
-            "halfmqUndecided": str(sum(len(group.undecided) for group in state.producer_groups.values())),
+            "halfmqUndecided": str(sum(len(group.undecided) for group in view.producer_groups.values())),
             "halfmqConnections": str(len(self._gateway.connections)),
         }
         try:

@@ -27,7 +27,7 @@ _BROADCASTING: Final = "BROADCASTING"
 class Assignments:
     def __init__(self, gateway: Gateway, sequencer: Sequencer, *, broker_name: str) -> None:
         self._gateway = gateway
-        self._state = sequencer.state
+        self._view = sequencer.view
         self._durably = DurableAnswers(gateway, sequencer)
         self._broker_name = broker_name
         gateway.handlers |= {
@@ -38,8 +38,8 @@ class Assignments:
     def query(self, connection: Connection, request: Request[Any]) -> None:
         """No list at all where the topic or the group's members are not known (yet): the client asks again soon."""
         asked = decode_assignment_query(request.body)
-        topic = self._state.topics_by_name.get(asked.topic)
-        session = self._state.session.consumers.get(asked.group)
+        topic = self._view.topics_by_name.get(asked.topic)
+        session = self._view.session.consumers.get(asked.group)
         queues: list[MessageQueue] | None = None
         if topic is not None and session is not None and session.members:
             members = [member.client_id for member in session.members.values()]

@@ -47,7 +47,7 @@ class BackCheck:
     def send(self, check: SendCheck) -> None:
         half = self._half(check)
         if self._leaves(check, half):
-            if self._sequencer.state.derived.policies:
+            if self._sequencer.view.derived.policies:
                 left = CheckLeft(check.group, check.tx_id, check.checks, self._time.now_ms())
                 self._sequencer.engine.note(left)
             return
@@ -59,13 +59,13 @@ class BackCheck:
     def _leaves(self, check: SendCheck, half: bytes | None) -> bool:
         if self._feedback.expects(check):
             return self._feedback.add(check, None if half is None else with_check_times(half, check.checks))
-        group = self._sequencer.state.producer_groups.get(check.group)
+        group = self._sequencer.view.producer_groups.get(check.group)
         if half is None or group is None or check.connection not in group.members:
             return False  # a poll that has ended: who fetches is not pushed to
         return self._gateway.push_frame(check.connection, lambda opaque: self._frame(opaque, check, half))
 
     def _remember(self, check: SendCheck) -> None:
-        group = self._sequencer.state.producer_groups.get(check.group)
+        group = self._sequencer.view.producer_groups.get(check.group)
         client_id = group.members.get(check.connection) if group is not None else None
         if client_id is not None:
             self._missed.setdefault(check.connection, {})[check.group] = client_id

@@ -8,7 +8,7 @@ process and inside a simulation.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -32,6 +32,7 @@ from halfmq.broker.operators import Operators
 from halfmq.broker.problems import Problems
 from halfmq.broker.producer_groups import ProducerGroups, tell_policy
 from halfmq.broker.pull_service import PullService
+from halfmq.broker.recovery import recover
 from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.request_reply import RequestReply
 from halfmq.broker.seldom import Seldom
@@ -45,20 +46,13 @@ from halfmq.core.clock_jumps import plausible_ms
 from halfmq.core.commands import Tick
 from halfmq.core.decision import Done, Effect, OffsetNotStored, PolicyActed, Reply, SendCheck, WakeQueue
 from halfmq.core.engine import Engine, Failed
-from halfmq.core.session import LogOffsetsNow, Published
-from halfmq.core.snapshot import load_rows
-from halfmq.core.state import State
-from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreDamaged, StorePoisoned
-from halfmq.model.records import Trim
-from halfmq.model.settings import BrokerSettings
+from halfmq.core.session import LogOffsetsNow
+from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StorePoisoned
 from halfmq.runtime.clock import Clock
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
 from halfmq.store.group_flush import Job, Syncer
-from halfmq.store.segment import SegmentStays
 from halfmq.store.store import Store
-from halfmq.store.topics_file import TopicInfo
-from halfmq.store.transaction_table import UndecidedHalf
 
 log = logging.getLogger("halfmq.broker")
 
@@ -150,7 +144,7 @@ class Broker:
         settings = replace(settings, segment_bytes=self._store.segment_bytes)
         check_caps(settings)
         engine, redone = recover(self._store, settings)
-        state = engine.state
+        view = engine.view
         self._compose(engine, self._store, address_text(self.config.advertised(), ports.broker))
         for door in self._doors:
             door.listen()
@@ -166,7 +160,7 @@ class Broker:
         self._maintenance.start()
         log.info(
             "store %s: %s; %d batches redone, %d undecided, log %d to %d, %.3f s",
-            self.config.data, self._store.recovery.says, redone, count_undecided(state), state.log_start, state.log_end,
+            self.config.data, self._store.recovery.says, redone, view.derived.undecided_count, view.log_start, view.log_end,
             self._clock.elapsed_s() - began_s,
         )  # fmt: skip
         listens = address_text(self.config.host, ports.broker)
@@ -209,8 +203,8 @@ class Broker:
         )
 
     def _compose(self, engine: Engine, store: Store, address: str) -> None:
-        state = engine.state
-        time = BrokerTime(self._clock, state.batch_time_ms)
+        view = engine.view
+        time = BrokerTime(self._clock, view.batch_time_ms)
         self._timer = DeadlineTimer(self._loop, time, self._tick)
         gateway = self._gateway
         sequencer = self._sequencer = Sequencer(
@@ -232,8 +226,8 @@ class Broker:
         slow_sync = SlowSync(self._clock)
         store.on_sync_began, store.on_sync_ended = slow_sync.began, slow_sync.ended
         store.on_space_low = lambda: self._from_sync_thread(sequencer.space_is_low)
-        settings = state.settings
-        stored = StoredMessages(state, store)
+        settings = view.settings
+        stored = StoredMessages(view, store)
         groups = GroupsOnUse(sequencer)
         Sends(gateway, sequencer, stored, store_host=settings.store_host, durability=self.config.durability.value)
         self._pulls = PullService(gateway, sequencer, store, self._loop, groups)
@@ -249,8 +243,8 @@ class Broker:
         )
         Lookups(gateway, sequencer, store, stored)
         NameService(gateway, sequencer, settings, address)
-        long_settled = LongSettled(state, store, self._offload)
-        scan = GroupScan(state, self._loop)
+        long_settled = LongSettled(view, store, self._offload)
+        scan = GroupScan(view, self._loop)
         Operators(
             gateway,
             sequencer,
@@ -266,7 +260,7 @@ class Broker:
             gateway, self._clients, time, store_host=settings.store_host, body_bytes_max=settings.body_bytes_max
         )
         Assignments(gateway, sequencer, broker_name=settings.broker_name)
-        self._calls = ClientCalls(gateway, state, self._loop)
+        self._calls = ClientCalls(gateway, view, self._loop)
         traffic = Traffic(lambda: store.messages_shown, time.now_ms())
         self._pulls.on_given = traffic.note
         AdminStats(gateway, sequencer, store, self._clients, traffic, time, self._loop, address=address)
@@ -398,124 +392,3 @@ class Broker:
         if self._store is not None:
             self._store.close()
             self._store = None
-
-
-def recover(store: Store, settings: BrokerSettings) -> tuple[Engine, int]:
-    """(engine at the log's end, batches redone): the newest snapshot, then the log behind it, through ``replay``.
-
-    Raises:
-        StoreDamaged: segments at the log's beginning are gone that no Trim record gave up; nothing was changed.
-    """
-    state = _snapshot(store, settings)
-    # A base cannot tell a log that begins with it from one whose beginning is lost; the last Trim record can, and it
-    # always lies behind the start that it names.
-    given_up = 0 if state is None else state.log_start
-    engine = Engine(state or State(settings), store)
-    state = engine.state
-    redone = 0
-    for batch in store.redo():
-        try:
-            engine.replay(batch.offset, batch.broker_time_ms, batch.records)
-        except HalfmqError:
-            raise
-        except Exception as error:
-            record = next(record for record in batch.records if record.offset == state.log_end)
-            raise StoreDamaged(
-                f"the record of kind {type(record).__name__} at log offset {record.offset} of {store.directory} cannot be "
-                f"applied, though the checksum of its batch is right: {type(error).__name__}: {error}",
-                hint="the log was not changed; open this store with the version that wrote it; if that is this one, keep "
-                "the directory and report it",
-            ) from error
-        given_up = max([given_up, *[record.log_start for record in batch.records if type(record) is Trim]])
-        redone += 1
-    if store.log_start > given_up:
-        raise StoreDamaged(
-            f"the log in {store.directory} begins at {store.log_start}, but only what lies before {given_up} was trimmed: "
-            "segments between are missing",
-            hint="the log was not changed; restore the missing files of shard-0/log from a backup, or start with a new directory",
-        )
-    store.finish_recovery(
-        next_half_index=state.next_half_index,
-        undecided=_undecided_rows(state),
-        topics=[
-            TopicInfo(topic.topic_id, topic.name, topic.read_queues, topic.write_queues, topic.permission)
-            for topic in state.topics_by_id.values()
-        ],
-        broker_time_ms=state.batch_time_ms,
-        queue_ends=[
-            (topic.topic_id, queue_id, end)
-            for topic in state.topics_by_id.values()
-            for queue_id, end in enumerate(topic.ends)
-        ],
-    )
-    # A crash may have come between a Trim record and its files; they would stand in the way of the next trim.
-    try:
-        store.trim(state.log_start)
-    except SegmentStays as error:
-        log.warning("the room of what was trimmed is not given back: %s. It is tried again with the next trim", error)
-    engine.note(Published(store.published_position, store.published_position))
-    return engine, redone
-
-
-def _snapshot(store: Store, settings: BrokerSettings) -> State | None:
-    """The state at ``store.redo_from``; None: the whole log is redone."""
-    chunks = store.snapshot_chunks()
-    if chunks is None:
-        return None
-    try:
-        state = load_rows(settings, chunks)
-    except HalfmqError:
-        raise
-    except Exception as error:
-        raise StoreDamaged(
-            f"the snapshot of {store.directory} at log offset {store.redo_from} cannot be loaded, though its checksum is "
-            f"right: {type(error).__name__}: {error}",
-            hint="nothing was changed; open this store with the version that wrote it, or remove the file shard-0/checkpoint: "
-            "a start then reads the whole log",
-        ) from error
-    log_start = max(state.log_start, store.log_start)
-    difference = store.why_made_again(_queues(state, log_start), log_start)
-    if difference is None:
-        return state
-    log.warning("queue files do not fit the checkpoint and are made again from the log: %s", difference)
-    return None
-
-
-def _queues(state: State, log_start: int) -> Iterator[tuple[int, int, int, int]]:
-    """(topic id, queue id, first, one past the last) queue offset of each queue, as of a log that starts there.
-
-    A trim may have come behind the snapshot; where queues stood at the new start, its base says.
-    """
-    later = dict(state.bases.get(log_start, ())) if log_start > state.log_start else {}
-    for topic in state.topics_by_id.values():
-        firsts = (*later.get(topic.topic_id, ()), *topic.mins[len(later.get(topic.topic_id, ())) :])
-        for queue_id, (first, end) in enumerate(zip(firsts, topic.ends, strict=True)):
-            yield topic.topic_id, queue_id, first, end
-
-
-def _undecided_rows(state: State) -> Iterator[UndecidedHalf]:
-    """What the transaction table must say of every half that is undecided."""
-    for group in state.producer_groups.values():
-        for known in group.undecided.values():
-            first = known.halves[0]
-            for half in known.halves:
-                yield UndecidedHalf(
-                    half.half_index,
-                    first.half_index if first.index == 0 else -1,
-                    half.first_offset,
-                    half.offset,
-                    half.message_bytes,
-                    half.topic_id,
-                    half.queue_id,
-                    half.index,
-                    known.count,
-                    known.group,
-                    known.tx_id,
-                    known.prepared_at_ms,
-                    known.next_check_at_ms,
-                    known.checks,
-                )
-
-
-def count_undecided(state: State) -> int:
-    return sum(len(group.undecided) for group in state.producer_groups.values())

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from halfmq.broker.connection import Connection
 from halfmq.broker.remoting_gateway import Gateway
-from halfmq.core.state import State
+from halfmq.core.view import View
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, ext_text
 
@@ -27,9 +27,9 @@ class _Call(NamedTuple):
 
 
 class ClientCalls:
-    def __init__(self, gateway: Gateway, state: State, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, gateway: Gateway, view: View, loop: asyncio.AbstractEventLoop) -> None:
         self._gateway = gateway
-        self._state = state
+        self._view = view
         self._loop = loop
         #: By the client's connection and the number of the call.
         self._calls: dict[tuple[int, int], _Call] = {}
@@ -55,7 +55,7 @@ class ClientCalls:
         self._call(connection, request, number, ext)
 
     def _consumer(self, group: str, client_id: str) -> int | None:
-        session = self._state.session.consumers.get(group)
+        session = self._view.session.consumers.get(group)
         members = session.members.items() if session is not None else ()
         return next((number for number, member in members if member.client_id == client_id), None)
 

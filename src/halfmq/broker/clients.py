@@ -36,7 +36,8 @@ from halfmq.core.session import (
     Heartbeat,
     Unregistered,
 )
-from halfmq.core.state import State, Subscription, producer_groups_refusal
+from halfmq.core.state import Subscription
+from halfmq.core.transaction.admission import producer_groups_refusal
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.wire.remoting.codes import EXT_VERSION, RequestCode, ResponseCode
@@ -74,7 +75,7 @@ class Clients:
     ) -> None:
         self._gateway = gateway
         self._sequencer = sequencer
-        self._state: State = sequencer.state
+        self._view = sequencer.view
         self._groups = groups
         self._durably = DurableAnswers(gateway, sequencer)
         self._time = time
@@ -126,7 +127,7 @@ class Clients:
             self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, refused)
             return
         body, left_out = self._taken(connection.number, body)
-        missing = [data.group for data in body.consumer_groups if data.group not in self._state.groups]
+        missing = [data.group for data in body.consumer_groups if data.group not in self._view.groups]
         if missing:
             self._make(missing, connection, request, body, left_out)
         else:
@@ -135,18 +136,18 @@ class Clients:
     def _taken(self, number: int, body: HeartbeatBody) -> tuple[HeartbeatBody, str | None]:
         """(what is taken of it, why not all of it): without its new producer groups where there are too many of all clients.
         What it consumes has nothing to do with them."""
-        state = self._state
-        left_out = producer_groups_refusal(state, number, body.producer_groups)
+        view = self._view
+        left_out = producer_groups_refusal(view, number, body.producer_groups)
         if left_out:
-            known = tuple([name for name in body.producer_groups if name in state.producer_groups])
+            known = tuple([name for name in body.producer_groups if name in view.producer_groups])
             body = body._replace(producer_groups=known)
         return body, left_out
 
     def _refusal(self, number: int, body: HeartbeatBody) -> str | None:
         """Why nothing of this heartbeat is taken. Names of consumer groups are looked at where those are made."""
-        state = self._state
-        producers = {*state.session.produces.get(number, ()), *body.producer_groups}
-        consumers = {*state.session.consumes.get(number, ()), *[data.group for data in body.consumer_groups]}
+        view = self._view
+        producers = {*view.session.produces.get(number, ()), *body.producer_groups}
+        consumers = {*view.session.consumes.get(number, ()), *[data.group for data in body.consumer_groups]}
         if len(producers) + len(consumers) > limits.GROUPS_PER_CONNECTION_MAX:
             return f"a connection may be in {limits.GROUPS_PER_CONNECTION_MAX} groups at most"
         try:
@@ -206,7 +207,7 @@ class Clients:
         self._behind[connection.number] = deque()
 
         def made(_: tuple[int, str] | None) -> None:
-            while missing and missing[-1] in self._state.groups:
+            while missing and missing[-1] in self._view.groups:
                 missing.pop()  # another connection was faster
             if missing:
                 self._groups.ensure(missing.pop(), made)
@@ -231,7 +232,7 @@ class Clients:
         self, connection: Connection, request: Request[Any], body: HeartbeatBody, left_out: str | None
     ) -> None:
         """``left_out``: why some of what it said is not in ``body``."""
-        consumers = tuple(_consumer(data) for data in body.consumer_groups if data.group in self._state.groups)
+        consumers = tuple(_consumer(data) for data in body.consumer_groups if data.group in self._view.groups)
         self.spoken[connection.number] = (request.version, request.language)
         self._apply(
             Heartbeat(
@@ -245,7 +246,7 @@ class Clients:
             )
         )
         for named in body.consumer_groups:
-            if named.group in self._state.groups:
+            if named.group in self._view.groups:
                 self._subscribe(connection.number, named.group, _weight(named))
         self._known_as(connection.number, body.client_id)
         for data in consumers:
@@ -292,7 +293,7 @@ class Clients:
             self._gateway.intake.give_back(connection, kept)
         self._forget(number)
         self.spoken.pop(number, None)
-        for group in self._state.session.consumes.get(number, ()):
+        for group in self._view.session.consumes.get(number, ()):
             self._unlike.left(group, number)
             if not self._gateway.draining:  # we cut it off: the client is there, and handles what it holds
                 self._give_up_locks(number, group)
@@ -302,7 +303,7 @@ class Clients:
 
     def _give_up_locks(self, number: int, group: str) -> None:
         """A member leaves, and with its last connection its locks: nobody waits for it after the next start."""
-        session = self._state.session.consumers.get(group)
+        session = self._view.session.consumers.get(group)
         member = session.members.get(number) if session is not None else None
         if session is None or member is None or not session.locks:
             return
@@ -319,7 +320,7 @@ class Clients:
     # --- consumers of a group
 
     def members(self, connection: Connection, request: Request[Any]) -> None:
-        session = self._state.session.consumers.get(request.ext.consumer_group)
+        session = self._view.session.consumers.get(request.ext.consumer_group)
         if session is None or not session.members:
             text = f"no consumer for this group, {request.ext.consumer_group}"
             self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
@@ -330,7 +331,7 @@ class Clients:
     def lock(self, connection: Connection, request: Request[Any]) -> None:
         body = decode_lock_request(request.body)
         # Only of what is there: locks of anything else would be kept, and nobody could use them.
-        known = len(body.client_id) <= limits.CLIENT_ID_CHARS_MAX and body.group in self._state.groups
+        known = len(body.client_id) <= limits.CLIENT_ID_CHARS_MAX and body.group in self._view.groups
         queues_of = self._queues_of
         wanted = [
             (queue.topic, queue.queue_id)
@@ -350,7 +351,7 @@ class Clients:
                 log.warning(
                     "%d queue locks are held, of which there may be %d: clients that consume in order get no more before some "
                     "run out (60 s); the last was refused to %s",
-                    self._state.session.locks_held, limits.LOCKS_MAX, context[0].peer,
+                    self._view.session.locks_held, limits.LOCKS_MAX, context[0].peer,
                 )  # fmt: skip
             queues = [MessageQueue(topic, self._broker_name, queue_id) for topic, queue_id in reply.queues]
             self._gateway.answer(*context, ResponseCode.SUCCESS, body=encode_lock_response(queues))
@@ -359,7 +360,7 @@ class Clients:
             self._gateway.answer(*context, code, text, ext)
 
     def _queues_of(self, name: str) -> int:
-        topic = self._state.topics_by_name.get(name)
+        topic = self._view.topics_by_name.get(name)
         return 0 if topic is None else len(topic.ends)
 
     def unlock(self, connection: Connection, request: Request[Any]) -> None:

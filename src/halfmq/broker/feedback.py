@@ -17,7 +17,7 @@ from halfmq.broker.remoting_gateway import Gateway
 from halfmq.broker.sequencer import Sequencer
 from halfmq.core.decision import SendCheck
 from halfmq.core.session import PollEnded, Polling
-from halfmq.core.state import producer_groups_refusal
+from halfmq.core.transaction.admission import producer_groups_refusal
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.wire.remoting.codes import ResponseCode
@@ -61,18 +61,18 @@ class Feedback:
         self._session(Polling(connection.number, asked.client_id, asked.group, asked.checks_max))
 
     def _refusal(self, number: int, group: str) -> str | None:
-        state = self._sequencer.state
-        groups = state.session.produces.get(number, {})
+        view = self._sequencer.view
+        groups = view.session.produces.get(number, {})
         if (
             group not in groups
-            and len(groups) + len(state.session.consumes.get(number, ())) >= limits.GROUPS_PER_CONNECTION_MAX
+            and len(groups) + len(view.session.consumes.get(number, ())) >= limits.GROUPS_PER_CONNECTION_MAX
         ):
             return f"a connection may be in {limits.GROUPS_PER_CONNECTION_MAX} groups at most"
         try:
             checked_name(group, "producer group", limits.GROUP_CHARS_MAX)
         except InvalidName as error:
             return str(error)
-        return producer_groups_refusal(state, number, [group])
+        return producer_groups_refusal(view, number, [group])
 
     def _session(self, event: Polling | PollEnded) -> None:
         self._sequencer.engine.note(event)
@@ -118,7 +118,7 @@ class Feedback:
             self._answer(key)
 
     def _time_is_up(self, key: tuple[int, str]) -> None:
-        group = self._sequencer.state.producer_groups.get(key[1])
+        group = self._sequencer.view.producer_groups.get(key[1])
         if group is not None and key[0] in group.parked:
             self._end(key)
             self._gateway.flush()

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from halfmq.core.state import ProducerGroup, State
+from halfmq.core.view import ProducerGroupView, View
 
 #: What one turn looks at: groups, or transactions in them; about a millisecond.
 LOOKED_AT_PER_TURN_MAX: Final = 4_096
@@ -17,12 +17,12 @@ LOOKED_AT_PER_TURN_MAX: Final = 4_096
 WAITING_MAX: Final = 256
 
 #: Looks at one group, and says how much there was to look at.
-Look = Callable[[ProducerGroup], int]
+Look = Callable[[ProducerGroupView], int]
 
 
 class GroupScan:
-    def __init__(self, state: State, loop: asyncio.AbstractEventLoop) -> None:
-        self._state = state
+    def __init__(self, view: View, loop: asyncio.AbstractEventLoop) -> None:
+        self._view = view
         self._loop = loop
         self._waiting: deque[tuple[Look, Callable[[], None]]] = deque()
 
@@ -36,9 +36,9 @@ class GroupScan:
         return True
 
     def _begin(self) -> None:
-        self._step(deque(self._state.producer_groups.values()))
+        self._step(deque(self._view.producer_groups.values()))
 
-    def _step(self, groups: "deque[ProducerGroup]") -> None:
+    def _step(self, groups: "deque[ProducerGroupView]") -> None:
         look, then = self._waiting[0]
         looked_at = 0
         while groups and looked_at < LOOKED_AT_PER_TURN_MAX:

@@ -23,14 +23,14 @@ class GroupsOnUse:
 
     def ensure(self, group: str, then: Then) -> None:
         """Call ``then`` once ``group`` durably exists, at once if it does."""
-        if group in self._sequencer.state.groups:
+        if group in self._sequencer.view.groups:
             self._sequencer.after_durable(lambda _, __: then(None), None, _DONE)
         else:
             self._sequencer.submit(EnsureGroup(group), self._ensured, (group, then))
 
     def _ensured(self, context: tuple[str, Then], reply: Reply | Failed) -> None:
         group, then = context
-        if isinstance(reply, Done) and group in self._sequencer.state.groups:
+        if isinstance(reply, Done) and group in self._sequencer.view.groups:
             then(None)
         elif isinstance(reply, Done):
             then((ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist"))

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from halfmq.broker.offload import Offload
 from halfmq.broker.stored import settled_row
 from halfmq.core.commands import SettledRow
-from halfmq.core.state import State
+from halfmq.core.view import View
 from halfmq.errors import StoreDamaged
 from halfmq.store.transaction_table import Looked, row_hash
 
@@ -58,8 +58,8 @@ class LongSettledReads(Protocol):
 
 
 class LongSettled:
-    def __init__(self, state: State, store: LongSettledReads, offload: Offload) -> None:
-        self._state = state
+    def __init__(self, view: View, store: LongSettledReads, offload: Offload) -> None:
+        self._view = view
         self._store = store
         self._offload = offload
         self._looking = 0
@@ -92,7 +92,7 @@ class LongSettled:
         """The newest candidate whose verdict record has these names; "past retention" where that record is gone."""
         past: Look | None = None
         for half_index, row in looked.found:
-            if row.verdict_position < self._state.log_start:
+            if row.verdict_position < self._view.log_start:
                 past = past or _PAST_RETENTION
                 continue
             try:

@@ -17,7 +17,6 @@ from halfmq.core.commands import Actor, CommitOffset
 from halfmq.core.decision import Refused, Reply, Why
 from halfmq.core.engine import Failed
 from halfmq.core.queues.offsets import MayBeLost, Stored, query_offset
-from halfmq.core.state import State
 from halfmq.store.consume_queue import QueueEntry
 from halfmq.wire.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
@@ -53,7 +52,7 @@ class Lookups:
         self._store = store
         self._stored = stored
         self._durably = DurableAnswers(gateway, sequencer)
-        self._state: State = sequencer.state
+        self._view = sequencer.view
         gateway.handlers |= {
             RequestCode.QUERY_MESSAGE: self.query,
             RequestCode.QUERY_CONSUMER_OFFSET: self.consumer_offset,
@@ -78,12 +77,12 @@ class Lookups:
 
     def _consumer_offset(self, connection: Connection, request: Request[Any]) -> None:
         fields = request.ext
-        known = query_offset(self._state, fields.consumer_group, fields.topic, fields.queue_id)
+        known = query_offset(self._view, fields.consumer_group, fields.topic, fields.queue_id)
         found: int | None = None
         if isinstance(known, Stored):
             found = known.offset
         elif isinstance(known, MayBeLost):
-            found = self._store.bounds(self._state.topics_by_name[fields.topic].topic_id, fields.queue_id)[0]
+            found = self._store.bounds(self._view.topics_by_name[fields.topic].topic_id, fields.queue_id)[0]
         elif fields.set_zero_if_not_found is not False:
             queue = self._queue(fields)
             if queue is not None and self._is_young(*queue):
@@ -100,7 +99,7 @@ class Lookups:
         if low > 0 or high == 0:
             return False
         first = self._store.read_queue(topic_id, queue_id, 0, 1)
-        return bool(first) and self._state.session.published - first[0].offset <= YOUNG_QUEUE_BYTES
+        return bool(first) and self._view.session.published - first[0].offset <= YOUNG_QUEUE_BYTES
 
     def commit_offset(self, connection: Connection, request: Request[Any]) -> None:
         """15; one-way from stock clients. Who waits for the answer and is no member of the group is an operator."""
@@ -112,7 +111,7 @@ class Lookups:
         self._sequencer.submit(command, self._committed, (connection, request))
 
     def _is_member(self, connection: Connection, group: str) -> bool:
-        session = self._state.session.consumers.get(group)
+        session = self._view.session.consumers.get(group)
         return session is not None and connection.number in session.members
 
     def _committed(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
@@ -126,7 +125,7 @@ class Lookups:
     # --- queues
 
     def _queue(self, fields: Any) -> tuple[int, int] | None:
-        topic = self._state.topics_by_name.get(fields.topic)
+        topic = self._view.topics_by_name.get(fields.topic)
         return None if topic is None else (topic.topic_id, fields.queue_id)
 
     def max_offset(self, connection: Connection, request: Request[Any]) -> None:
@@ -159,11 +158,11 @@ class Lookups:
         """
         topics = {}
         for name in asked_topics(request.ext):
-            topic = self._state.topics_by_name.get(name)
+            topic = self._view.topics_by_name.get(name)
             if topic is not None:
                 bounds = tuple(self._store.bounds(topic.topic_id, queue) for queue in range(len(topic.ends)))
                 topics[name] = TopicBounds(topic.topic_id, bounds)
-        answer = PositionAnswer(self._store.uuid, self._state.epoch, self._state.session.published, topics)
+        answer = PositionAnswer(self._store.uuid, self._view.epoch, self._view.session.published, topics)
         ext, body = encode_answer(answer)
         self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, body)
 
@@ -197,7 +196,7 @@ class Lookups:
                 found = found[: max(count, 1)]
                 break
         ext = {
-            "indexLastUpdateTimestamp": self._state.batch_time_ms,
-            "indexLastUpdatePhyoffset": self._state.session.published,
+            "indexLastUpdateTimestamp": self._view.batch_time_ms,
+            "indexLastUpdatePhyoffset": self._view.session.published,
         }
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext, b"".join(found))

@@ -33,7 +33,7 @@ from halfmq.core.copies import may_copy_again
 from halfmq.core.decision import Done, Reply
 from halfmq.core.engine import Failed
 from halfmq.core.session import DiskSpace
-from halfmq.core.snapshot import encode_rows, snapshot_rows
+from halfmq.core.snapshot import encode_rows
 from halfmq.core.transaction.story import span
 from halfmq.errors import StoreDamaged, StoreFull, StorePoisoned
 from halfmq.store.segment import SegmentStays
@@ -79,7 +79,7 @@ class Maintenance:
         self._stopped = False
 
     def start(self) -> None:
-        if self._sequencer.state.jumps and self._config.retention_ms and self._not_trimmed.is_due("clock"):
+        if self._sequencer.view.jumps and self._config.retention_ms and self._not_trimmed.is_due("clock"):
             self._say_what_jumped()
         self._again("checkpoint", self._config.checkpoint_interval_ms, self.checkpoint)
         self._again("retention", self._config.retention_check_ms, self.look_at_retention)
@@ -109,12 +109,12 @@ class Maintenance:
 
     def checkpoint(self, then: Callable[[], None] = lambda: None) -> None:
         """Take one, unless nothing changed or one is under way; ``then`` is called on the loop in every case."""
-        position = self._sequencer.state.log_end
+        position = self._sequencer.view.log_end
         if self._checkpointing or position == self._checkpoint_at or self._sequencer.failed is not None:
             then()
             return
         self._checkpointing = True
-        capture = snapshot_rows(self._sequencer.state)
+        capture = self._sequencer.engine.capture()
         self._sequencer.after_durable(self._write_checkpoint, (position, capture, then), Done())
 
     def _write_checkpoint(self, context: tuple[int, Any, Callable[[], None]], reply: Reply | Failed) -> None:
@@ -153,7 +153,7 @@ class Maintenance:
         except (StoreDamaged, OSError) as error:
             self._say_not_trimmed(str(error))
             return
-        if start <= self._sequencer.state.log_start:
+        if start <= self._sequencer.view.log_start:
             return
         if self._checkpoint_at < start:
             self.checkpoint()  # a restart should not have to redo from the log's new start; the next look trims
@@ -180,22 +180,22 @@ class Maintenance:
         now_ms = self._time.now_ms()
         young_from_ms = now_ms - config.settings.sent_again_ms
         keep_bytes_from = (
-            self._sequencer.state.session.published - config.retention_bytes if config.retention_bytes else 0
+            self._sequencer.view.session.published - config.retention_bytes if config.retention_bytes else 0
         )
-        state = self._sequencer.state
-        wanted = reached = state.log_start
+        view = self._sequencer.view
+        wanted = reached = view.log_start
         copied_from_ms = now_ms - config.copy_again_ms
         copied_bytes = 0
         for start, next_start, next_began_ms in self._store.closed_segments():
-            too_old = 0 < config.retention_ms < age_ms(state, next_began_ms, now_ms)
+            too_old = 0 < config.retention_ms < age_ms(view, next_began_ms, now_ms)
             too_far = next_start <= keep_bytes_from
             if not too_old and 0 < config.retention_ms < now_ms - next_began_ms and self._not_trimmed.is_due("clock"):
                 self._say_what_jumped()
             if not (too_old or too_far) or next_began_ms >= young_from_ms or start != reached:
                 break
             reached = next_start
-            copied_bytes += state.derived.copied.get(start, 0) if next_began_ms > copied_from_ms else 0
-            if too_old or may_copy_again(copied_bytes, reached - state.log_start):
+            copied_bytes += view.derived.copied.get(start, 0) if next_began_ms > copied_from_ms else 0
+            if too_old or may_copy_again(copied_bytes, reached - view.log_start):
                 wanted = reached
         if reached > wanted and self._not_trimmed.is_due("copied"):
             self._say_what_holds_retention(copied_bytes)
@@ -203,13 +203,13 @@ class Maintenance:
 
     def _note_time(self) -> None:
         """Also a broker without traffic shows in the log that it ran: a restart shall not take that for a jump."""
-        state = self._sequencer.state
-        silent_ms = self._time.now_ms() - state.batch_time_ms
+        view = self._sequencer.view
+        silent_ms = self._time.now_ms() - view.batch_time_ms
         if self._sequencer.failed is None and silent_ms > plausible_ms(self._config.retention_ms) // 2:
             self._sequencer.submit(NoteTime(), None)
 
     def _say_what_jumped(self) -> None:
-        jumps = self._sequencer.state.jumps
+        jumps = self._sequencer.view.jumps
         log.warning(
             "retention by age does not count %s: by so much the clock was ahead of the log at a start (the log's last entry: "
             "%s; then: %s; such starts: %d). If the broker was down that long, confirm it by starting it once with "
@@ -223,15 +223,15 @@ class Maintenance:
         )
 
     def _say_what_holds_retention(self, copied_bytes: int) -> None:
-        state = self._sequencer.state
-        groups = state.producer_groups.values()
+        view = self._sequencer.view
+        groups = view.producer_groups.values()
         most = nlargest(_GROUPS_SAID, groups, key=lambda group: group.bytes)
         log.warning(
             "the log takes %d bytes, more than the retention of %d: %d bytes of the segments to go are undecided or delayed "
             "and were copied forward less than %d s ago. They are copied again after that, or where %d times as much goes with "
             "them. %d transactions are undecided, %d bytes, most of them in the groups %s; %d messages are delayed. See "
             "`halfmq tx list`, and settle what nobody settles, or take more --retention-bytes",
-            state.log_end - state.log_start,
+            view.log_end - view.log_start,
             self._config.retention_bytes,
             copied_bytes,
             self._config.copy_again_ms // 1000,
@@ -242,7 +242,7 @@ class Maintenance:
                 f"{group.name} ({len(group.undecided)}, {group.bytes} bytes)" for group in most if group.undecided
             )
             or "(none)",
-            len(state.delayed),
+            len(view.delayed),
         )
 
     def _carry(self) -> None:
@@ -335,9 +335,9 @@ class Maintenance:
             return
         if self._sequencer.failed is not None:
             return  # a log that takes nothing more also says that it has no room
-        state = self._sequencer.state
+        view = self._sequencer.view
         low = not self._sequencer.catch_up() or bool(low)
-        if low != state.session.disk_full:
+        if low != view.session.disk_full:
             if low:
                 log.warning("free space is below %d bytes: new messages are refused", self._config.disk_reserve_bytes)
             else:

@@ -23,7 +23,7 @@ from halfmq.broker.sequencer import Sequencer
 from halfmq.core.commands import Actor, DeleteGroup, DeleteTopic, EnsureTopic, SetGroup, SetTopic
 from halfmq.core.decision import Done, GroupIsGone, Reply
 from halfmq.core.engine import Failed
-from halfmq.core.state import RETRY_PREFIX, State
+from halfmq.core.state import RETRY_PREFIX
 from halfmq.model.settings import BrokerSettings
 from halfmq.wire.remoting import java_json
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
@@ -52,7 +52,7 @@ class NameService:
         """``address``: ``host:port`` that clients are told to connect to."""
         self._gateway = gateway
         self._sequencer = sequencer
-        self._state: State = sequencer.state
+        self._view = sequencer.view
         self._durably = DurableAnswers(gateway, sequencer)
         self._settings = settings
         self._broker = BrokerData(settings.cluster, settings.broker_name, {MASTER_ID: address})
@@ -92,7 +92,7 @@ class NameService:
         self._durably.tell(connection, request, ResponseCode.SUCCESS, body=body)
 
     def _queues_of(self, name: str) -> QueueData | None:
-        topic = self._state.topics_by_name.get(name)
+        topic = self._view.topics_by_name.get(name)
         if topic is not None:
             return QueueData(self._settings.broker_name, topic.read_queues, topic.write_queues, topic.permission)
         if name == TEMPLATE and self._settings.auto_create_topics:
@@ -103,14 +103,14 @@ class NameService:
         return None
 
     def _is_retry_of_known_group(self, name: str) -> bool:
-        return name.startswith(RETRY_PREFIX) and name[len(RETRY_PREFIX) :] in self._state.groups
+        return name.startswith(RETRY_PREFIX) and name[len(RETRY_PREFIX) :] in self._view.groups
 
     def cluster(self, connection: Connection, request: Request[Any]) -> None:
         body = encode_cluster_info((self._broker,), request.version)
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=body)
 
     def topics(self, connection: Connection, request: Request[Any]) -> None:
-        names = [*self._state.topics_by_name]
+        names = [*self._view.topics_by_name]
         if self._settings.auto_create_topics and TEMPLATE not in names:
             names.append(TEMPLATE)
         self._durably.tell(connection, request, ResponseCode.SUCCESS, body=java_json.dumps({"topicList": names}))
@@ -119,7 +119,7 @@ class NameService:
 
     def _order_of(self, fields: Any) -> str | None:
         """``broker:queues`` of a topic, as a name server keeps it; None: no such topic, or another namespace."""
-        topic = self._state.topics_by_name.get(fields.key) if fields.namespace == _ORDER_NAMESPACE else None
+        topic = self._view.topics_by_name.get(fields.key) if fields.namespace == _ORDER_NAMESPACE else None
         return None if topic is None else f"{self._settings.broker_name}:{topic.write_queues}"
 
     def get_setting(self, connection: Connection, request: Request[Any]) -> None:

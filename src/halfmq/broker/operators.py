@@ -23,7 +23,6 @@ from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import Actor, AskAside, AskNow, ResolveTransaction, Wanted
 from halfmq.core.decision import Asked, AskedAside, Refused, Reply, Settled, Why
 from halfmq.core.engine import Failed
-from halfmq.core.state import ProducerGroup
 from halfmq.core.transaction.listing import (
     UNDECIDED,
     UNKNOWN,
@@ -35,6 +34,7 @@ from halfmq.core.transaction.listing import (
 )
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.transaction.story import story
+from halfmq.core.view import ProducerGroupView
 from halfmq.errors import StoreDamaged
 from halfmq.model.records import DecidedBy, OperatorActed
 from halfmq.wire.remoting.codes import (
@@ -140,14 +140,14 @@ class Operators:
         if start is None:
             self._wrong(connection, request, f"{EXT_FROM}: what the answer before said")
             return
-        state, now_ms, group = self._sequencer.state, self._time.now_ms(), request.ext.get(EXT_GROUP, "")
+        view, now_ms, group = self._sequencer.view, self._time.now_ms(), request.ext.get(EXT_GROUP, "")
         if group:
-            total, listed = oldest_undecided(state, group, int(asked), now_ms, skipped=start)
+            total, listed = oldest_undecided(view, group, int(asked), now_ms, skipped=start)
             following = start + len(listed) if listed and start + len(listed) < total else 0
         else:
-            groups, following = groups_from(state, start, GROUPS_PER_PAGE_MAX)
-            _, listed = oldest_undecided(state, "", int(asked), now_ms, groups=groups)
-            total = state.derived.undecided_count
+            groups, following = groups_from(view, start, GROUPS_PER_PAGE_MAX)
+            _, listed = oldest_undecided(view, "", int(asked), now_ms, groups=groups)
+            total = view.derived.undecided_count
         ext = {EXT_TOTAL: total, EXT_AT: now_ms, **({EXT_NEXT: following} if following else {})}
         self._tell(connection, request, ext, encode_pending(listed))
 
@@ -159,7 +159,7 @@ class Operators:
         )
 
     def _story(self, connection: Connection, request: Request[Any], group: str, tx_id: str) -> None:
-        if standing(self._sequencer.state, group, tx_id) == UNKNOWN:
+        if standing(self._sequencer.view, group, tx_id) == UNKNOWN:
             self._long_settled.look(
                 group, tx_id, lambda look: self._tell_story(connection, request, group, tx_id, look)
             )
@@ -169,22 +169,22 @@ class Operators:
     def _tell_story(
         self, connection: Connection, request: Request[Any], group: str, tx_id: str, look: Look | None
     ) -> None:
-        state, now_ms = self._sequencer.state, self._time.now_ms()
-        stands = standing(state, group, tx_id)
+        view, now_ms = self._sequencer.view, self._time.now_ms()
+        stands = standing(view, group, tx_id)
         if isinstance(look, NotLooked) and stands == UNKNOWN:
             self._gateway.answer(connection, request, ResponseCode.SYSTEM_BUSY, look.text)
             self._gateway.flush()
             return
         if isinstance(look, Found) and stands == UNKNOWN:
             group, stands = look.group, standing_state(look.row.committed).value
-            sentences = story(state, group, tx_id, now_ms, row=look.row, acted=self._acted(look.row.verdict_position))
+            sentences = story(view, group, tx_id, now_ms, row=look.row, acted=self._acted(look.row.verdict_position))
         else:
             looked = f"{look.text[0].upper()}{look.text[1:]}." if isinstance(look, Missed) else ""
-            producers = state.producer_groups.get(group)
+            producers = view.producer_groups.get(group)
             verdict = producers.settled.get(tx_id) if producers is not None else None
             by_hand = verdict is not None and verdict.decided_by == DecidedBy.OPERATOR
             acted = self._acted(verdict.position) if verdict is not None and by_hand else None
-            sentences = story(state, group, tx_id, now_ms, looked=looked, acted=acted)
+            sentences = story(view, group, tx_id, now_ms, looked=looked, acted=acted)
         self._tell(connection, request, {EXT_GROUP: group, EXT_STATE: stands}, encode_story(sentences))
         self._gateway.flush()
 
@@ -287,9 +287,9 @@ class Operators:
 
     def undecided(self, connection: Connection, request: Request[Any]) -> None:
         """Which of these are undecided, in the group that is named or in any. Their markers must stay; others' need not."""
-        state, group, ids = self._sequencer.state, request.ext.get(EXT_GROUP, ""), decode_ids(request.body)
+        view, group, ids = self._sequencer.view, request.ext.get(EXT_GROUP, ""), decode_ids(request.body)
         if group:
-            found = [tx_id for tx_id in ids if standing(state, group, tx_id) == UNDECIDED]
+            found = [tx_id for tx_id in ids if standing(view, group, tx_id) == UNDECIDED]
             self._tell(connection, request, {}, encode_ids(found))
             return
         request = request.to_answer(None)
@@ -297,7 +297,7 @@ class Operators:
         wanted, anywhere = frozenset(ids), set[str]()
         kept = REQUEST_COST + _ID_COST * len(ids)
 
-        def look(one: ProducerGroup) -> int:
+        def look(one: ProducerGroupView) -> int:
             anywhere.update(undecided_among(one, wanted))
             return min(len(one.undecided), len(wanted))
 
@@ -356,7 +356,7 @@ class Operators:
             return
         found: list[str] = []
 
-        def look(one: ProducerGroup) -> int:
+        def look(one: ProducerGroupView) -> int:
             if has(one, tx_id):
                 found.append(one.name)
             return 0

@@ -65,9 +65,9 @@ class ProducerGroups:
         if start is None:
             self._wrong(connection, request, f"{EXT_FROM}: what the answer before said")
             return
-        state, group = self._sequencer.state, request.ext.get(EXT_GROUP, "")
-        groups, following = groups_from(state, start, GROUPS_PER_PAGE_MAX)
-        found = group_stats(state, group, self._time.now_ms(), groups=groups)
+        view, group = self._sequencer.view, request.ext.get(EXT_GROUP, "")
+        groups, following = groups_from(view, start, GROUPS_PER_PAGE_MAX)
+        found = group_stats(view, group, self._time.now_ms(), groups=groups)
         ext = {EXT_NEXT: following} if following and not group else {}
         self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, encode_stats(found))
 
@@ -108,13 +108,13 @@ class ProducerGroups:
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=encode_limits(self._limits(settings)))
 
     def _standing(self, name: str) -> ProducerSettings:
-        return self._sequencer.state.producer_settings.get(name) or ProducerSettings(name)
+        return self._sequencer.view.producer_settings.get(name) or ProducerSettings(name)
 
     def _limits(self, now: ProducerSettings) -> ProducerLimits:
-        state = self._sequencer.state
+        view = self._sequencer.view
         return ProducerLimits(
             now.name, now.check_limit, now.past_limit.value, now.skip_age_ms, now.undecided_max, now.undecided_bytes_max,
-            now.set_by, state.settings.undecided_max, state.settings.undecided_bytes_max,
+            now.set_by, view.settings.undecided_max, view.settings.undecided_bytes_max,
         )  # fmt: skip
 
     def _wrong(self, connection: Connection, request: Request[Any], text: str) -> None:

@@ -30,7 +30,7 @@ from halfmq.core.decision import Reply, WakeQueue
 from halfmq.core.engine import Failed
 from halfmq.core.queues.filter import TagFilter, parse_filter
 from halfmq.core.queues.long_poll import NotFound, OffsetMoved, place
-from halfmq.core.state import State, Topic
+from halfmq.core.view import TopicView
 from halfmq.errors import StoreDamaged
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET
 from halfmq.store.consume_queue import QueueEntry
@@ -107,7 +107,7 @@ class Parked(NamedTuple):
     connection: Connection
     #: With ``Wanted``, and no body: a client may write what it likes into the rest.
     request: Request[Any]
-    topic: Topic
+    topic: TopicView
     tags: Tags
     timer: asyncio.TimerHandle
 
@@ -126,7 +126,7 @@ class PullService:
         self._store = store
         self._loop = loop
         self._groups = groups
-        self._state: State = sequencer.state
+        self._view = sequencer.view
         #: (topic id, queue id) -> key -> parked pull; queues without any are absent.
         self._parked: dict[tuple[int, int], dict[int, Parked]] = {}
         #: Connection number -> where its parked pulls are. Same pulls as in ``_parked``.
@@ -155,7 +155,7 @@ class PullService:
     def pull(self, connection: Connection, request: Request[Any]) -> None:
         fields = request.ext
         group = fields.consumer_group
-        if group not in self._state.groups and (group != TOOLS_GROUP or fields.sys_flag & _COMMIT):
+        if group not in self._view.groups and (group != TOOLS_GROUP or fields.sys_flag & _COMMIT):
             self._groups.ensure(
                 group,
                 lambda refused: (
@@ -175,7 +175,7 @@ class PullService:
             self._sequencer.submit(
                 CommitOffset(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset), _nothing
             )
-        topic = self._state.topics_by_name[fields.topic]
+        topic = self._view.topics_by_name[fields.topic]
         found = self._look(topic, fields, tags)
         if found.code == ResponseCode.PULL_NOT_FOUND and self._may_park(connection, fields):
             self._park(connection, request, topic, tags)
@@ -184,12 +184,12 @@ class PullService:
 
     def _refusal(self, fields: Any) -> tuple[int, str] | None:
         """Why this pull may not be served; RocketMQ's order and codes."""
-        settings = self._state.groups.get(fields.consumer_group)
+        settings = self._view.groups.get(fields.consumer_group)
         if settings is not None and not settings.consume_enabled:
             return ResponseCode.NO_PERMISSION, f"group {fields.consumer_group} may not consume"
         if fields.topic in SYSTEM_TOPICS:
             return ResponseCode.NO_PERMISSION, f"{fields.topic} is the broker's own and may not be consumed"
-        topic = self._state.topics_by_name.get(fields.topic)
+        topic = self._view.topics_by_name.get(fields.topic)
         if topic is None:
             return ResponseCode.TOPIC_NOT_EXIST, f"topic {fields.topic} does not exist, apply first please!"
         if not topic.permission & _READ:
@@ -205,7 +205,7 @@ class PullService:
         if fields.sys_flag & _SUBSCRIPTION:
             expression, expression_type = fields.subscription, fields.expression_type
         else:
-            session = self._state.session.consumers.get(fields.consumer_group)
+            session = self._view.session.consumers.get(fields.consumer_group)
             if session is None or not session.members:
                 return (
                     ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -230,14 +230,14 @@ class PullService:
 
     # --- one look
 
-    def _look(self, topic: Topic, fields: Any, tags: Tags) -> Found:
+    def _look(self, topic: TopicView, fields: Any, tags: Tags) -> Found:
         """What is there for this pull. Never raises for what the disk cannot read: a wake comes from the sequencer's turn."""
         try:
             return self._look_at(topic, fields, tags)
         except (StoreDamaged, OSError) as error:
             return self._damaged(topic, fields.queue_id, fields.queue_offset, 0, 0, error)
 
-    def _look_at(self, topic: Topic, fields: Any, tags: Tags) -> Found:
+    def _look_at(self, topic: TopicView, fields: Any, tags: Tags) -> Found:
         start = fields.queue_offset
         low, high = self._store.bounds(topic.topic_id, fields.queue_id)
         where = place(start, low, high)
@@ -278,7 +278,7 @@ class PullService:
         at = 0
         queue_offset = start
         left = count
-        log_start = self._state.log_start
+        log_start = self._view.log_start
         stored_view = self._store.stored_view
         ahead_until = _dense_until(entries, count, bytes_max)
         for offset, message_bytes, tag_hash, visible_at, store_time_ms, half_index, _ in entries:
@@ -312,7 +312,7 @@ class PullService:
         return body, queue_offset, count - left
 
     def _damaged(
-        self, topic: Topic, queue_id: int, queue_offset: int, low: int, high: int, error: Exception | None = None
+        self, topic: TopicView, queue_id: int, queue_offset: int, low: int, high: int, error: Exception | None = None
     ) -> Found:
         """The answer where an entry, or what it names, is damaged: the consumer stays there, nothing is skipped."""
         text = f"topic {topic.name} queue {queue_id}: the message at offset {queue_offset} cannot be read: " + (
@@ -349,7 +349,7 @@ class PullService:
             and len(self._of_connection.get(connection.number, ())) < PARKED_MAX
         )
 
-    def _park(self, connection: Connection, request: Request[Any], topic: Topic, tags: Tags) -> None:
+    def _park(self, connection: Connection, request: Request[Any], topic: TopicView, tags: Tags) -> None:
         fields = request.ext
         queue = (topic.topic_id, fields.queue_id)
         self._next_key += 1

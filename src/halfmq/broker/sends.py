@@ -15,7 +15,7 @@ from halfmq.broker.stored import StoredMessages
 from halfmq.core.commands import EndTransaction, SendBack, SendBatch, SendMessage, SettledRow, Wanted
 from halfmq.core.decision import Noted, Refused, Reply, Sent, SentBatch, Settled, Why
 from halfmq.core.engine import Failed
-from halfmq.core.state import ProducerGroup
+from halfmq.core.view import ProducerGroupView
 from halfmq.model.ids import is_transaction_id
 from halfmq.model.records import DecidedBy
 from halfmq.model.stored_message import body_crc_of
@@ -142,7 +142,7 @@ class Sends:
             return
         group = fields.producer_group
         half_index = fields.tran_state_table_offset
-        known = self._sequencer.state.producer_groups.get(group)
+        known = self._sequencer.view.producer_groups.get(group)
         tx_id = _tx_id(fields, known)
         settled: SettledRow | None = None
         if known is None or not (tx_id in known.undecided or tx_id in known.settled):
@@ -182,7 +182,7 @@ class Sends:
         command = EndTransaction(
             connection.number,
             fields.producer_group,
-            _tx_id(fields, self._sequencer.state.producer_groups.get(fields.producer_group)),
+            _tx_id(fields, self._sequencer.view.producer_groups.get(fields.producer_group)),
             row.half_index,
             fields.commit_log_offset,
             _WANTED[fields.commit_or_rollback],
@@ -256,7 +256,7 @@ class Sends:
         self._gateway.answer(connection, request, code, remark, ext)
 
 
-def _tx_id(fields: Any, group: ProducerGroup | None) -> str:
+def _tx_id(fields: Any, group: ProducerGroupView | None) -> str:
     """Which transaction an END is about.
 
     A stock client that answers a check of a transaction of ours, with several halves, names it by what it echoes of the

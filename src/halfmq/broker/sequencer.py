@@ -36,7 +36,6 @@ from halfmq.core.commands import Command, NoteTime
 from halfmq.core.decision import Effect, Reply, WakeQueue
 from halfmq.core.engine import SMALL, Batch, Disk, Engine, Failed
 from halfmq.core.session import DiskSpace, Published
-from halfmq.core.state import State
 from halfmq.errors import HalfmqError, InvariantViolated, StoreFull
 from halfmq.model.records import Record
 
@@ -135,7 +134,7 @@ class Sequencer:
     ) -> None:
         self.engine = engine
         #: To read.
-        self.state: Final[State] = engine.state
+        self.view: Final = engine.view
         self.failed: BaseException | None = None
         #: Replies decided but not released. Gateways stop reading above ``BACKLOG_MAX``.
         self.backlog = 0
@@ -218,7 +217,7 @@ class Sequencer:
         return True
 
     def look_at_deadline(self) -> None:
-        """Session state changed outside of a turn: see when the next ``Tick`` is due now."""
+        """Session view changed outside of a turn: see when the next ``Tick`` is due now."""
         self._on_deadline(self.engine.next_deadline_ms())
 
     @property
@@ -313,7 +312,7 @@ class Sequencer:
             effects += step.effects
             done = len(replies)
         self._on_deadline(engine.next_deadline_ms())
-        return _Turn(engine.state.log_end, batches, pending[:done], replies, effects, self.decided + done)
+        return _Turn(engine.view.log_end, batches, pending[:done], replies, effects, self.decided + done)
 
     def _write(self, batch: Batch) -> None:
         end = self._store.append(batch.records, batch.broker_time_ms)
@@ -322,7 +321,7 @@ class Sequencer:
 
     def space_is_low(self) -> None:
         """New messages are refused from now on; who looks at the free space says when there is room again."""
-        if not self.state.session.disk_full:
+        if not self.view.session.disk_full:
             tell_no_space()
             self.engine.note(DiskSpace(True))
 
@@ -389,7 +388,7 @@ class Sequencer:
         late: list[Effect] = list(self._late_wakes)
         self._late_wakes = {}
         self.behind = False
-        log.info("derived files have caught up with the log at %d", self.state.session.published)
+        log.info("derived files have caught up with the log at %d", self.view.session.published)
         if late:
             self._on_effects(late)
 
@@ -402,8 +401,8 @@ class Sequencer:
             if not self.behind or self._staged:  # done, or answers still wait: they go first
                 return not self.behind
             published = self._store.catch_up()
-            if published > self.state.session.published:
-                self.engine.note(Published(published, self.state.session.answered))
+            if published > self.view.session.published:
+                self.engine.note(Published(published, self.view.session.answered))
                 self._wake_late()
                 self._on_released()
         except StoreFull:

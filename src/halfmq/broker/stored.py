@@ -9,7 +9,7 @@ import logging
 from typing import Final, Protocol
 
 from halfmq.core.commands import SettledRow
-from halfmq.core.state import State
+from halfmq.core.view import View
 from halfmq.errors import StoreDamaged
 from halfmq.model.records import Kind
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, StoredMessage, decode
@@ -73,8 +73,8 @@ def settled_row(half_index: int, row: TransactionRow) -> SettledRow:
 
 
 class StoredMessages:
-    def __init__(self, state: State, store: Reads) -> None:
-        self._state = state
+    def __init__(self, view: View, store: Reads) -> None:
+        self._view = view
         self._store = store
 
     def settled_row(self, half_index: int) -> SettledRow | None:
@@ -110,7 +110,7 @@ class StoredMessages:
         Raises:
             StoreDamaged, OSError: the disk cannot read it.
         """
-        if not 0 <= offset < self._state.session.published:
+        if not 0 <= offset < self._view.session.published:
             return None
         try:
             view = self._store.stored_view(offset)
@@ -128,7 +128,7 @@ class StoredMessages:
                 return None
             return patched(view, offset, row.queue_offset, row.settled_at_ms, prepared_offset=row.original_offset)
         if kind in _DELAYED:
-            topic = self._state.topics_by_name.get(message.topic)
+            topic = self._view.topics_by_name.get(message.topic)
             found = topic and self._store.find_offset(topic.topic_id, message.queue_id, offset)
             if not found:
                 return None
@@ -143,7 +143,7 @@ class StoredMessages:
 
     def by_key(self, topic: str, key: str, messages_max: int, begin_ms: int, end_ms: int) -> list[bytearray]:
         """Visible messages of ``topic`` with this key or unique id, stored between two times, newest first."""
-        known = self._state.topics_by_name.get(topic)
+        known = self._view.topics_by_name.get(topic)
         if known is None:
             return []
         found = []

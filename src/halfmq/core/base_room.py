@@ -8,13 +8,14 @@ from halfmq.core.base import base_payload
 from halfmq.core.base_bytes import OFFSET_BYTES, group_bytes, producer_bytes
 from halfmq.core.decision import Refused, Why
 from halfmq.core.state import State
+from halfmq.core.view import View
 from halfmq.model.placement import aligned
 from halfmq.model.records import BATCH_HEADER_BYTES, base_size
 from halfmq.model.settings import ProducerSettings, base_bytes_max, named_bytes_max
 
 
-def _base_bytes_max(state: State) -> int:
-    return base_bytes_max(state.settings.segment_bytes)
+def _base_bytes_max(view: View) -> int:
+    return base_bytes_max(view.settings.segment_bytes)
 
 
 def refuse_named(state: State, more_bytes: int, what: str) -> Refused | None:
@@ -33,9 +34,9 @@ def refuse_named(state: State, more_bytes: int, what: str) -> Refused | None:
     )
 
 
-def base_has_room(state: State, more_bytes: int) -> bool:
+def base_has_room(view: View, more_bytes: int) -> bool:
     """Whether so many bytes more of anything have room. The caller may take them at once."""
-    return state.derived.base_bytes + more_bytes <= _base_bytes_max(state)
+    return view.derived.base_bytes + more_bytes <= _base_bytes_max(view)
 
 
 def no_room(state: State, what: str) -> Refused:
@@ -58,9 +59,9 @@ def refuse_producer(state: State, settings: ProducerSettings) -> Refused | None:
 # --- offsets ---------------------------------------------------------------------------------------------------
 
 
-def is_room_for_offset(state: State, group: str) -> bool:
+def is_room_for_offset(view: View, group: str) -> bool:
     """Whether one more offset of the group has room."""
-    return base_has_room(state, OFFSET_BYTES + (0 if group in state.offsets else group_bytes(group)))
+    return base_has_room(view, OFFSET_BYTES + (0 if group in view.offsets else group_bytes(group)))
 
 
 # --- a store that is too full already --------------------------------------------------------------------------

@@ -12,6 +12,7 @@ forgotten with the trim of its record, needs no place in a base, and a restart f
 from typing import Final
 
 from halfmq.core.state import State
+from halfmq.core.view import View
 
 #: What is plausible is this part of the retention, since so much may be trimmed too early; between these bounds, ms. At the
 #: default of 72 hours that is 9: a night that the broker was down is no jump, a weekend is.
@@ -55,6 +56,6 @@ def forget_jumps(state: State) -> None:
         state.jumps = tuple([jump for jump in state.jumps if jump[0] >= state.log_start])
 
 
-def age_ms(state: State, stored_ms: int, now_ms: int) -> int:
+def age_ms(view: View, stored_ms: int, now_ms: int) -> int:
     """How old it is for certain: without the jumps since then that nobody has confirmed."""
-    return now_ms - stored_ms - sum([by_ms for _, at_ms, by_ms in state.jumps if stored_ms <= at_ms])
+    return now_ms - stored_ms - sum([by_ms for _, at_ms, by_ms in view.jumps if stored_ms <= at_ms])

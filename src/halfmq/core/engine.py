@@ -4,7 +4,7 @@
     replay(offset, time, records)     redo after a start, a follower: the same ``apply``
     note(event)                       who is connected, what was published: session, never logged
     next_deadline_ms()                when a ``Tick`` is due
-    state                             to read; nothing else changes it
+    view                              to read; nothing else changes it
 
 A step is one batch: its caller writes it before the next step, since a decision may want to copy what an earlier batch has.
 Therefore a step ends early where its batch may not go on: in front of a command that needs the next segment, behind
@@ -36,7 +36,9 @@ from halfmq.core.decision import Done, Effect, Refused, Reply, Why
 from halfmq.core.events import DecisionEvent, DelayedPutAside
 from halfmq.core.queues.ordering import keep_for_holders
 from halfmq.core.session import DiskSpace, Event, MembersChanged, apply_session
+from halfmq.core.snapshot import Snapshot, snapshot_rows
 from halfmq.core.state import State, next_offset
+from halfmq.core.view import View
 from halfmq.errors import InvariantViolated, StoreFull
 from halfmq.model.placement import fits, next_segment_start, segment_start
 from halfmq.model.records import CarriedDelayed, CarriedHalf, Record, Released
@@ -171,8 +173,10 @@ class Engine:
     """One for each log. Not for several threads."""
 
     def __init__(self, state: State, disk: Disk) -> None:
-        """``state``: new, or of a snapshot."""
+        """``state``: new, or of a snapshot. It is the engine's from now on."""
         self.state = state
+        #: To read.
+        self.view: View = state
         self._disk = disk
         self._segment_bytes = state.settings.segment_bytes
         #: Of the batch that is open, and of the step that runs.
@@ -250,6 +254,14 @@ class Engine:
     def note(self, event: Event) -> tuple[MembersChanged, ...]:
         """Make a session event happen; returns who is to be told. Look at ``next_deadline_ms`` afterwards."""
         return apply_session(self.state, event)
+
+    def capture(self) -> Snapshot:
+        """Durable state as it stands, between two steps. Give it to ``snapshot.encode_rows`` on another thread.
+
+        Raises:
+            InvariantViolated: a batch is open, or nothing was redone yet.
+        """
+        return snapshot_rows(self.state)
 
     def next_deadline_ms(self) -> int | None:
         """Broker time of the next ``Tick``; None: not before something else happens."""

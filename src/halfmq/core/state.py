@@ -9,7 +9,7 @@ and can be encoded in another thread.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from heapq import heappop
 from typing import Any, Final, NamedTuple
 
@@ -439,18 +439,6 @@ class State:
             self.session.groups_numbered += 1
             group = self.producer_groups[name] = ProducerGroup(name, self.settings, self.session.groups_numbered)
         return group
-
-
-def producer_groups_refusal(state: State, connection: int, names: Iterable[str]) -> str | None:
-    """Why no more producer groups may become known; None: those that ``connection`` names, and that are not known yet, may."""
-    named = set(names)
-    new = sum([name not in state.producer_groups for name in named])
-    most = state.settings.undecided_groups_max + limits.PRODUCER_GROUPS_FREE
-    if not new or len(state.producer_groups) + new <= most:
-        return None
-    if len(named.union(state.session.produces.get(connection, ()))) <= limits.PRODUCER_GROUPS_EACH:
-        return None
-    return f"{len(state.producer_groups)} producer groups are known, and {most} may be (--undecided-groups-max)"
 
 
 def drop_stale_checks(state: State) -> None:

@@ -100,7 +100,7 @@ async def test_time_in_the_log_never_goes_back(tmp_path: Path) -> None:
         last = running.state.batch_time_ms
     broker = Broker(config(tmp_path), RealDisk(), Late(), SystemEntropy(), asyncio.get_running_loop())
     await broker.start()
-    assert broker._sequencer.state.batch_time_ms >= last
+    assert broker._sequencer.engine.state.batch_time_ms >= last
     broker.close()
 
 

@@ -26,6 +26,7 @@ from halfmq.core.commands import CommitOffset, NoteTime
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, OffsetNotStored, Refused, Why
 from halfmq.core.events import OffsetLogged, OffsetRefused, OffsetSaid, OffsetsTaken, TopicGone
 from halfmq.core.state import State, drop_stale_offsets, next_offset
+from halfmq.core.view import View
 from halfmq.model.records import OffsetsCommitted, OperatorAction, payload_of, payload_record_size
 
 #: Fresh offsets of a group are logged at most this often, ms.
@@ -48,17 +49,17 @@ class MayBeLost(NamedTuple):
     """None is stored, and one that the group said may have been refused: it must not begin behind the first message."""
 
 
-def query_offset(state: State, group: str, topic: str, queue_id: int) -> Stored | NotStored | MayBeLost:
+def query_offset(view: View, group: str, topic: str, queue_id: int) -> Stored | NotStored | MayBeLost:
     """Where the group stands in the queue: the newest that it said, logged or not."""
-    found = state.topics_by_name.get(topic)
+    found = view.topics_by_name.get(topic)
     if found is None:
         return NotStored()
     key = (found.topic_id, queue_id)
-    for offsets in (state.session.fresh_offsets, state.offsets, state.session.offsets_refused):
+    for offsets in (view.session.fresh_offsets, view.offsets, view.session.offsets_refused):
         offset = offsets.get(group, {}).get(key)
         if offset is not None:
             return Stored(offset)
-    return NotStored() if group not in state.groups or is_room_for_offset(state, group) else MayBeLost()
+    return NotStored() if group not in view.groups or is_room_for_offset(view, group) else MayBeLost()
 
 
 def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> Decision:

@@ -4,9 +4,12 @@ Checked before anything is written, and after "sent again": a half that was stor
 group is. FMQ source, 3.3.2. Names of groups are the clients' choice, so there are bounds over all groups as well.
 """
 
+from collections.abc import Iterable
+
 from halfmq import limits
 from halfmq.core.decision import Refused, Why
 from halfmq.core.state import ProducerGroup, State, Undecided
+from halfmq.core.view import View
 from halfmq.model.records import CARRIED_HALF_MESSAGE_AT, REF_BYTES
 
 #: Room in a commit beside halves and refs: record head, prefix, group and id at their longest, and alignment.
@@ -96,3 +99,15 @@ def _refuse_first(state: State, message_bytes: int) -> Refused | None:
         f"a group may have {settings.undecided_max} undecided transactions and {settings.undecided_bytes_max} bytes of "
         "their messages on this broker",
     )
+
+
+def producer_groups_refusal(view: View, connection: int, names: Iterable[str]) -> str | None:
+    """Why no more producer groups may become known; None: those that ``connection`` names, and that are not known yet, may."""
+    named = set(names)
+    new = sum([name not in view.producer_groups for name in named])
+    most = view.settings.undecided_groups_max + limits.PRODUCER_GROUPS_FREE
+    if not new or len(view.producer_groups) + new <= most:
+        return None
+    if len(named.union(view.session.produces.get(connection, ()))) <= limits.PRODUCER_GROUPS_EACH:
+        return None
+    return f"{len(view.producer_groups)} producer groups are known, and {most} may be (--undecided-groups-max)"

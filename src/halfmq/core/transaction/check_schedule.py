@@ -23,6 +23,7 @@ nobody is there, however many, cost nothing: each is looked at when a check fall
 Due times are durable (a Checked record is logged with each check sent); who waits for an answer is session state.
 """
 
+from collections.abc import Mapping
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Final, NamedTuple
@@ -43,6 +44,7 @@ from halfmq.core.state import (
 )
 from halfmq.core.transaction.past_limit import is_asked, is_at_limit, sort_due
 from halfmq.core.transaction.states import standing_state
+from halfmq.core.view import ProducerGroupView
 from halfmq.model.records import SET_ASIDE_MS, Checked, Record, checked_size
 from halfmq.model.settings import BrokerSettings
 
@@ -447,7 +449,7 @@ def decide_ask_aside(state: State, command: AskAside, bytes_max: int, now_ms: in
     return Decision(tuple(records), reply, tuple(effects), (taken_up, round_.event(state, now_ms)))
 
 
-def set_aside_in(group: ProducerGroup) -> dict[str, None]:
+def set_aside_in(group: ProducerGroupView) -> Mapping[str, None]:
     """Ids of what was set aside in the group, in that order."""
     return group.due.get(_ASIDE_BUCKET, {})
 

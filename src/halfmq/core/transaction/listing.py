@@ -1,6 +1,6 @@
 """What is undecided, the oldest first, for people who look after a broker.
 
-Reads state, changes nothing. Bounded work: the undecided transactions of a group stand in the order in which they were
+Reads view, changes nothing. Bounded work: the undecided transactions of a group stand in the order in which they were
 prepared, so the oldest ones are found without looking at the rest. Groups may be very many: who asks about all of them gets a
 page of some, and asks again (``groups_from``), or looks at a part of them in each turn.
 """
@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
-from halfmq.core.state import ProducerGroup, State, Undecided
+from halfmq.core.state import Undecided
 from halfmq.core.transaction.check_schedule import set_aside_in
 from halfmq.core.transaction.states import standing_state
+from halfmq.core.view import ProducerGroupView, View
 from halfmq.model.pending import GroupStats, PendingTransaction
 from halfmq.model.records import SET_ASIDE_MS, AsideBecause
 from halfmq.model.settings import PastLimit
@@ -25,21 +26,21 @@ _BECAUSE = {AsideBecause.CHECKS: "checks", AsideBecause.AGE: "age"}
 _VERDICTS_LOOKED_AT_MAX = 20_000
 
 
-def groups_from(state: State, number: int, groups_max: int) -> tuple[Sequence[ProducerGroup], int]:
+def groups_from(view: View, number: int, groups_max: int) -> tuple[Sequence[ProducerGroupView], int]:
     """(at most so many producer groups from this number on, where the next page begins; 0: that was the last one)."""
-    groups = list(state.producer_groups.values())
+    groups = list(view.producer_groups.values())
     at = bisect_left(groups, number, key=lambda group: group.number)
     page = groups[at : at + groups_max]
     return page, page[-1].number + 1 if at + groups_max < len(groups) else 0
 
 
 def oldest_undecided(
-    state: State,
+    view: View,
     group: str,
     listed_max: int,
     now_ms: int,
     *,
-    groups: Sequence[ProducerGroup] | None = None,
+    groups: Sequence[ProducerGroupView] | None = None,
     skipped: int = 0,
 ) -> tuple[int, tuple[PendingTransaction, ...]]:
     """(how many are undecided, the oldest of them behind ``skipped``) of one producer group.
@@ -47,20 +48,20 @@ def oldest_undecided(
     Of all when ``group`` is empty, or of ``groups``; behind the first ones only where it is one group.
     """
     if group:
-        known = state.producer_groups.get(group)
+        known = view.producer_groups.get(group)
         groups = () if known is None else (known,)
     elif groups is None:
-        groups = list(state.producer_groups.values())
+        groups = list(view.producer_groups.values())
     total = sum(len(one.undecided) for one in groups)
     if len(groups) == 1:
         rows = islice(groups[0].undecided.values(), skipped, skipped + listed_max)
-        return total, tuple([_listed(state, groups[0], known, now_ms) for known in rows])
-    found = [_listed(state, one, known, now_ms) for one, known in islice(_by_age(groups), listed_max)]
+        return total, tuple([_listed(view, groups[0], known, now_ms) for known in rows])
+    found = [_listed(view, one, known, now_ms) for one, known in islice(_by_age(groups), listed_max)]
     found.sort(key=lambda listed: (-listed.age_ms, listed.group, listed.tx_id))
     return total, tuple(found)
 
 
-def _by_age(groups: Sequence[ProducerGroup]) -> Iterator[tuple[ProducerGroup, Undecided]]:
+def _by_age(groups: Sequence[ProducerGroupView]) -> Iterator[tuple[ProducerGroupView, Undecided]]:
     """The oldest first. Looks at one of each group, and at one more for each that is taken."""
     heads = []
     for number, group in enumerate(groups):
@@ -79,10 +80,10 @@ def _by_age(groups: Sequence[ProducerGroup]) -> Iterator[tuple[ProducerGroup, Un
             heapreplace(heads, (following.prepared_at_ms, following.group, following.tx_id, number, following, rest))
 
 
-def _listed(state: State, group: ProducerGroup, known: Undecided, now_ms: int) -> PendingTransaction:
+def _listed(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) -> PendingTransaction:
     topics: dict[str, None] = {}
     for half in known.halves:
-        topic = state.topics_by_id.get(half.topic_id)
+        topic = view.topics_by_id.get(half.topic_id)
         topics[topic.name if topic is not None else f"topic id {half.topic_id}"] = None
     return PendingTransaction(
         group.name,
@@ -99,14 +100,14 @@ def _listed(state: State, group: ProducerGroup, known: Undecided, now_ms: int) -
     )
 
 
-def has(group: ProducerGroup, tx_id: str) -> bool:
+def has(group: ProducerGroupView, tx_id: str) -> bool:
     """Whether the group has a transaction of this id, undecided or recently settled. Ids are unique within a group."""
     return tx_id in group.undecided or tx_id in group.settled
 
 
-def standing(state: State, group: str, tx_id: str) -> str:
+def standing(view: View, group: str, tx_id: str) -> str:
     """UNDECIDED, COMMITTED, ROLLED_BACK, or UNKNOWN: never prepared here, or settled longer ago than memory goes."""
-    producers = state.producer_groups.get(group)
+    producers = view.producer_groups.get(group)
     if producers is None:
         return UNKNOWN
     if tx_id in producers.undecided:
@@ -115,7 +116,7 @@ def standing(state: State, group: str, tx_id: str) -> str:
     return UNKNOWN if verdict is None else standing_state(verdict.committed).value
 
 
-def undecided_among(group: ProducerGroup, ids: Collection[str]) -> Iterable[str]:
+def undecided_among(group: ProducerGroupView, ids: Collection[str]) -> Iterable[str]:
     """Those of ``ids`` that are undecided in the group. Looks at the fewer."""
     if len(group.undecided) < len(ids):
         return [tx_id for tx_id in group.undecided if tx_id in ids]
@@ -123,23 +124,23 @@ def undecided_among(group: ProducerGroup, ids: Collection[str]) -> Iterable[str]
 
 
 def group_stats(
-    state: State, group: str, now_ms: int, *, groups: Sequence[ProducerGroup] | None = None
+    view: View, group: str, now_ms: int, *, groups: Sequence[ProducerGroupView] | None = None
 ) -> tuple[GroupStats, ...]:
     """Figures of one producer group, or of all, or of ``groups``; the ones with most undecided first."""
     if group:
-        known = state.producer_groups.get(group)
+        known = view.producer_groups.get(group)
         groups = () if known is None else (known,)
     elif groups is None:
-        groups = list(state.producer_groups.values())
+        groups = list(view.producer_groups.values())
     committed: dict[str, int] = {}
     rolled_back: dict[str, int] = {}
     since_ms = now_ms
-    for verdict in islice(reversed(state.verdicts), _VERDICTS_LOOKED_AT_MAX):
+    for verdict in islice(reversed(view.verdicts), _VERDICTS_LOOKED_AT_MAX):
         counts = committed if verdict.committed else rolled_back
         counts[verdict.group] = counts.get(verdict.group, 0) + 1
         since_ms = verdict.settled_at_ms
     found = [
-        _stats(state, one, committed.get(one.name, 0), rolled_back.get(one.name, 0), now_ms - since_ms, now_ms)
+        _stats(view, one, committed.get(one.name, 0), rolled_back.get(one.name, 0), now_ms - since_ms, now_ms)
         for one in groups
     ]
     found.sort(key=lambda stats: (-stats.undecided, stats.group))
@@ -147,10 +148,10 @@ def group_stats(
 
 
 def _stats(
-    state: State, group: ProducerGroup, committed: int, rolled_back: int, span_ms: int, now_ms: int
+    view: View, group: ProducerGroupView, committed: int, rolled_back: int, span_ms: int, now_ms: int
 ) -> GroupStats:
     oldest = next(iter(group.undecided.values()), None)
-    settings = state.producer_settings.get(group.name)
+    settings = view.producer_settings.get(group.name)
     return GroupStats(
         group=group.name,
         undecided=len(group.undecided),

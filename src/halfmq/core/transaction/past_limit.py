@@ -22,6 +22,7 @@ from typing import Final
 
 from halfmq.core.events import PolicyLooked, TakenUp
 from halfmq.core.state import Policy, ProducerGroup, State, Undecided, drop_stale_looks, take_turn
+from halfmq.core.view import PolicyView
 from halfmq.model.records import SET_ASIDE_MS, AsideBecause
 
 #: Undecided transactions that one step of a round looks at.
@@ -36,7 +37,7 @@ _ROUND_MAX_MS: Final = 60_000
 _LEFT_KEPT: Final = 1_024
 
 
-def is_at_limit(policy: Policy | None, known: Undecided) -> bool:
+def is_at_limit(policy: PolicyView | None, known: Undecided) -> bool:
     """Whether it was asked about as often as allowed, and the last check reached somebody."""
     if policy is None:
         return False

@@ -7,9 +7,10 @@ from itertools import islice
 from typing import Final
 
 from halfmq.core.commands import SettledRow
-from halfmq.core.state import ProducerGroup, State, Undecided, Verdict
+from halfmq.core.state import Undecided, Verdict
 from halfmq.core.transaction.past_limit import is_at_limit
 from halfmq.core.transaction.states import standing_state
+from halfmq.core.view import ProducerGroupView, View
 from halfmq.model.records import SET_ASIDE_MS, AsideBecause, DecidedBy, OperatorActed
 from halfmq.model.settings import PastLimit, ProducerSettings
 
@@ -25,7 +26,7 @@ _BY: Final = {
 
 
 def story(
-    state: State, group: str, tx_id: str, now_ms: int, *, row: SettledRow | None = None, looked: str = "",
+    view: View, group: str, tx_id: str, now_ms: int, *, row: SettledRow | None = None, looked: str = "",
     acted: OperatorActed | None = None,
 ) -> tuple[str, ...]:  # fmt: skip
     """Sentences about the transaction, in the order of events; the last one says what it waits for, if it does.
@@ -33,12 +34,12 @@ def story(
     ``row``: what the transaction table says of it, where memory has forgotten it; ``looked``: else, how it was looked for.
     ``acted``: what the log says of the operator who decided it.
     """
-    producers = state.producer_groups.get(group)
+    producers = view.producer_groups.get(group)
     if producers is not None and (known := producers.undecided.get(tx_id)) is not None:
         return (
-            *_prepared(state, known, now_ms),
+            *_prepared(view, known, now_ms),
             *_checks(producers, known, now_ms),
-            _waits(state, producers, known, now_ms),
+            _waits(view, producers, known, now_ms),
         )
     if producers is not None and (verdict := producers.settled.get(tx_id)) is not None:
         return (_settled(verdict, now_ms, acted),)
@@ -54,7 +55,7 @@ def story(
         )
     elsewhere = [
         other.name
-        for other in islice(state.producer_groups.values(), _GROUPS_LOOKED_AT_MAX)
+        for other in islice(view.producer_groups.values(), _GROUPS_LOOKED_AT_MAX)
         if tx_id in other.undecided or tx_id in other.settled
     ]
     if elsewhere:
@@ -66,10 +67,10 @@ def story(
     return (f"Transaction {tx_id}{of_group} is not undecided, and not among the recent verdicts. {looked}",)
 
 
-def _prepared(state: State, known: Undecided, now_ms: int) -> tuple[str, ...]:
+def _prepared(view: View, known: Undecided, now_ms: int) -> tuple[str, ...]:
     topics: dict[str, None] = {}
     for half in known.halves:
-        topic = state.topics_by_id.get(half.topic_id)
+        topic = view.topics_by_id.get(half.topic_id)
         topics[topic.name if topic is not None else f"topic id {half.topic_id}"] = None
     first = known.halves[0]
     size = sum(half.message_bytes for half in known.halves)
@@ -90,7 +91,7 @@ def _prepared(state: State, known: Undecided, now_ms: int) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _checks(group: ProducerGroup, known: Undecided, now_ms: int) -> tuple[str, ...]:
+def _checks(group: ProducerGroupView, known: Undecided, now_ms: int) -> tuple[str, ...]:
     sentences = []
     if known.checks:
         sentences.append(f"Its producer group was asked {times(known.checks)}.")
@@ -117,7 +118,7 @@ def _policy(settings: ProducerSettings) -> list[str]:
     return sentences
 
 
-def _waits(state: State, group: ProducerGroup, known: Undecided, now_ms: int) -> str:
+def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) -> str:
     if known.next_check_at_ms >= SET_ASIDE_MS:
         by_checks = known.next_check_at_ms == SET_ASIDE_MS + AsideBecause.CHECKS
         why = f"it was asked about {times(known.checks)}" if by_checks else "of its age"
@@ -141,14 +142,14 @@ def _waits(state: State, group: ProducerGroup, known: Undecided, now_ms: int) ->
         if is_at_limit(group.policy, known):
             return f"It was asked about as often as the policy of its group allows: in {in_time} {_what_then(group, known)}."
         return f"It will be asked about again in {in_time}."
-    if len(group.in_flight) >= state.settings.checks_in_flight_max:
+    if len(group.in_flight) >= view.settings.checks_in_flight_max:
         return f"It is due to be asked about, behind {len(group.in_flight)} checks of its group that wait for answers."
     if not (group.members or group.parked):
         return f"It is due, and goes to the next client that fetches the checks of group {group.name}."
     return "It is due to be asked about now."
 
 
-def _what_then(group: ProducerGroup, known: Undecided) -> str:
+def _what_then(group: ProducerGroupView, known: Undecided) -> str:
     policy = group.policy
     if policy is None or not is_at_limit(policy, known):
         return "it is asked again"
