@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from halfmq.broker import connection
+from halfmq.broker.remoting import connection as connection
 from halfmq.errors import StoreDamaged
 from halfmq.model import properties
 from halfmq.store import batch_codec, log_scan, two_slots

@@ -12,36 +12,36 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from halfmq.broker.admin_stats import AdminStats
-from halfmq.broker.assignments import Assignments
-from halfmq.broker.back_check import BackCheck
-from halfmq.broker.client_calls import ClientCalls
-from halfmq.broker.clients import Clients
 from halfmq.broker.config import BrokerConfig, address_text, check_caps, packed_host
-from halfmq.broker.connection import Connection
-from halfmq.broker.feedback import Feedback
-from halfmq.broker.group_scan import GroupScan
-from halfmq.broker.groups import GroupsOnUse
 from halfmq.broker.listener import Bind, Door, bind
-from halfmq.broker.long_settled import LongSettled
-from halfmq.broker.lookups import Lookups
 from halfmq.broker.maintenance import Maintenance
-from halfmq.broker.name_service import NameService
 from halfmq.broker.offload import Offload, ThreadOffload
-from halfmq.broker.operators import Operators
 from halfmq.broker.problems import Problems
-from halfmq.broker.producer_groups import ProducerGroups, tell_policy
-from halfmq.broker.pull_service import PullService
 from halfmq.broker.recovery import recover
-from halfmq.broker.remoting_gateway import Gateway
-from halfmq.broker.request_reply import RequestReply
+from halfmq.broker.remoting.admin_stats import AdminStats
+from halfmq.broker.remoting.assignments import Assignments
+from halfmq.broker.remoting.checks import BackCheck
+from halfmq.broker.remoting.client_calls import ClientCalls
+from halfmq.broker.remoting.clients import Clients
+from halfmq.broker.remoting.connection import Connection
+from halfmq.broker.remoting.feedback import Feedback
+from halfmq.broker.remoting.gateway import Gateway
+from halfmq.broker.remoting.lookups import Lookups
+from halfmq.broker.remoting.name_service import NameService
+from halfmq.broker.remoting.operators import Operators
+from halfmq.broker.remoting.producer_groups import ProducerGroups, tell_policy
+from halfmq.broker.remoting.pulls import PullService
+from halfmq.broker.remoting.request_reply import RequestReply
+from halfmq.broker.remoting.sends import Sends
 from halfmq.broker.seldom import Seldom
-from halfmq.broker.sends import Sends
 from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.group_scan import GroupScan
+from halfmq.broker.services.groups import GroupsOnUse
+from halfmq.broker.services.long_settled import LongSettled
+from halfmq.broker.services.stored import StoredMessages
+from halfmq.broker.services.traffic import LOOK_MS, Traffic
 from halfmq.broker.slow_sync import SlowSync
-from halfmq.broker.stored import StoredMessages
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
-from halfmq.broker.traffic import LOOK_MS, Traffic
 from halfmq.core.clock_jumps import plausible_ms
 from halfmq.core.commands import Tick
 from halfmq.core.decision import Done, Effect, OffsetNotStored, PolicyActed, Reply, SendCheck, WakeQueue

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from halfmq import limits
-from halfmq.broker import outgoing_bytes
-from halfmq.broker.unfinished_frames import least
+from halfmq.broker.remoting import outgoing_bytes as outgoing_bytes
+from halfmq.broker.remoting.unfinished_frames import least
 from halfmq.errors import UsageError
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 from halfmq.model.settings import BrokerSettings, caps_that_fit, segment_bytes_for

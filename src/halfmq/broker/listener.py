@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from halfmq.broker.config import address_text
-from halfmq.broker.connection import Connection
-from halfmq.broker.places import Refusal
-from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.remoting.connection import Connection
+from halfmq.broker.remoting.gateway import Gateway
+from halfmq.broker.remoting.places import Refusal
 from halfmq.errors import EnvironmentFailed, PortTaken
 
 log = logging.getLogger("halfmq.listener")

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 from halfmq.broker.listener import Bind, Door
-from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.remoting.gateway import Gateway
 from halfmq.client.connector import Address, Connector
 from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
 

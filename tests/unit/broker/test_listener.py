@@ -14,7 +14,7 @@ from tests.support.raw_client import RawClient
 
 from halfmq.broker.broker import Broker
 from halfmq.broker.listener import bind, cannot_listen
-from halfmq.broker.remoting_gateway import Gateway
+from halfmq.broker.remoting.gateway import Gateway
 from halfmq.errors import EnvironmentFailed, PortTaken
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk

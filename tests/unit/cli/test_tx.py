@@ -11,7 +11,9 @@ from tests.support.raw_client import RawClient
 from tests.unit.broker.test_back_check import answered, next_check
 from typer.testing import CliRunner, Result
 
-from halfmq.broker import group_scan, operators, producer_groups
+from halfmq.broker.remoting import operators as operators
+from halfmq.broker.remoting import producer_groups as producer_groups
+from halfmq.broker.services import group_scan as group_scan
 from halfmq.cli import tx
 from halfmq.core.transaction.check_schedule import set_aside_in
 from halfmq.model.settings import BrokerSettings

@@ -1,0 +1,59 @@
+"""400 and 401: who reads which queue, for consumers that leave it to the broker (``clientRebalance=false``), and how.
+
+Queues are always read in PULL mode: there is no POP here. 401 that asks for POP is refused, and the group goes on
+consuming as it did.
+"""
+
+from typing import Any, Final
+
+from halfmq.broker.remoting.connection import Connection
+from halfmq.broker.remoting.durable_answer import DurableAnswers
+from halfmq.broker.remoting.gateway import Gateway
+from halfmq.broker.sequencer import Sequencer
+from halfmq.core.queues.assignment import assigned_queues
+from halfmq.wire.remoting.codes import RequestCode, ResponseCode
+from halfmq.wire.remoting.group_bodies import (
+    PULL_MODE,
+    MessageQueue,
+    decode_assignment_query,
+    decode_mode_request,
+    encode_assignments,
+)
+from halfmq.wire.remoting.header import Request
+
+_BROADCASTING: Final = "BROADCASTING"
+
+
+class Assignments:
+    def __init__(self, gateway: Gateway, sequencer: Sequencer, *, broker_name: str) -> None:
+        self._gateway = gateway
+        self._view = sequencer.view
+        self._durably = DurableAnswers(gateway, sequencer)
+        self._broker_name = broker_name
+        gateway.handlers |= {
+            RequestCode.QUERY_ASSIGNMENT: self.query,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
+        }
+
+    def query(self, connection: Connection, request: Request[Any]) -> None:
+        """No list at all where the topic or the group's members are not known (yet): the client asks again soon."""
+        asked = decode_assignment_query(request.body)
+        topic = self._view.topics_by_name.get(asked.topic)
+        session = self._view.session.consumers.get(asked.group)
+        queues: list[MessageQueue] | None = None
+        if topic is not None and session is not None and session.members:
+            members = [member.client_id for member in session.members.values()]
+            mine = assigned_queues(asked.strategy, topic.read_queues, members, asked.client_id)
+            if asked.message_model == _BROADCASTING:
+                mine = range(topic.read_queues)
+            queues = [MessageQueue(topic.name, self._broker_name, queue_id) for queue_id in mine]
+        self._durably.tell(connection, request, ResponseCode.SUCCESS, body=encode_assignments(queues))
+
+    def set_mode(self, connection: Connection, request: Request[Any]) -> None:
+        asked = decode_mode_request(request.body)
+        if asked.mode == PULL_MODE:
+            self._gateway.answer(connection, request, ResponseCode.SUCCESS)
+            return
+        self._gateway.unserved.mode(connection.peer, asked.group, asked.topic, asked.mode)
+        text = f"mode {asked.mode} is not offered here: group {asked.group} goes on consuming {asked.topic} in {PULL_MODE} mode"
+        self._gateway.answer(connection, request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)

@@ -1,0 +1,348 @@
+"""One connection of a client: bytes in, frames out, and when to stop reading.
+
+Answers are collected and leave in one ``transport.write`` for each read or release, since a write costs more than a
+frame. A peer that does not read its answers is not read from either (the transport says when), and so is everybody
+while too many answers wait for the disk: what bounds memory is that nobody may send more than we can answer. A small
+request may have a large answer, so frames that came in one read wait as well: large answers go to the transport at once
+(``relieve``), and from the moment that it is full the rest of the frames stay unread. So they do when they are more than one
+connection may have decided in one turn (``intake``), or took longer than it may have.
+"""
+
+import asyncio
+from collections import deque
+from ipaddress import ip_address
+from typing import Final, Protocol, cast
+
+from halfmq import limits
+from halfmq.broker.remoting.intake import REQUEST_COST, Intake
+from halfmq.broker.remoting.outgoing_bytes import OutgoingBytes
+from halfmq.wire.remoting.frame import BrokenFrame, FrameSplitter
+
+#: So many frames that came together are handled without a look at the clock in between.
+FEW: Final = 4
+#: Bytes of bodies that collect before they are given to the transport, so that it can say that it is full.
+RELIEVE_BYTES: Final = 262_144
+_UNKNOWN_HOST: Final = b"\x00" * 8
+
+
+class Frames(Protocol):
+    """What a connection asks of the gateway that made it."""
+
+    #: Grows with each look for idle connections; a read stamps the connection with it.
+    generation: int
+    intake: Intake
+    outgoing: OutgoingBytes
+
+    def opened(self, connection: "Connection") -> None: ...
+
+    def frame(self, connection: "Connection", frame: bytes) -> bool | None:
+        """Handle one frame; answers go to ``connection.send``. Never raises. False: hand over nothing that came behind it."""
+        ...
+
+    def overloaded(self, connection: "Connection") -> bool:
+        """Whether to stop reading from this connection until the gateway calls ``resume``."""
+        ...
+
+    def unfinished(self, connection: "Connection", held: int, missing: int, *, another: bool) -> None:
+        """A read ended with ``held`` bytes of an unfinished frame, or, with 0, no longer does. See ``UnfinishedFrames.note``."""
+        ...
+
+    def broken(self, connection: "Connection", error: BrokenFrame) -> None: ...
+
+    def dirty(self, connection: "Connection") -> None:
+        """``connection`` has answers for the next ``flush``."""
+        ...
+
+    def flush(self) -> None:
+        """Write the answers of every connection that has some."""
+        ...
+
+    def closed(self, connection: "Connection", error: BaseException | None) -> None: ...
+
+    def drained(self, connection: "Connection") -> None:
+        """The peer reads again, and everything that it had sent is handled."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """``number`` names it in commands and is never used twice in one run."""
+
+    __slots__ = (
+        "_gateway",
+        "_heavy",
+        "_held",
+        "_largest",
+        "_later",
+        "_out",
+        "_splitter",
+        "_stopped",
+        "_unfinished",
+        "_waits",
+        "born_host",
+        "generation",
+        "is_full",
+        "is_open",
+        "later_bytes",
+        "number",
+        "peer",
+        "taken",
+        "transport",
+        "undecided",
+        "unfinished_bytes",
+        "used_s",
+        "waits",
+    )
+
+    def __init__(self, gateway: Frames, number: int) -> None:
+        self.number = number
+        self.is_open = False
+        #: IP and int32 port of the peer, packed, as messages store it.
+        self.born_host = _UNKNOWN_HOST
+        self.peer = "?"
+        self.generation = gateway.generation
+        self.transport: asyncio.Transport
+        self._gateway = gateway
+        self._splitter = FrameSplitter()
+        self._out: list[bytes | bytearray] = []
+        #: The peer does not take its answers: it is not read from, and nothing that can wait is sent to it.
+        self.is_full = False
+        #: Frames that came before reading stopped. Only while it is full, or waits for its turn.
+        self._later: deque[bytes] = deque()
+        #: What ``intake`` knows of it.
+        self.undecided = 0
+        self.taken = 0
+        self.later_bytes = 0
+        self.waits = False
+        self.used_s = 0.0
+        #: ``is_full`` or ``waits``: looked at behind each frame.
+        self._stopped = False
+        self.unfinished_bytes = 0
+        #: The largest write since it is full: its transport keeps that until the last byte is taken.
+        self._largest = 0
+        #: Bytes of bodies since the last ``relieve``.
+        self._heavy = 0
+        #: The gateway said to stop reading.
+        self._held = False
+        #: Bytes of an unfinished frame at the end of the last read.
+        self._unfinished = 0
+        #: Too much is unfinished elsewhere: the rest of this one's frame is read later.
+        self._waits = False
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.is_open = True
+        self.born_host, self.peer = _peer(transport.get_extra_info("peername"))
+        self._gateway.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        gateway = self._gateway
+        self.generation = gateway.generation
+        frames: list[bytes] = []
+        try:
+            frames = self._splitter.feed(data)
+            self._take(frames, self._splitter.frames_bytes)
+        except BrokenFrame as error:
+            self._take(error.frames, sum(map(len, error.frames)))
+            gateway.broken(self, error)
+        gateway.flush()
+        held = self._splitter.pending_bytes
+        if held or self._unfinished:
+            self._unfinished = held
+            missing = self._splitter.missing_bytes
+            self.unfinished_bytes = held + missing
+            gateway.unfinished(self, held, missing, another=bool(frames))
+            if gateway.intake.stopped and gateway.intake.stops(self):
+                self.stop_reading()
+        if gateway.overloaded(self):
+            self._held = True
+            self.transport.pause_reading()
+
+    def _take(self, frames: list[bytes], frames_bytes: int) -> None:
+        """Handle what a read brought, as far as there is room for it; the rest waits in ``_later``."""
+        if not frames:
+            return
+        gateway = self._gateway
+        intake = gateway.intake
+        cost = frames_bytes + REQUEST_COST * len(frames)
+        if self._later or self._stopped or cost > intake.room(self):
+            self._later += frames
+            if not self.waits:
+                self._take_later()
+            else:
+                intake.leave(self, self._cost_of_later())
+            return
+        work, handle, clock = intake.work, gateway.frame, intake.clock
+        before = work.submitted
+        began = clock() + work.expected_s
+        left = iter(frames)
+        few = FEW
+        for frame in left:
+            if handle(self, frame) is False:
+                left = iter(())
+                break
+            if self._stopped:
+                break
+            few -= 1
+            if not few:
+                few = FEW
+                if clock() + work.expected_s - began >= limits.INTAKE_TURN_S:
+                    break
+        self._later += left
+        later_bytes = self._cost_of_later() if self._later else 0
+        intake.took(self, cost - later_bytes, before, clock() + work.expected_s - began)
+        if later_bytes:
+            if self.is_full:
+                gateway.outgoing.note(self, 0)
+            else:
+                intake.leave(self, later_bytes)
+
+    def _take_later(self) -> None:
+        """Handle frames that waited, as far as there is room."""
+        intake = self._gateway.intake
+        later, handle = self._later, self._gateway.frame
+        if not later:
+            return
+        room = intake.room(self)
+        if room > 0 and not self.is_full:
+            work, clock = intake.work, intake.clock
+            before = work.submitted
+            began = clock() + work.expected_s
+            spent, seconds = 0, 0.0
+            while later and spent < room and seconds < limits.INTAKE_TURN_S and not self._stopped:
+                frame = later.popleft()
+                spent += len(frame) + REQUEST_COST
+                if handle(self, frame) is False:
+                    later.clear()
+                seconds = clock() + work.expected_s - began
+            intake.took(self, spent, before, seconds)
+        if later and self.is_full:
+            self._gateway.outgoing.note(self, 0)
+        elif later:
+            intake.wait(self)
+            intake.leave(self, self._cost_of_later())
+
+    def _cost_of_later(self) -> int:
+        return sum(map(len, self._later)) + REQUEST_COST * len(self._later)
+
+    def hold(self) -> None:
+        self.waits = self._stopped = True
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def take_more(self) -> None:
+        self.waits = False
+        self._stopped = self.is_full
+        self._gateway.intake.leave(self, 0)
+        if not self.is_full:
+            self._take_later()
+        self.read_again()
+
+    def pause_writing(self) -> None:
+        self.is_full = self._stopped = True
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.is_full = False
+        self._stopped = self.waits
+        self._largest = 0
+        self._gateway.outgoing.gone(self.number)
+        if not self.waits:
+            self._take_later()
+        if not self.is_full:
+            self._gateway.drained(self)
+        self._gateway.flush()
+        self.read_again()
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self.is_open = False
+        self._out.clear()
+        self._later.clear()
+        self._gateway.intake.leave(self, 0)
+        self._gateway.closed(self, error)
+
+    # --- for the gateway
+
+    def send(self, frame: bytes | bytearray) -> None:
+        """Queue a frame; it leaves at the end of this read or release. Nothing happens when the peer is gone."""
+        out = self._out
+        if not out:
+            if not self.is_open:
+                return
+            self._gateway.dirty(self)
+        out.append(frame)
+
+    def relieve(self, body_bytes: int) -> None:
+        """A body of that many bytes was queued. Many of them go to the transport now, which says when it is full."""
+        self._heavy += body_bytes
+        if self._heavy >= RELIEVE_BYTES:
+            self._heavy = 0
+            self.flush()
+
+    def flush(self) -> None:
+        out = self._out
+        if out and self.is_open:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            self.transport.write(data)
+            if self.is_full:
+                self._largest = max(self._largest, len(data))
+                self._gateway.outgoing.note(self, len(data))
+        out.clear()
+
+    def outgoing_bytes(self) -> tuple[int, int]:
+        left = self.transport.get_write_buffer_size()
+        return max(left, self._largest) + self._cost_of_later(), left
+
+    def cut(self) -> None:
+        self._later.clear()
+        self.transport.abort()
+
+    def resume(self) -> None:
+        self._held = False
+        self.read_again()
+
+    def wait(self) -> None:
+        """Read no more until ``go_on``: too much is unfinished elsewhere."""
+        self._waits = True
+        self.transport.pause_reading()
+
+    def go_on(self) -> None:
+        self._waits = False
+        self.read_again()
+
+    @property
+    def held_up(self) -> bool:
+        return self.waits or self._held or self._gateway.intake.stops(self)
+
+    def turn_away(self) -> None:
+        """Let go of the unfinished frame, and close. Answers that are queued leave as far as the peer takes them."""
+        self._splitter = FrameSplitter()
+        self._unfinished = self.unfinished_bytes = 0
+        self.flush()
+        self.transport.close()
+
+    def stop_reading(self) -> None:
+        """Until ``read_again``, and while ``intake`` says so."""
+        if self.is_open and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def read_again(self) -> None:
+        """Read, unless something else is against it."""
+        if (
+            self.is_open
+            and not (self.is_full or self._held or self._waits or self.waits or self._gateway.intake.stops(self))
+            and not self.transport.is_closing()
+        ):
+            self.transport.resume_reading()
+
+
+def _peer(name: object) -> tuple[bytes, str]:
+    """(packed host, text) of a transport's peer; zeros where it has no IP address (a Unix socket, a name)."""
+    if not isinstance(name, tuple) or len(name) < 2:
+        return _UNKNOWN_HOST, str(name or "?")
+    text = f"{name[0]}:{name[1]}"
+    try:
+        return ip_address(name[0]).packed + int(name[1]).to_bytes(4, "big"), text
+    except ValueError:  # no address: messages are stored with host 0, and the log still says who it is
+        return _UNKNOWN_HOST, text

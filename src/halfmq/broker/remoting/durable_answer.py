@@ -1,0 +1,37 @@
+"""Answers that were read from memory, and must not leave before what memory says is durable (promise 5)."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from halfmq.broker.remoting.connection import Connection
+from halfmq.broker.remoting.gateway import Gateway
+from halfmq.broker.sequencer import Sequencer
+from halfmq.core.decision import Done, Reply
+from halfmq.core.engine import Failed
+from halfmq.wire.remoting.header import Request
+
+_DONE: Final = Done()
+
+
+class DurableAnswers:
+    def __init__(self, gateway: Gateway, sequencer: Sequencer) -> None:
+        self._gateway = gateway
+        self._sequencer = sequencer
+
+    def tell(
+        self,
+        connection: Connection,
+        request: Request[Any],
+        code: int,
+        remark: str | None = None,
+        ext: Mapping[str, object] | None = None,
+        body: bytes = b"",
+    ) -> None:
+        """Answer as soon as nothing that stands in memory can be taken back by a crash: at once if nothing can."""
+
+        def told(_: None, __: Reply | Failed) -> None:
+            self._gateway.answer(connection, request, code, remark, ext, body)
+
+        if body:
+            self._gateway.intake.owe(connection, len(body))
+        self._sequencer.after_durable(told, None, _DONE)

@@ -1,0 +1,357 @@
+"""RocketMQ's remoting protocol at the door: connections, and frames to the handlers of their commands.
+
+Both ports take every command. What each command does is in its own module; this one only holds the rules that are the
+same for all of them:
+
+- a frame that cannot be read closes its connection; a header whose fields are wrong is answered with code 1
+- an unknown command is answered with code 3
+- one-way requests are never answered, not even with a refusal
+- an answer comes in the serialisation of its request, a push in JSON
+- while the broker drains, clients that know GO_AWAY (1500) are sent away; everybody else is still served
+
+Answers collect on their connections and leave with one write for each read or release.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final
+
+from halfmq import limits
+from halfmq.broker.remoting.connection import Connection
+from halfmq.broker.remoting.intake import Intake
+from halfmq.broker.remoting.outgoing_bytes import OutgoingBytes
+from halfmq.broker.remoting.places import Places, Refusal
+from halfmq.broker.remoting.unfinished_frames import UnfinishedFrames
+from halfmq.broker.remoting.unserved import Unserved
+from halfmq.broker.seldom import Seldom
+from halfmq.broker.sequencer import BACKLOG_MAX
+from halfmq.errors import ProtocolError, StoreDamaged
+from halfmq.wire.remoting.codes import V5_3_1, RequestCode, ResponseCode
+from halfmq.wire.remoting.frame import BrokenFrame
+from halfmq.wire.remoting.header import (
+    InvalidHeader,
+    Request,
+    decode,
+    encode_oneway_request,
+    encode_request,
+    encode_response,
+)
+
+log = logging.getLogger("halfmq.gateway")
+
+Handler = Callable[[Connection, Request[Any]], None]
+
+#: How often silent connections are looked for, ms; one is closed after four looks without a byte from it.
+IDLE_LOOK_MS: Final = limits.CONNECTION_IDLE_MS // 4
+_IDLE_LOOKS: Final = 4
+#: What peers do wrong is said for each address and kind this often at most, s, and so many lines for all of them.
+_SAY_EACH_S: Final = 10.0
+_SAID_TOGETHER_MAX: Final = 50
+#: A verdict is still taken while draining: it is one-way, so its sender could not learn that it was not.
+_OPERATORS_ONLY: Final = "all connections for clients are taken (--connections-max, --connections-per-address-max); this one is for operators"
+_NEVER_SENT_AWAY: Final = frozenset({RequestCode.END_TRANSACTION, RequestCode.UNREGISTER_CLIENT})
+
+
+class Gateway:
+    """Owns the connections. ``handlers`` is filled by the composition root before the first connection."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        backlog: Callable[[], int],
+        *,
+        clock: Callable[[], float],
+        connections_max: int = limits.CONNECTIONS_MAX,
+        unfinished_bytes_max: int = limits.UNFINISHED_BYTES_MAX,
+        outgoing_bytes_max: int = limits.OUTGOING_BYTES_MAX,
+        connections_per_address_max: int | None = None,
+    ) -> None:
+        self.places = Places(connections_max, connections_per_address_max)
+        self.outgoing = OutgoingBytes(loop, outgoing_bytes_max)
+        self.unfinished_frames = UnfinishedFrames(loop, unfinished_bytes_max)
+        self.intake = Intake(loop, clock, flush=self.flush)
+        self.intake.on_stop = self._stop_reading
+        self.intake.on_start = self._read_again
+        self.unserved = Unserved(loop.time)
+        self.connections_max = connections_max
+        self.generation = 0
+        self.draining = False
+        self.handlers: dict[int, Handler] = {}
+        #: Told the number of each connection that ended, and only once it is gone from ``connections``.
+        self.on_closed: Callable[[int], None] = lambda number: None
+        #: Told each connection that takes answers again.
+        self.on_drained: Callable[[Connection], None] = lambda connection: None
+        #: Told each answer of a client, to a ``call`` or to nothing.
+        self.on_response: Callable[[Connection, Request[Any]], None] = lambda connection, answer: None
+        self.connections: dict[int, Connection] = {}
+        #: Numbers of connections that were accepted and have not begun. They count.
+        self.expected: set[int] = set()
+        self._loop = loop
+        self._backlog = backlog
+        self._seldom = Seldom(loop.time, rest_s=_SAY_EACH_S, together_max=_SAID_TOGETHER_MAX)
+        self._numbers = itertools.count(1)
+        self._opaques = itertools.count(1)
+        self._unreadable_said = Seldom(loop.time)
+        self._dirty: list[Connection] = []
+        self._paused: list[Connection] = []
+        self._idle_handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._idle_handle = self._loop.call_later(IDLE_LOOK_MS / 1000, self._look_for_idle)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody else may be let in."""
+        return len(self.connections) + len(self.expected) >= self.connections_max
+
+    def admit(self, host: str) -> Connection | Refusal:
+        """The protocol for a socket that was accepted from there, or why it is to be closed. Tell ``begun`` what became of
+        it."""
+        refusal = self.places.refusal(host)
+        if refusal is None:
+            connection = self.expect()
+            self.places.take(connection.number, host)
+            return connection
+        number = self.places.operators_place()
+        in_its_place = self.connections.get(number or 0)
+        if number is None or (number and in_its_place is None):
+            return refusal
+        if self._seldom.is_due(refusal):
+            whose = "all places" if refusal is Refusal.ALL else f"all places of {host}"
+            log.warning("%s for clients are taken: who comes now may only ask what operators ask", whose)
+        if in_its_place is not None:
+            self.places.free(in_its_place.number)
+            in_its_place.transport.abort()
+        connection = self.expect()
+        self.places.take_operators(connection.number, host)
+        return connection
+
+    def expect(self) -> Connection:
+        """As ``admit``, of whoever asked ``is_full`` itself."""
+        connection = Connection(self, next(self._numbers))
+        self.expected.add(connection.number)
+        return connection
+
+    def begun(self, connection: Connection) -> None:
+        """The connection that ``admit`` gave has begun, or came to nothing."""
+        self.expected.discard(connection.number)
+        if connection.number not in self.connections:
+            self.places.free(connection.number)
+
+    # --- frames ----------------------------------------------------------------------------------------------
+
+    def frame(self, connection: Connection, frame: bytes) -> bool | None:
+        """Serve one frame. False: the connection is being closed, and what came behind the frame is not served."""
+        try:
+            request = decode(frame)
+        except InvalidHeader as error:
+            self.say(log, logging.INFO, "header", connection, "%s", error)
+            self.answer(connection, error.request, ResponseCode.SYSTEM_ERROR, str(error))
+            return None
+        except ProtocolError as error:
+            self._drop(connection, error)
+            return False
+        if request.flag & 1:
+            self.on_response(connection, request)
+            return None
+        handler = self.handlers.get(request.code)
+        if handler is None:
+            self.unserved.command(connection.peer, request)
+            self.answer(
+                connection,
+                request,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {request.code} not supported",
+            )
+            return None
+        if self.draining and request.version > V5_3_1 and request.code not in _NEVER_SENT_AWAY:
+            self.answer(connection, request, ResponseCode.GO_AWAY, "this broker is stopping")
+            return None
+        if self.places.on_operators and not self.places.may_ask(connection.number, request.code):
+            self.answer(connection, request, ResponseCode.SYSTEM_BUSY, _OPERATORS_ONLY)
+            connection.flush()
+            connection.transport.close()
+            return False
+        try:  # as ``serve``: a call for each frame costs 1 %
+            handler(connection, request)
+        except Exception as error:  # noqa: BLE001 - judged in ``_failed``
+            self._failed(connection, request, error)
+        return None
+
+    def serve(self, handler: Handler, connection: Connection, request: Request[Any]) -> None:
+        """Have ``handler`` answer, or say what went wrong."""
+        try:
+            handler(connection, request)
+        except Exception as error:  # noqa: BLE001 - judged in ``_failed``
+            self._failed(connection, request, error)
+
+    def _failed(self, connection: Connection, request: Request[Any], error: Exception) -> None:
+        text = str(error)
+        if isinstance(error, ProtocolError):
+            pass  # the frame was sound, its body was not: the peer's mistake, said so; the connection may live
+        elif isinstance(error, StoreDamaged | OSError):
+            # The disk's fault, and nobody's bug: whoever asks for what cannot be read is told where, the rest is served.
+            if self._unreadable_said.is_due(text):
+                log.error("command %d of %s was refused: %s", request.code, connection.peer, error)
+        else:
+            kind = ("failed", request.code)
+            self.say(log, logging.ERROR, kind, connection, "command %d failed", request.code, error=error)
+            text = f"{type(error).__name__}: {error}"
+        self.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
+
+    def answer(
+        self,
+        connection: Connection,
+        request: Request[Any],
+        code: int,
+        remark: str | None = None,
+        ext: Mapping[str, object] | None = None,
+        body: bytes | bytearray | memoryview = b"",
+    ) -> None:
+        """Answer ``request``, unless it is one-way."""
+        if not request.flag & 2:
+            connection.send(encode_response(request, code, remark, ext, body))
+            if body:
+                connection.relieve(len(body))
+
+    def push(self, number: int, code: int, ext: Mapping[str, object], body: bytes = b"") -> bool:
+        """Send a command to a client, one-way. False when its connection is gone, or does not read what it is sent."""
+        connection = self.connections.get(number)
+        if connection is None or connection.is_full:
+            return False
+        connection.send(encode_oneway_request(code, next(self._opaques), ext, body))
+        return True
+
+    def call(self, number: int, code: int, ext: Mapping[str, object], body: bytes = b"") -> int | None:
+        """Send a command that the client answers (``on_response``): its number; None as where ``push`` says False."""
+        connection = self.connections.get(number)
+        if connection is None or connection.is_full:
+            return None
+        opaque = next(self._opaques)
+        connection.send(encode_request(code, opaque, ext, body))
+        return opaque
+
+    def push_frame(self, number: int, make: Callable[[int], bytes]) -> bool:
+        """Like ``push``, for a frame that ``make(opaque)`` encodes."""
+        connection = self.connections.get(number)
+        if connection is None or connection.is_full:
+            return False
+        frame = make(next(self._opaques))
+        connection.send(frame)
+        connection.relieve(len(frame))
+        return True
+
+    def unfinished(self, connection: Connection, held: int, missing: int, *, another: bool) -> None:
+        self.unfinished_frames.note(connection, held, missing, another=another)
+
+    def broken(self, connection: Connection, error: BrokenFrame) -> None:
+        if error.is_tls:
+            self.unserved.tls(connection.peer)
+            connection.transport.close()
+        else:
+            self._drop(connection, error)
+
+    def _drop(self, connection: Connection, error: ProtocolError) -> None:
+        self.say(log, logging.WARNING, "closing", connection, "it is closed: %s", error)
+        connection.flush()
+        connection.transport.close()
+
+    def say(
+        self,
+        logger: logging.Logger,
+        level: int,
+        kind: Hashable,
+        connection: Connection,
+        text: str,
+        *arguments: object,
+        error: Exception | None = None,
+    ) -> None:
+        """Log what a peer did, once for its address and ``kind``, and then now and then with how often it did."""
+        times = self._seldom.times((kind, connection.born_host[:-4]))
+        if times:
+            text = f"%s: {text}" + (" (%d times since this was last said)" if times > 1 else "")
+            told = (connection.peer, *arguments, *((times,) if times > 1 else ()))
+            logger.log(level, text, *told, exc_info=error)
+
+    def is_due(self, what: Hashable) -> bool:
+        """Whether something else that peers can cause at will should be said now."""
+        return self._seldom.is_due(what)
+
+    # --- connections -----------------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        self.expected.discard(connection.number)
+        self.connections[connection.number] = connection
+        if self.intake.stops(connection):
+            connection.stop_reading()
+
+    def closed(self, connection: Connection, error: BaseException | None) -> None:
+        self.unfinished_frames.gone(connection.number)
+        self.places.free(connection.number)
+        self.outgoing.gone(connection.number)
+        if self.connections.pop(connection.number, None) is not None:
+            self.on_closed(connection.number)
+
+    def drained(self, connection: Connection) -> None:
+        self.on_drained(connection)
+
+    def dirty(self, connection: Connection) -> None:
+        self._dirty.append(connection)
+
+    def flush(self) -> None:
+        """Write what is due, one write for each connection."""
+        dirty = self._dirty
+        if dirty:
+            self._dirty = []
+            for connection in dirty:
+                connection.flush()
+        if self._paused and self._backlog() < BACKLOG_MAX // 2:
+            paused, self._paused = self._paused, []
+            for connection in paused:
+                connection.resume()
+
+    def overloaded(self, connection: Connection) -> bool:
+        if self._backlog() < BACKLOG_MAX:
+            return False
+        self._paused.append(connection)
+        return True
+
+    def released(self) -> None:
+        """Answers left: write them, and go on with requests that waited."""
+        self.flush()
+        self.intake.settle()
+
+    def _stop_reading(self) -> None:
+        for connection in self.connections.values():
+            if self.intake.stops(connection):
+                connection.stop_reading()
+
+    def _read_again(self) -> None:
+        for connection in list(self.connections.values()):
+            connection.read_again()
+
+    def _look_for_idle(self) -> None:
+        """Close who said nothing for 120 s: a live client sends a heartbeat each 30 s. Source: NettyRemotingServer."""
+        self.generation += 1
+        for connection in list(self.connections.values()):
+            if connection.generation + _IDLE_LOOKS < self.generation:
+                silent_s = limits.CONNECTION_IDLE_MS // 1000
+                self.say(log, logging.INFO, "silent", connection, "it is closed: silent for more than %d s", silent_s)
+                connection.transport.abort()
+        self._idle_handle = self._loop.call_later(IDLE_LOOK_MS / 1000, self._look_for_idle)
+
+    def close(self, *, abort: bool) -> None:
+        """End every connection: at once, or after what is queued has left."""
+        self.draining = True
+        if self._idle_handle is not None:
+            self._idle_handle.cancel()
+        self.unfinished_frames.stop()
+        self.outgoing.stop()
+        for connection in list(self.connections.values()):
+            if abort:
+                connection.transport.abort()
+            else:
+                connection.flush()
+                connection.transport.close()

@@ -1,0 +1,116 @@
+"""Verdicts that memory has forgotten, found by (producer group, id) in the transaction table: for operators.
+
+A producer names a half of its transaction, and END finds the row by that. An operator has names only, and the table is
+ordered by half index: it is searched for the hashes of the names, from its newest row back. First the pages in memory, on
+the loop; then the files, one read of 4 MiB each, on the maintenance thread. A hit counts once the names in the verdict's
+own record are the same, which is also where an operator who gave no group learns it.
+
+Bounded: ``FILES_MAX`` files, which the answer says, and ``LOOKS_MAX`` looks at once, so that checkpoints do not wait long.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from halfmq.broker.offload import Offload
+from halfmq.broker.services.stored import settled_row
+from halfmq.core.commands import SettledRow
+from halfmq.core.view import View
+from halfmq.errors import StoreDamaged
+from halfmq.store.transaction_table import Looked, row_hash
+
+__all__ = ["FILES_MAX", "LOOKS_MAX", "Found", "LongSettled", "Missed", "NotLooked", "row_hash"]
+
+#: Files of the table that one look reads: 16,777,216 halves, 2 GiB; one to five seconds where they are not cached.
+FILES_MAX = 512
+#: Looks that may wait for the maintenance thread at once.
+LOOKS_MAX: Final = 4
+
+
+class Found(NamedTuple):
+    group: str
+    row: SettledRow
+
+
+class Missed(NamedTuple):
+    """``text``: where was looked, as a clause."""
+
+    text: str
+
+
+class NotLooked(NamedTuple):
+    """Nothing is known of it: too many look already, or the table could not be read. Asking again is right."""
+
+    text: str
+
+
+Look = Found | Missed | NotLooked
+_PAST_RETENTION: Final = Missed("its verdict is past retention: the log begins behind it now")
+
+
+class LongSettledReads(Protocol):
+    """What is asked of the store."""
+
+    def find_settled(self, group: str, tx_id: str) -> Looked: ...
+
+    def look_for_settled(self, group: str, tx_id: str, files_max: int) -> Looked: ...
+
+    def verdict_names(self, position: int) -> tuple[str, str]: ...
+
+
+class LongSettled:
+    def __init__(self, view: View, store: LongSettledReads, offload: Offload) -> None:
+        self._view = view
+        self._store = store
+        self._offload = offload
+        self._looking = 0
+
+    def look(self, group: str, tx_id: str, then: Callable[[Look], None]) -> None:
+        """Call ``then``, now or later on the loop, with the verdict of this transaction. ``group`` empty: of whichever has it.
+
+        For what memory does not know: of a transaction that is undecided or recently settled it is not true.
+        """
+        found = self._true_one(self._store.find_settled(group, tx_id), group, tx_id)
+        if found is not None:
+            then(found)
+            return
+        if self._looking >= LOOKS_MAX:
+            then(NotLooked("many verdicts are looked for in the transaction table just now: ask again"))
+            return
+        self._looking += 1
+        files_max = FILES_MAX
+
+        def looked(result: object) -> None:
+            self._looking -= 1
+            if isinstance(result, Looked):
+                then(self._true_one(result, group, tx_id) or _missed(result))
+            else:
+                then(NotLooked(f"the transaction table could not be read: {result}"))
+
+        self._offload.run(lambda: self._store.look_for_settled(group, tx_id, files_max), looked)
+
+    def _true_one(self, looked: Looked, group: str, tx_id: str) -> Look | None:
+        """The newest candidate whose verdict record has these names; "past retention" where that record is gone."""
+        past: Look | None = None
+        for half_index, row in looked.found:
+            if row.verdict_position < self._view.log_start:
+                past = past or _PAST_RETENTION
+                continue
+            try:
+                of_group, of_id = self._store.verdict_names(row.verdict_position)
+            except LookupError:  # a row that the disk damaged
+                continue
+            except StoreDamaged as error:
+                return NotLooked(f"the verdict cannot be read: {error}")
+            if of_id == tx_id and (of_group == group or not group):
+                return Found(of_group, settled_row(half_index, row))
+        return past
+
+
+def _missed(looked: Looked) -> Missed:
+    if looked.whole:
+        return Missed(
+            "the transaction table has no verdict of it either; it was never prepared here, or is past retention"
+        )
+    return Missed(
+        f"it is not among the newest {looked.rows} rows of the transaction table either; `halfmq store dump` shows all"
+    )

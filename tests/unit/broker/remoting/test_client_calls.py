@@ -1,0 +1,108 @@
+"""Commands that go on to a client (307), and its answer back to who asked."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.support.in_process import serving
+from tests.support.raw_client import Answer, RawClient, command, frame
+
+from halfmq.broker.remoting import client_calls as client_calls
+
+ASK = {"consumerGroup": "C", "clientId": "me", "jstackEnable": "true"}
+
+
+def reply(pushed: Answer, code: int = 0, body: bytes = b"", opaque: int | None = None) -> bytes:
+    number = pushed.opaque if opaque is None else opaque
+    return frame(b'{"code":%d,"language":"JAVA","version":409,"opaque":%d,"flag":1}' % (code, number), body)
+
+
+async def consumer(running: object) -> RawClient:
+    client: RawClient = await running.client()  # type: ignore[attr-defined]
+    await client.heartbeat("me", consumers={"C": ["T"]})
+    while not client.pushes.empty():
+        client.pushes.get_nowait()
+    return client
+
+
+async def pushed(client: RawClient) -> Answer:
+    """The next command that the client is to answer."""
+    while True:
+        found = await asyncio.wait_for(client.pushes.get(), 5)
+        if found.code == 307:
+            return found
+
+
+async def test_a_consumer_says_itself_what_it_does(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        member, admin = await consumer(running), await running.client()
+        asked = asyncio.create_task(admin.ask(307, ASK))
+        got = await pushed(member)
+        assert (got.ext, got.flag) == (ASK, 0)
+        member.write(reply(got, opaque=got.opaque + 1))  # to nobody's question
+        member.write(reply(got, body=b'{"jstack":"threads"}'))
+        answer = await asked
+        assert (answer.code, answer.body) == (0, b'{"jstack":"threads"}')
+        asked = asyncio.create_task(admin.ask(307, ASK))
+        member.write(reply(await pushed(member), code=3))
+        assert (await asked).code == 3, "what a client refuses is refused"
+
+
+async def test_another_connection_cannot_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        member, admin, other = await consumer(running), await running.client(), await running.client()
+        asked = asyncio.create_task(admin.ask(307, ASK))
+        got = await pushed(member)
+        other.write(reply(got, body=b"lies"))
+        await other.ask(30, {"topic": "T", "queueId": "0"})
+        member.write(reply(got, body=b"truth"))
+        assert (await asked).body == b"truth"
+
+
+async def test_who_is_not_there_or_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_calls, "CALL_S", 0.05)
+    async with serving(tmp_path) as running:
+        member, admin = await consumer(running), await running.client()
+        assert (await admin.ask(307, {**ASK, "consumerGroup": "D"})).code == 1
+        assert "not online" in str((await admin.ask(307, {**ASK, "clientId": "you"})).remark)
+        assert "has no body" in str((await admin.ask(307, ASK, b"a thread dump of mine")).remark)
+        assert (await admin.ask(307, ASK)).code == 207
+        monkeypatch.setattr(client_calls, "CALL_S", 60)
+        asked = asyncio.create_task(admin.ask(307, ASK))
+        await pushed(member)
+        await pushed(member)
+        await member.close()
+        assert "was lost" in str((await asked).remark)
+        assert not running.broker._calls._calls
+
+
+async def test_calls_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_calls, "CALLS_MAX", 2)
+    async with serving(tmp_path) as running:
+        member, admin = await consumer(running), await running.client()
+        waiting = [asyncio.create_task(admin.ask(307, ASK)) for _ in range(2)]
+        got = [await pushed(member) for _ in waiting]
+        assert (await admin.ask(307, ASK)).code == 2
+        for one in got:
+            member.write(reply(one))
+        assert [answer.code for answer in await asyncio.gather(*waiting)] == [0, 0]
+        # Who asked may be gone when the answer comes.
+        asked = asyncio.create_task(admin.ask(307, ASK))
+        late = await pushed(member)
+        asked.cancel()
+        await admin.close()
+        await asyncio.sleep(0.02)
+        member.write(reply(late))
+        assert (await member.ask(30, {"topic": "T", "queueId": "0"})).code == 0
+        assert not running.broker._calls._calls
+
+
+async def test_a_call_keeps_nothing_that_its_answer_does_not_need(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        member, admin = await consumer(running), await running.client()
+        admin.write(command(307, 4_711, {**ASK, "more": "x" * 9_000}, remark="x" * 9_000))
+        got = await pushed(member)
+        (call,) = running.broker._calls._calls.values()
+        assert (call.request.body, call.request.remark, call.request.ext) == (b"", None, None)
+        member.write(reply(got, body=b"{}"))
+        assert (await asyncio.wait_for(admin.expect(4_711), 5)).body == b"{}"

@@ -1,0 +1,258 @@
+"""One connection without sockets: one write for each read, frames before a broken one, and when reading stops."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.raw_client import frame
+
+from halfmq.broker.remoting.connection import RELIEVE_BYTES, Connection
+from halfmq.broker.remoting.intake import Intake
+from halfmq.broker.remoting.outgoing_bytes import OutgoingBytes
+from halfmq.wire.remoting.frame import BrokenFrame
+
+
+class Transport:
+    def __init__(self, peer: Any = ("10.0.0.7", 4_444)) -> None:
+        self.writes: list[bytes] = []
+        self.reading = True
+        self._peer = peer
+
+    def get_extra_info(self, name: str) -> Any:
+        return self._peer if name == "peername" else None
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(bytes(data))
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 70_000
+
+
+class Loop:
+    """What is called soon waits in ``soon``."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+
+    def time(self) -> float:
+        return 0.0
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> None:
+        pass
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.soon.append(call)
+
+
+class Echo:
+    """A gateway that answers each frame with its body."""
+
+    def __init__(self) -> None:
+        self.generation = 3
+        self.intake = Intake(Loop(), Loop().time, flush=self.flush)  # type: ignore[arg-type]
+        self.outgoing = OutgoingBytes(Loop(), 1 << 30)  # type: ignore[arg-type]
+        self.busy = False
+        self.lost: list[BrokenFrame] = []
+        self.gone: list[int] = []
+        self.drained_ones: list[int] = []
+        self.unfinished_ones: list[tuple[int, int, bool]] = []
+        self._dirty: list[Connection] = []
+
+    def opened(self, connection: Connection) -> None:
+        pass
+
+    def frame(self, connection: Connection, frame: bytes) -> None:
+        connection.send(frame[4:])
+
+    def overloaded(self, connection: Connection) -> bool:
+        return self.busy
+
+    def unfinished(self, connection: Connection, held: int, missing: int, *, another: bool) -> None:
+        self.unfinished_ones.append((held, missing, another))
+
+    def broken(self, connection: Connection, error: BrokenFrame) -> None:
+        self.lost.append(error)
+
+    def dirty(self, connection: Connection) -> None:
+        self._dirty.append(connection)
+
+    def flush(self) -> None:
+        for connection in self._dirty:
+            connection.flush()
+        self._dirty.clear()
+
+    def drained(self, connection: Connection) -> None:
+        self.drained_ones.append(connection.number)
+
+    def closed(self, connection: Connection, error: BaseException | None) -> None:
+        self.gone.append(connection.number)
+
+
+def connected(peer: Any = ("10.0.0.7", 4_444)) -> tuple[Connection, Transport, Echo]:
+    gateway, transport = Echo(), Transport(peer)
+    connection = Connection(gateway, 9)
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    return connection, transport, gateway
+
+
+def test_answers_of_one_read_leave_in_one_write() -> None:
+    connection, transport, _ = connected()
+    connection.data_received(b"".join(frame(b"", b"%d;" % number) for number in range(50)))
+    assert transport.writes == [b"".join(b"%d;" % number for number in range(50))]
+
+
+def test_frames_arrive_byte_by_byte() -> None:
+    connection, transport, _ = connected()
+    for byte in frame(b"", b"one") + frame(b"", b"two"):
+        connection.data_received(bytes((byte,)))
+    assert transport.writes == [b"one", b"two"]
+
+
+def test_frames_before_a_broken_one_are_handled() -> None:
+    connection, transport, gateway = connected()
+    connection.data_received(frame(b"", b"fine") + b"\xff\xff\xff\xff")
+    assert transport.writes == [b"fine"]
+    assert len(gateway.lost) == 1
+
+
+def test_peer_is_packed_for_messages() -> None:
+    assert connected()[0].born_host == bytes((10, 0, 0, 7)) + (4_444).to_bytes(4, "big")
+    assert connected(("::1", 4_444, 0, 0))[0].born_host == bytes(15) + b"\x01" + (4_444).to_bytes(4, "big")
+    assert connected("/run/socket")[0].born_host == bytes(8)
+    assert connected(None)[0].born_host == bytes(8)
+    named = connected(("peer.example", 4_444))[0]
+    assert (named.born_host, named.peer) == (bytes(8), "peer.example:4444"), "no address to store, but a name to tell"
+
+
+def test_reading_stops_while_the_peer_or_the_gateway_cannot_follow() -> None:
+    connection, transport, gateway = connected()
+    gateway.busy = True
+    connection.data_received(frame(b"", b"x"))
+    assert not transport.reading
+    connection.pause_writing()
+    connection.resume()
+    assert not transport.reading, "the peer still does not read"
+    connection.resume_writing()
+    assert transport.reading
+
+
+def test_nothing_is_sent_to_a_peer_that_is_gone() -> None:
+    connection, transport, gateway = connected()
+    connection.connection_lost(None)
+    connection.send(b"late")
+    gateway.flush()
+    assert transport.writes == []
+    assert gateway.gone == [9]
+
+
+def test_read_marks_the_connection_as_alive() -> None:
+    connection, _, gateway = connected()
+    gateway.generation = 8
+    connection.data_received(b"")
+    assert connection.generation == 8
+
+
+def test_frames_behind_a_full_transport_wait_and_keep_their_order() -> None:
+    """Goal: what was read but not handled when the peer stopped to take answers is handled when it goes on, in order."""
+
+    class Small(Transport):
+        """Full at the first write, as one with a large answer in it."""
+
+        def write(self, data: bytes) -> None:
+            super().write(data)
+            connection.pause_writing()
+
+    gateway, transport = Echo(), Small()
+    connection = Connection(gateway, 9)
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    answer = gateway.frame
+
+    def large(connection: Connection, frame: bytes) -> None:
+        answer(connection, frame)
+        connection.relieve(RELIEVE_BYTES)
+
+    gateway.frame = large  # type: ignore[method-assign]
+    connection.data_received(b"".join(frame(b"", b"%d" % number) for number in range(4)))
+    assert transport.writes == [b"0"]
+    assert not transport.reading
+    connection.data_received(frame(b"", b"4"))
+    for number in range(1, 5):
+        connection.resume_writing()
+        assert transport.writes[-1] == b"%d" % number
+    assert not gateway.drained_ones
+    connection.resume_writing()
+    assert transport.reading
+    assert gateway.drained_ones == [9]
+    assert len(transport.writes) == 5
+
+
+def test_bodies_collect_until_they_are_many() -> None:
+    connection, transport, gateway = connected()
+    connection.send(b"small")
+    connection.relieve(RELIEVE_BYTES - 1)
+    assert transport.writes == []
+    connection.send(b", and one more")
+    connection.relieve(1)
+    assert transport.writes == [b"small, and one more"]
+    gateway.flush()
+    assert len(transport.writes) == 1
+
+
+def test_unfinished_frames_are_told_and_whole_ones_are_not() -> None:
+    connection, _, gateway = connected()
+    whole = frame(b"", b"x" * 92)
+    connection.data_received(whole + whole)
+    assert gateway.unfinished_ones == []
+    connection.data_received(whole[:3])
+    connection.data_received(whole[3:60])
+    connection.data_received(whole[60:] + whole[:50])
+    connection.data_received(whole[50:])
+    assert gateway.unfinished_ones == [(3, 1, False), (60, 40, False), (50, 50, True), (0, 0, True)]
+
+
+def test_who_waits_for_others_frames_is_not_read_from_whatever_else_allows_it() -> None:
+    connection, transport, gateway = connected()
+    gateway.busy = True
+    connection.data_received(frame(b"", b"x"))
+    connection.wait()
+    connection.resume()
+    assert not transport.reading
+    connection.pause_writing()
+    connection.go_on()
+    assert not transport.reading, "the peer does not read"
+    connection.resume_writing()
+    assert transport.reading
+
+
+def test_what_takes_long_is_handled_in_parts_and_keeps_its_order() -> None:
+    """Each request takes 2 ms: four are handled, then three, and the rest waits for the loop's next rounds."""
+    connection, _, gateway = connected()
+    now = [0.0]
+    gateway.intake.clock = lambda: now[0]
+    handled: list[bytes] = []
+
+    def slow(connection: Connection, frame: bytes) -> None:
+        now[0] += 0.002
+        handled.append(frame)
+
+    gateway.frame = slow  # type: ignore[method-assign]
+    frames = [b"%08d" % number for number in range(10)]
+    connection.data_received(b"".join(len(frame).to_bytes(4) + frame for frame in frames))
+    assert (len(handled), connection.waits) == (4, True)
+    loop = gateway.intake._loop
+    for count in (7, 10, 10):
+        soon, loop.soon = loop.soon, []  # type: ignore[attr-defined]
+        for call in soon:
+            call()
+        assert len(handled) == count
+    assert [bytes(frame)[-8:] for frame in handled] == frames
+    assert not connection.waits
+    assert gateway.intake.later == 0

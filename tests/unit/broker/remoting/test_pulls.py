@@ -1,0 +1,438 @@
+"""Pulls: what comes back at each offset, parked pulls and who wakes them, filters, limits."""
+
+import asyncio
+import tracemalloc
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from tests.support.in_process import Running, serving
+from tests.support.raw_client import Answer, RawClient, command, pull_ext
+
+from halfmq import limits
+from halfmq.broker.remoting import pulls as pull_service
+from halfmq.model.settings import BrokerSettings
+from halfmq.model.stored_message import SYS_COMMITTED, SYS_TRANSACTION_MASK, StoredMessage, decode
+from halfmq.store.layout import QUEUE_ENTRY_BYTES
+
+COMMIT = 8
+ID = "AC10000100002A9F0000000000000001"
+
+
+def messages(pulled: Answer) -> list[tuple[StoredMessage, int]]:
+    """(message, physical offset) of each in the body."""
+    found = []
+    at = 0
+    while at < len(pulled.body):
+        message, offset, size = decode(pulled.body, at)
+        found.append((message, offset))
+        at += size
+    return found
+
+
+async def sent(client: RawClient, count: int, *, body: bytes = b"x", topic: str = "T", **properties: str) -> None:
+    for number in range(count):
+        assert (await client.send(topic, body, unique=f"{topic}{number:024d}", **properties)).code == 0
+
+
+async def test_pull_answers_by_where_the_offset_lies(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 3)
+        for offset, code, following in ((0, 0, 3), (1, 0, 3), (3, 19, 3), (4, 21, 3), (-1, 21, 0)):
+            answer = await client.pull("T", offset)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (code, str(following)), offset
+            assert (answer.ext["minOffset"], answer.ext["maxOffset"]) == ("0", "3")
+            assert answer.ext["suggestWhichBrokerId"] == "0"
+
+
+async def test_committed_half_leaves_as_the_message_that_consumers_know(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 2)
+        half = await client.half("T", b"one", unique=ID, TAGS="A")
+        assert (await client.end(half, ID, COMMIT)).code == 0
+        (message, offset), *_ = messages(await client.pull("T", 2))
+        assert message.sys_flag & SYS_TRANSACTION_MASK == SYS_COMMITTED
+        assert (message.queue_offset, message.topic, message.body) == (2, "T", b"one")
+        assert message.prepared_offset == offset == int(half.ext["msgId"][-16:], 16)
+        assert b"REAL_TOPIC\x01T" in message.properties
+        assert b"TRAN_MSG\x01true" in message.properties
+        (view, _), *_ = messages(await client.ask(33, {"offset": str(offset)}))
+        assert view == message
+
+
+async def test_prepared_offset_is_the_first_one_also_when_the_half_was_carried_forward(tmp_path: Path) -> None:
+    """Goal: what consumers see of a half's identity does not depend on trims. Method: halves that are carried by a trim,
+    by their commit, by a trim after it while they are delayed; looked at by pull, by offset and by key."""
+    async with serving(
+        tmp_path,
+        segment_bytes=1 << 16,
+        retention_bytes=1 << 17,
+        retention_check_ms=30,
+        checkpoint_interval_ms=60,
+        settings=BrokerSettings(sent_again_ms=0),
+    ) as running:
+        client = await running.client()
+        halves = {}
+        for name, more in (("A", {}), ("B", {"TIMER_DELAY_MS": "1500"})):
+            half = await client.half("T", name.encode(), unique=name * 32, KEYS=f"key{name}", **more)
+            halves[name] = half, int(half.ext["msgId"][-16:], 16)
+        assert (await client.end(halves["B"][0], "B" * 32, COMMIT)).code == 0
+        for number in range(40):
+            await client.send("Fill", bytes(8_000), unique=f"FILL{number:028d}")
+        await until(lambda: running.state.log_start > halves["B"][1])
+        assert (await client.end(halves["A"][0], "A" * 32, COMMIT)).code == 0
+        await until(lambda: running.state.topics_by_name["T"].ends[0] == 2)
+        seen = messages(await client.pull("T"))
+        assert sorted(message.body for message, _ in seen) == [b"A", b"B"]
+        for message, offset in seen:
+            name = message.body.decode()
+            first = halves[name][1]
+            assert (message.prepared_offset, offset > first) == (first, True), name
+            (viewed, _), *_ = messages(await client.ask(33, {"offset": str(offset)}))
+            assert viewed == message
+            query = {
+                "topic": "T",
+                "key": f"key{name}",
+                "maxNum": "8",
+                "beginTimestamp": "0",
+                "endTimestamp": str(1 << 62),
+            }
+            ((found, _),) = messages(await client.ask(12, query))
+            assert found == message
+
+
+async def test_tags_filter_by_hash_and_skip_what_does_not_match(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 5, TAGS="A")
+        assert (await client.send("T", b"wanted", unique="B" * 32, TAGS="B")).code == 0
+        skipped = await client.pull("T", 0, tags="C")
+        assert (skipped.code, skipped.ext["nextBeginOffset"]) == (20, "6")
+        found = await client.pull("T", 0, tags="B || C")
+        assert [message.body for message, _ in messages(found)] == [b"wanted"]
+        assert found.ext["nextBeginOffset"] == "6"
+        assert len(messages(await client.pull("T", 0, tags="*"))) == 6
+
+
+async def test_count_and_bytes_bound_an_answer_and_the_first_message_always_comes(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 40, body=bytes(10_000))
+        assert len(messages(await client.pull("T", 0, count=5))) == 5
+        assert len(messages(await client.pull("T", 0, count=32))) == 25  # 256 KiB
+        assert len(messages(await client.pull("T", 0, count=1_000))) == 40
+        small = await client.ask(11, {**pull_ext("T", "C", 0, 0), "maxMsgBytes": "100"})
+        assert len(messages(small)) == 1
+
+
+async def test_parked_pull_wakes_when_a_message_is_committed(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client, consumer = await running.client(), await running.client()
+        await sent(client, 1)
+        parked = asyncio.create_task(consumer.pull("T", 1, wait_ms=10_000))
+        half = await client.half("T", b"one", unique=ID)
+        await asyncio.sleep(0.05)
+        assert not parked.done()
+        await client.end(half, ID, COMMIT)
+        answer = await asyncio.wait_for(parked, 2)
+        assert [message.body for message, _ in messages(answer)] == [b"one"]
+        assert running.broker._pulls.parked == 0
+
+
+async def test_many_parked_pulls_of_a_queue_wake_in_parts_and_others_are_served_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull_service, "WOKEN_MAX", 10)
+    async with serving(tmp_path) as running:
+        client, consumer = await running.client(), await running.client()
+        await sent(client, 1)
+        parked = [asyncio.create_task(consumer.pull("T", 1, wait_ms=10_000)) for _ in range(95)]
+        while running.broker._pulls.parked < 95:
+            await asyncio.sleep(0.001)
+        left: list[int] = []
+
+        def look() -> None:
+            left.append(running.broker._pulls.parked)
+            if left[-1]:
+                asyncio.get_running_loop().call_soon(look)
+
+        look()
+        await client.send("T", b"one", unique="D" * 32)
+        answers = await asyncio.wait_for(asyncio.gather(*parked), 5)
+        assert all([message.body for message, _ in messages(answer)] == [b"one"] for answer in answers)
+        assert max(before - after for before, after in pairwise(left)) <= 10
+
+
+async def test_parked_pull_is_not_woken_by_what_it_does_not_want_but_moves_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client, consumer = await running.client(), await running.client()
+        await sent(client, 1)
+        parked = asyncio.create_task(consumer.pull("T", 1, wait_ms=10_000, tags="B"))
+        await asyncio.sleep(0.05)
+        await client.send("T", b"other", unique="D" * 32, TAGS="A")
+        answer = await asyncio.wait_for(parked, 2)
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "2")
+
+
+async def test_parked_pull_is_answered_when_its_time_is_up(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 1)
+        began = asyncio.get_running_loop().time()
+        assert (await client.pull("T", 1, wait_ms=120)).code == 19
+        assert 0.1 < asyncio.get_running_loop().time() - began < 2
+
+
+async def test_an_expression_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 1)
+        answer = await client.pull("T", 1, wait_ms=10_000, tags="a" * (limits.EXPRESSION_CHARS_MAX + 1))
+        assert (answer.code, str(limits.EXPRESSION_CHARS_MAX) in (answer.remark or "")) == (23, True)
+        assert running.broker._pulls.parked == 0
+
+
+async def test_a_parked_pull_keeps_what_its_answer_needs_and_nothing_else(tmp_path: Path) -> None:
+    """Goal: megabytes in the header, the body or unknown fields of pulls that wait are not kept."""
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        pulls = running.broker._pulls
+        await sent(client, 1)
+        tracemalloc.start()
+        try:
+            for number in range(20):
+                fields = pull_ext("T", "TOOLS_CONSUMER", 0, 1, wait_ms=20_000) | {"unknown": "u" * 300_000}
+                client.write(command(11, 900 + number, fields, b"b" * 300_000))
+            await until(lambda: pulls.parked == 20)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert kept < 2_000_000
+        await client.send("T", b"x", unique="2" * 32)
+        assert (await client.expect(919)).code == 0
+
+
+async def test_above_the_bound_the_pull_that_waits_longest_is_told_that_nothing_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PARKED_BYTES_MAX", 20_000)
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        pulls = running.broker._pulls
+        await sent(client, 1)
+        for number in range(30):
+            client.write(command(11, 900 + number, pull_ext("T", "TOOLS_CONSUMER", 0, 1, wait_ms=20_000)))
+        assert (await client.expect(910)).code == 19
+        assert not client.expect(929).done()
+        assert pulls.parked_bytes <= 20_000
+        assert pulls.parked >= 15
+        tags = "||".join(f"tag{number}" for number in range(200))
+        client.write(command(11, 950, pull_ext("T", "TOOLS_CONSUMER", 0, 1, wait_ms=20_000, tags=tags)))
+        await until(lambda: pulls.parked < 5)
+        await client.close()
+        await until(lambda: pulls.parked == 0)
+        assert (pulls.parked_bytes, pulls._oldest) == (0, {})
+
+
+async def test_pulls_get_less_while_answers_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 10, body=bytes(20_000))
+        assert len(messages(await client.pull("T"))) == 10
+        monkeypatch.setattr(running.broker._gateway.outgoing, "bytes", limits.OUTGOING_BYTES_MAX // 2 + 1)
+        assert len(messages(await client.pull("T"))) == 3
+        monkeypatch.setattr(running.broker._gateway.outgoing, "bytes", limits.OUTGOING_BYTES_MAX + 1)
+        answer = await client.pull("T", wait_ms=20_000)
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "0"), "it comes again at once"
+        monkeypatch.setattr(running.broker._gateway.outgoing, "bytes", 0)
+        assert len(messages(await client.pull("T"))) == 10
+
+
+async def test_parked_pull_dies_with_its_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client, consumer = await running.client(), await running.client()
+        await sent(client, 1)
+        parked = asyncio.create_task(consumer.pull("T", 1, wait_ms=20_000))
+        await until(lambda: running.broker._pulls.parked == 1)
+        parked.cancel()
+        await consumer.close()
+        await until(lambda: running.broker._pulls.parked == 0)
+
+
+async def until(condition: object) -> None:
+    assert callable(condition)
+    for _ in range(200):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come true within 2 s")
+
+
+async def test_pull_by_heartbeat_subscription_needs_one_that_is_new_enough(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 1)
+        ext = {**pull_ext("T", "C", 0, 0), "sysFlag": "0"}
+        assert (await client.ask(11, ext)).code == 24
+        await client.heartbeat("me", consumers={"C": ["T"]})
+        assert (await client.ask(11, {**ext, "subVersion": "2"})).code == 25
+        assert (await client.ask(11, {**ext, "subVersion": "1"})).code == 0
+        assert (await client.ask(11, {**ext, "topic": "%RETRY%C"})).code == 24
+
+
+async def test_pull_is_refused_with_the_codes_of_rocketmq(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 1)
+        assert (await client.pull("Nowhere")).code == 17
+        assert (await client.pull("T", queue=5)).code == 29
+        assert (await client.ask(11, {**pull_ext("T", "C", 0, 0), "expressionType": "SQL92"})).code == 1
+        assert (await client.pull("T", tags="||")).code == 23
+        await client.ask(200, body=b'{"groupName":"No","consumeEnable":false}')
+        assert (await client.pull("T", group="No")).code == 16
+        await client.ask(17, {"topic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "2"})
+        assert (await client.pull("T")).code == 16
+
+
+async def test_offset_that_comes_with_a_pull_is_kept(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 3)
+        await client.pull("T", 0)
+        await client.ask(11, {**pull_ext("T", "C", 0, 2), "sysFlag": "5", "commitOffset": "2"})
+        found = await client.ask(14, {"consumerGroup": "C", "topic": "T", "queueId": "0"})
+        assert (found.code, found.ext["offset"]) == (0, "2")
+
+
+async def test_tools_that_only_read_leave_nothing_behind(tmp_path: Path) -> None:
+    """RocketMQ's tools and the Spark source pull as TOOLS_CONSUMER, which every broker knows."""
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 3)
+        before = running.state.log_end
+        assert (await client.pull("T", 0, group="TOOLS_CONSUMER")).code == 0
+        assert (await client.pull("T", 3, group="TOOLS_CONSUMER")).code == 19
+        assert "TOOLS_CONSUMER" not in running.state.groups
+        assert running.state.topics_by_name.keys() == {"T"}
+        assert running.state.log_end == before
+        await client.ask(11, {**pull_ext("T", "TOOLS_CONSUMER", 0, 2), "sysFlag": "5", "commitOffset": "2"})
+        found = await client.ask(14, {"consumerGroup": "TOOLS_CONSUMER", "topic": "T", "queueId": "0"})
+        assert (found.code, found.ext["offset"]) == (0, "2")
+
+
+async def test_ipv6_producer_is_pulled_whole(tmp_path: Path) -> None:
+    async with serving(tmp_path, host="::1") as running:
+        reader, writer = await asyncio.open_connection("::1", running.ports.broker)
+        client = RawClient(reader, writer, 409)
+        half = await client.half("T", b"six", unique=ID)
+        assert len(half.ext["msgId"]) == 56
+        assert (await client.end(half, ID, COMMIT)).code == 0
+        (message, _), *_ = messages(await client.pull("T"))
+        assert (message.body, len(message.born_host), len(message.store_host)) == (b"six", 20, 20)
+        assert message.sys_flag & SYS_TRANSACTION_MASK == SYS_COMMITTED
+        await client.close()
+
+
+async def lite(running: Running) -> Answer:
+    return await (await running.client()).ask(361, pull_ext("T", "C", 0, 0))
+
+
+async def test_lite_pull_is_a_pull(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        await sent(await running.client(), 1)
+        assert (await lite(running)).code == 0
+
+
+# --- damage -----------------------------------------------------------------------------------------------------
+
+
+async def five_on_disk(tmp_path: Path) -> Path:
+    """The file of a queue with five messages, behind a checkpoint."""
+    async with serving(tmp_path) as running:
+        await sent(await running.client(), 5, body=b"body", TAGS="A")
+        await running.broker.drain()
+    (path,) = (tmp_path / "shard-0" / "queues").glob("*/0/*.q")
+    return path
+
+
+def changed(path: Path, at: int, new: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(new)
+
+
+@pytest.mark.parametrize(
+    ("field_at", "new"),
+    [(0, b"\x7f" + bytes(7)), (8, bytes(4)), (0, bytes(48)), (0, (400).to_bytes(8, "big"))],
+    ids=["offset beyond the log", "another size", "zeros", "another place"],
+)
+async def test_damaged_entry_is_said_by_name_and_never_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, field_at: int, new: bytes
+) -> None:
+    path = await five_on_disk(tmp_path)
+    async with serving(tmp_path) as running:
+        changed(path, 2 * QUEUE_ENTRY_BYTES + field_at, new)  # before, a start may see it and make the file again
+        client = await running.client()
+        whole = await client.pull("T", 0)
+        assert (whole.code, len(messages(whole)), whole.ext["nextBeginOffset"]) == (0, 2, "2")
+        for _ in range(3):
+            damaged = await client.pull("T", 2, wait_ms=3_000)
+            assert damaged.code == 1
+            assert "topic T queue 0" in damaged.remark
+            assert "offset 2 cannot be read" in damaged.remark
+            assert "store verify" in damaged.remark
+        behind = await client.pull("T", 3)
+        assert (behind.code, len(messages(behind))) == (0, 2)
+    assert sum("offset 2 cannot be read" in line for line in caplog.messages) == 1
+
+
+async def test_entry_whose_position_is_damaged_does_not_stall_the_consumer_in_silence(tmp_path: Path) -> None:
+    """A read ends before what is not visible yet: one that ends there at once, inside the queue, is damage."""
+    path = await five_on_disk(tmp_path)
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        changed(path, 2 * QUEUE_ENTRY_BYTES + 16, b"\x7f")
+        assert (await client.pull("T", 2, count=1, wait_ms=3_000)).code == 1
+
+
+async def test_parked_pulls_of_who_does_not_read_are_answered_when_it_reads_again(tmp_path: Path) -> None:
+    """Goal: one message does not become an answer for each of many parked pulls that nobody takes."""
+    async with serving(tmp_path, segment_bytes=16 << 20) as running:
+        client = await running.client()
+        await sent(client, 1)
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.ports.broker, limit=1024)
+        ask = pull_ext("T", "TOOLS_CONSUMER", 0, 1, wait_ms=20_000)
+        ask["sysFlag"] = "6"
+        writer.write(b"".join(command(11, number, ask) for number in range(40)))
+        pulls = running.broker._pulls
+        async with asyncio.timeout(5):
+            while pulls.parked < 40:
+                await asyncio.sleep(0.01)
+        connection = max(running.broker._gateway.connections.values(), key=lambda one: one.number)
+        assert (await client.send("T", bytes(1 << 20), unique="9" * 32)).code == 0
+        assert pulls.parked > 20
+        assert connection.transport.get_write_buffer_size() < 4 << 20
+        for _ in range(40):
+            answer = await asyncio.wait_for(reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")), 5)
+            assert len(answer) > 1 << 20
+        assert pulls.parked == 0
+        writer.transport.abort()
+
+
+async def test_time_of_a_parked_pull_that_nobody_reads_ends_without_messages(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 1)
+        waiting = asyncio.create_task(client.pull("T", 1, group="TOOLS", wait_ms=300))
+        pulls = running.broker._pulls
+        async with asyncio.timeout(5):
+            while not pulls.parked:
+                await asyncio.sleep(0.01)
+        connection = min(running.broker._gateway.connections.values(), key=lambda one: one.number)
+        connection.is_full = True
+        other = await running.client()
+        assert (await other.send("T", b"y", unique="9" * 32)).code == 0
+        answer = await waiting
+        assert (answer.code, answer.ext["nextBeginOffset"], answer.body) == (19, "1", b"")

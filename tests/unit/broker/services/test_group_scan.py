@@ -1,0 +1,81 @@
+"""A look at every group is done in parts, one look at a time, and few wait."""
+
+import asyncio
+
+import pytest
+
+from halfmq.broker.services import group_scan as group_scan
+from halfmq.broker.services.group_scan import WAITING_MAX, GroupScan
+from halfmq.core.state import ProducerGroup, State
+from halfmq.model.settings import BrokerSettings
+
+
+def with_groups(count: int) -> State:
+    state = State(BrokerSettings())
+    for number in range(count):
+        state.producer_group(f"G{number}")
+    return state
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_few_groups_are_looked_at_at_once() -> None:
+    seen: list[str] = []
+    scan = GroupScan(with_groups(3), asyncio.get_running_loop())
+    assert scan.run(lambda group: seen.append(group.name) or 0, lambda: seen.append("then"))  # type: ignore[func-returns-value]
+    assert seen == ["G0", "G1", "G2", "then"]
+
+
+@pytest.mark.parametrize(("weight", "in_a_turn"), [(0, 10), (4, 2)])
+async def test_many_are_looked_at_in_parts_by_how_much_there_is_to_look_at(
+    monkeypatch: pytest.MonkeyPatch, weight: int, in_a_turn: int
+) -> None:
+    monkeypatch.setattr(group_scan, "LOOKED_AT_PER_TURN_MAX", 10)
+    seen: list[str] = []
+    ended = []
+
+    def look(group: ProducerGroup) -> int:
+        seen.append(group.name)
+        return weight
+
+    scan = GroupScan(with_groups(25), asyncio.get_running_loop())
+    assert scan.run(look, lambda: ended.append(len(seen)))
+    assert (len(seen), ended) == (in_a_turn, [])
+    await turns(1)
+    assert len(seen) == 2 * in_a_turn
+    await turns(25)
+    assert ended == [25]
+    assert len(set(seen)) == 25
+
+
+async def test_one_look_is_done_at_a_time_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_scan, "LOOKED_AT_PER_TURN_MAX", 10)
+    scan = GroupScan(with_groups(25), asyncio.get_running_loop())
+    ended: list[int] = []
+    looking = 0
+    most = 0
+
+    def look_of(number: int) -> group_scan.Look:
+        def look(group: ProducerGroup) -> int:
+            nonlocal looking, most
+            looking |= 1 << number
+            most = max(most, looking.bit_count())
+            return 0
+
+        return look
+
+    def end_of(number: int) -> None:
+        nonlocal looking
+        looking = 0
+        ended.append(number)
+
+    for number in range(WAITING_MAX):
+        assert scan.run(look_of(number), lambda number=number: end_of(number))  # type: ignore[misc]
+    assert not scan.run(look_of(0), lambda: None)
+    await turns(5 * WAITING_MAX)
+    assert ended == list(range(WAITING_MAX))
+    assert most == 1
+    assert scan.run(look_of(0), lambda: None)

@@ -1,0 +1,87 @@
+"""Two clients of one group that want different things are told of in the log: once, with both names."""
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from tests.support.in_process import serving
+
+from halfmq.broker.services.unlike_subscriptions import UnlikeSubscriptions
+from halfmq.core.state import Subscription
+
+
+def wants(*expressions: str, topic: str = "orders", version: int = 1) -> list[Subscription]:
+    return [Subscription(topic, expression, "TAG", version) for expression in expressions]
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.WARNING, "halfmq.clients")
+    return caplog
+
+
+def test_difference_is_told_once_and_again_when_it_changes(told: pytest.LogCaptureFixture) -> None:
+    watch = UnlikeSubscriptions()
+    for _ in range(3):
+        watch.heard("C", 1, "shop@1", wants("TagA"))
+        watch.heard("C", 2, "till@2", wants("TagB"))
+    (line,) = [record.getMessage() for record in told.records]
+    assert "consumer group C: client till@2 wants orders 'TagB', client shop@1 wants orders 'TagA'" in line
+    watch.heard("C", 2, "till@2", wants("TagC"))
+    watch.heard("C", 2, "till@2", wants("TagC", version=9))
+    assert len(told.records) == 2
+    watch.heard("C", 2, "till@2", wants("TagA"))
+    assert len(told.records) == 2, "they agree now"
+    watch.heard("C", 2, "till@2", [*wants("TagA"), *wants("*", topic="loyalty")])
+    assert "client till@2 wants loyalty '*', client shop@1 wants nothing beside" in told.records[-1].getMessage()
+
+
+def test_retry_topics_are_the_clients_own_affair(told: pytest.LogCaptureFixture) -> None:
+    """A Java consumer that gets its queues from the broker subscribes to one more of them, in its own time."""
+    watch = UnlikeSubscriptions()
+    watch.heard("C", 1, "shop@1", wants("TagA") + wants("*", topic="%RETRY%C_orders"))
+    watch.heard("C", 2, "till@2", wants("TagA"))
+    assert not told.records
+
+
+def test_other_groups_clients_that_left_and_the_client_itself_on_an_older_connection_do_not_count(
+    told: pytest.LogCaptureFixture,
+) -> None:
+    watch = UnlikeSubscriptions()
+    watch.heard("C", 1, "shop@1", wants("TagA"))
+    watch.heard("D", 2, "till@2", wants("TagB"))
+    watch.heard("C", 3, "shop@1", wants("TagB"))
+    watch.left("C", 1)
+    watch.left("C", 1)
+    watch.heard("C", 4, "till@2", wants("TagB"))
+    assert not told.records
+    for connection, group in ((2, "D"), (3, "C"), (4, "C")):
+        watch.left(group, connection)
+    assert not watch._groups, "nothing is kept of who left"
+
+
+async def test_heartbeats_are_compared(tmp_path: Path, told: pytest.LogCaptureFixture) -> None:
+    def body(client_id: str, tag: str) -> bytes:
+        wanted = {"topic": "T", "subString": tag, "tagsSet": [tag], "subVersion": 1, "expressionType": "TAG"}
+        group = {
+            "groupName": "C", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": [wanted],
+        }  # fmt: skip
+        return json.dumps({"clientID": client_id, "consumerDataSet": [group]}).encode()
+
+    async with serving(tmp_path) as running:
+        one, two = await running.client(), await running.client()
+        assert (await one.ask(34, {}, body("shop@1", "TagA"))).code == 0
+        assert (await two.ask(34, {}, body("till@2", "TagB"))).code == 0
+        (line,) = [record.getMessage() for record in told.records if record.name == "halfmq.clients"]
+        assert "till@2 wants T 'TagB'" in line
+        assert "shop@1 wants T 'TagA'" in line
+        await two.ask(35, {"clientID": "till@2", "consumerGroup": "C"})
+        await one.close()
+        async with asyncio.timeout(5):
+            while len(running.broker._gateway.connections) > 1:
+                await asyncio.sleep(0.01)
+        await (await running.client()).ask(34, {}, body("late@3", "TagC"))
+        assert len([record for record in told.records if record.name == "halfmq.clients"]) == 1
