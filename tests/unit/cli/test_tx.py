@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import RawClient
-from tests.unit.broker.test_back_check import answered, next_check
+from tests.unit.broker.remoting.test_checks import answered, next_check
 from typer.testing import CliRunner, Result
 
 from halfmq.broker.remoting import operators as operators

@@ -5,7 +5,7 @@ from sqlalchemy import MetaData, create_engine, insert
 from sqlalchemy.orm import scoped_session, sessionmaker
 from tests.support.in_process import serving
 from tests.support.scripted_broker import URL, ScriptedBroker
-from tests.unit.broker.test_producer_groups import ONE, QUICK, TWO, change, until_set_aside
+from tests.unit.broker.remoting.test_producer_groups import ONE, QUICK, TWO, change, until_set_aside
 from tests.unit.sql.conftest import AsyncShop, Shop, markers_of
 from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
