@@ -8,9 +8,9 @@ import pytest
 
 from halfmq.broker.remoting import connection as connection
 from halfmq.errors import StoreDamaged
-from halfmq.model import properties
+from halfmq.model import properties, stored_message
 from halfmq.store import batch_codec, log_scan, two_slots
-from halfmq.wire.remoting import binary_header, frame, header, java_json, message_codec
+from halfmq.wire.remoting import binary_header, frame, header, java_json
 from tests.fuzz import corpus, store_targets
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.target import Target
@@ -123,7 +123,7 @@ def _only_text(value: object) -> str:
 
 
 def _keeps_the_flag(buffer: bytearray, at: int, queue_offset: int, store_time_ms: int, prepared_offset: int) -> None:
-    message_codec.patch_released(buffer, at, queue_offset, store_time_ms)
+    stored_message.patch_released(buffer, at, queue_offset, store_time_ms)
 
 
 #: Target, where, what; each is a way in which such code has been wrong.
@@ -134,8 +134,8 @@ PLANTED: dict[str, tuple[str, Any, str, Any]] = {
     "empty text is kept": ("header", header, "_without_empty", dict),
     "no limit of nesting": ("body", java_json, "_is_deep", lambda value: True),
     "the first of two pairs wins": ("properties", properties, "find", _first_pair_wins),
-    "a commit changes no flags": ("message", message_codec, "patch_committed", _keeps_the_flag),
-    "a longer host is forgotten": ("message", message_codec, "_V6_MORE", 0),
+    "a commit changes no flags": ("message", stored_message, "patch_committed", _keeps_the_flag),
+    "a longer host is forgotten": ("message", stored_message, "_V6_MORE", 0),
     "checksums of batches are not looked at": ("log", log_scan, "examine", _believes_headers),
     "damage below a durable position is cut": ("log", log_scan.LogScan, "_behind", _nothing_is_durable_behind),
     "checksums of slots are not looked at": ("published", two_slots, "decode_slot", _believes_slots),

@@ -490,11 +490,11 @@ def _as_ours(stored: bytes, message: stored_message.StoredMessage) -> bytes:
 
 def _patched(message: stored_message.StoredMessage, stored: bytes) -> None:
     buffer = bytearray(b"pad" + stored)
-    message_codec.patch_committed(buffer, 3, 11, 22, 33)
+    stored_message.patch_committed(buffer, 3, 11, 22, 33)
     flags = message.sys_flag & ~stored_message.SYS_TRANSACTION_MASK | stored_message.SYS_COMMITTED
     wanted = message._replace(queue_offset=11, store_time_ms=22, prepared_offset=33, sys_flag=flags)
     same("as committed", stored_message.decode(buffer, 3)[0], wanted)
-    message_codec.patch_released(buffer, 3, 44, 55)
+    stored_message.patch_released(buffer, 3, 44, 55)
     same("as released", stored_message.decode(buffer, 3)[0], wanted._replace(queue_offset=44, store_time_ms=55))
 
 

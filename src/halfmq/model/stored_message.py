@@ -45,6 +45,10 @@ _V4_PREFIX: Final = _V4.size  # 88
 _COMMON: Final = struct.Struct(">IIIiiqqiq")
 _TAIL: Final = struct.Struct(">iqi")
 _TOPIC_V1_MAX: Final = 127
+_INT64: Final = struct.Struct(">q")
+_INT32: Final = struct.Struct(">I")
+#: An IPv6 host is longer by.
+_V6_MORE: Final = 12
 
 assert _V4_PREFIX == AT_BODY_V4
 
@@ -216,3 +220,29 @@ def decode(buffer: bytes | bytearray | memoryview, at: int = 0) -> tuple[StoredM
         properties,
     )
     return message, physical_offset, total
+
+
+# --- what leaves differs from what is stored ---------------------------------------------------------------------
+
+
+def patch_committed(buffer: bytearray, at: int, queue_offset: int, store_time_ms: int, prepared_offset: int) -> None:
+    """Turn the copy of a half at ``at`` into the committed message that consumers know.
+
+    Transaction bits 8, the queue offset and the store time of the commit, ``prepared_offset`` the half's first offset.
+    """
+    sys_flag = _INT32.unpack_from(buffer, at + AT_SYS_FLAG)[0]
+    _INT32.pack_into(buffer, at + AT_SYS_FLAG, sys_flag & ~SYS_TRANSACTION_MASK | SYS_COMMITTED)
+    _patch_places(buffer, at, sys_flag, queue_offset, store_time_ms)
+    more = (_V6_MORE if sys_flag & SYS_BORN_HOST_V6 else 0) + (_V6_MORE if sys_flag & SYS_STORE_HOST_V6 else 0)
+    _INT64.pack_into(buffer, at + AT_PREPARED_OFFSET_V4 + more, prepared_offset)
+
+
+def patch_released(buffer: bytearray, at: int, queue_offset: int, store_time_ms: int) -> None:
+    """Give the copy of a delayed message at ``at`` the queue offset and the time at which it became visible."""
+    _patch_places(buffer, at, _INT32.unpack_from(buffer, at + AT_SYS_FLAG)[0], queue_offset, store_time_ms)
+
+
+def _patch_places(buffer: bytearray, at: int, sys_flag: int, queue_offset: int, store_time_ms: int) -> None:
+    _INT64.pack_into(buffer, at + AT_QUEUE_OFFSET, queue_offset)
+    more = _V6_MORE if sys_flag & SYS_BORN_HOST_V6 else 0
+    _INT64.pack_into(buffer, at + AT_STORE_TIME_V4 + more, store_time_ms)

@@ -11,7 +11,7 @@ from tests.support.vectors import vectors
 
 from halfmq.errors import ProtocolError
 from halfmq.model import properties, stored_message
-from halfmq.model.stored_message import StoredMessage, body_crc_of
+from halfmq.model.stored_message import StoredMessage, body_crc_of, patch_committed, patch_released
 from halfmq.wire.remoting.compression import ZLIB, compress_zlib
 from halfmq.wire.remoting.header import decode
 from halfmq.wire.remoting.message_codec import (
@@ -21,8 +21,6 @@ from halfmq.wire.remoting.message_codec import (
     encode_end,
     encode_send,
     join_batch,
-    patch_committed,
-    patch_released,
     split_batch,
     with_properties,
 )

@@ -121,7 +121,7 @@ class AdminStats:
             )
             return
         fields, kept = _kept(request)
-        self._gateway.intake.keep(connection, kept)
+        connection.keep(kept)
         self._asked.append((handler, connection, request.to_answer(fields), kept))
         if len(self._asked) == 1:
             self._loop.call_soon(self._answer_next)
@@ -132,7 +132,7 @@ class AdminStats:
             self._gateway.serve(handler, connection, request)
             self._gateway.flush()
         self._asked.popleft()
-        self._gateway.intake.give_back(connection, kept)
+        connection.give_back(kept)
         if self._asked:
             self._loop.call_soon(self._answer_next)
 
@@ -273,7 +273,7 @@ class AdminStats:
 
     def _address_of(self, number: int) -> str:
         connection = self._gateway.connections.get(number)
-        return connection.peer if connection is not None else ""
+        return connection.address if connection is not None else ""
 
     # --- topics and groups
 

@@ -26,7 +26,7 @@ from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.unlike_subscriptions import UnlikeSubscriptions
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import LockQueues, UnlockQueues
-from halfmq.core.decision import Locked, Reply
+from halfmq.core.decision import Locked, Refused, Reply
 from halfmq.core.engine import Failed
 from halfmq.core.queues.filter import TAG, FilterRefused, parse_filter
 from halfmq.core.session import (
@@ -119,7 +119,7 @@ class Clients:
         else:
             behind.append((call, connection, REQUEST_COST + kept))
             self.waiting += 1
-            self._gateway.intake.keep(connection, REQUEST_COST + kept)
+            connection.keep(REQUEST_COST + kept)
 
     def _take(self, connection: Connection, request: Request[Any], body: HeartbeatBody) -> None:
         refused = self._refusal(connection.number, body) or self._too_much(connection.number, body)
@@ -206,7 +206,7 @@ class Clients:
         """Make the groups one after another, then register. A group that may not be made is skipped, as in RocketMQ."""
         self._behind[connection.number] = deque()
 
-        def made(_: tuple[int, str] | None) -> None:
+        def made(_: Refused | Failed | None) -> None:
             while missing and missing[-1] in self._view.groups:
                 missing.pop()  # another connection was faster
             if missing:
@@ -223,7 +223,7 @@ class Clients:
         while behind and number not in self._behind:
             self.waiting -= 1
             call, connection, kept = behind.popleft()
-            self._gateway.intake.give_back(connection, kept)
+            connection.give_back(kept)
             call()
         if behind:
             self._behind[number] = behind
@@ -290,7 +290,7 @@ class Clients:
     def connection_closed(self, number: int) -> None:
         for _, connection, kept in self._behind.pop(number, ()):
             self.waiting -= 1
-            self._gateway.intake.give_back(connection, kept)
+            connection.give_back(kept)
         self._forget(number)
         self.spoken.pop(number, None)
         for group in self._view.session.consumes.get(number, ()):
@@ -351,7 +351,7 @@ class Clients:
                 log.warning(
                     "%d queue locks are held, of which there may be %d: clients that consume in order get no more before some "
                     "run out (60 s); the last was refused to %s",
-                    self._view.session.locks_held, limits.LOCKS_MAX, context[0].peer,
+                    self._view.session.locks_held, limits.LOCKS_MAX, context[0].address,
                 )  # fmt: skip
             queues = [MessageQueue(topic, self._broker_name, queue_id) for topic, queue_id in reply.queues]
             self._gateway.answer(*context, ResponseCode.SUCCESS, body=encode_lock_response(queues))

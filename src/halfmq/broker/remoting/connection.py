@@ -65,7 +65,7 @@ class Frames(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """``number`` names it in commands and is never used twice in one run."""
+    """``number`` names it in commands and is never used twice in one run. A ``services.peer.Peer``."""
 
     __slots__ = (
         "_gateway",
@@ -78,13 +78,13 @@ class Connection(asyncio.Protocol):
         "_stopped",
         "_unfinished",
         "_waits",
+        "address",
         "born_host",
         "generation",
         "is_full",
         "is_open",
         "later_bytes",
         "number",
-        "peer",
         "taken",
         "transport",
         "undecided",
@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         self.is_open = False
         #: IP and int32 port of the peer, packed, as messages store it.
         self.born_host = _UNKNOWN_HOST
-        self.peer = "?"
+        self.address = "?"
         self.generation = gateway.generation
         self.transport: asyncio.Transport
         self._gateway = gateway
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.is_open = True
-        self.born_host, self.peer = _peer(transport.get_extra_info("peername"))
+        self.born_host, self.address = _peer(transport.get_extra_info("peername"))
         self._gateway.opened(self)
 
     def data_received(self, data: bytes) -> None:
@@ -297,6 +297,12 @@ class Connection(asyncio.Protocol):
     def cut(self) -> None:
         self._later.clear()
         self.transport.abort()
+
+    def keep(self, memory_bytes: int) -> None:
+        self._gateway.intake.keep(self, memory_bytes)
+
+    def give_back(self, memory_bytes: int) -> None:
+        self._gateway.intake.give_back(self, memory_bytes)
 
     def resume(self) -> None:
         self._held = False

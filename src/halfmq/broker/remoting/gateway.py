@@ -158,7 +158,7 @@ class Gateway:
             return None
         handler = self.handlers.get(request.code)
         if handler is None:
-            self.unserved.command(connection.peer, request)
+            self.unserved.command(connection.address, request)
             self.answer(
                 connection,
                 request,
@@ -194,7 +194,7 @@ class Gateway:
         elif isinstance(error, StoreDamaged | OSError):
             # The disk's fault, and nobody's bug: whoever asks for what cannot be read is told where, the rest is served.
             if self._unreadable_said.is_due(text):
-                log.error("command %d of %s was refused: %s", request.code, connection.peer, error)
+                log.error("command %d of %s was refused: %s", request.code, connection.address, error)
         else:
             kind = ("failed", request.code)
             self.say(log, logging.ERROR, kind, connection, "command %d failed", request.code, error=error)
@@ -248,7 +248,7 @@ class Gateway:
 
     def broken(self, connection: Connection, error: BrokenFrame) -> None:
         if error.is_tls:
-            self.unserved.tls(connection.peer)
+            self.unserved.tls(connection.address)
             connection.transport.close()
         else:
             self._drop(connection, error)
@@ -272,7 +272,7 @@ class Gateway:
         times = self._seldom.times((kind, connection.born_host[:-4]))
         if times:
             text = f"%s: {text}" + (" (%d times since this was last said)" if times > 1 else "")
-            told = (connection.peer, *arguments, *((times,) if times > 1 else ()))
+            told = (connection.address, *arguments, *((times,) if times > 1 else ()))
             logger.log(level, text, *told, exc_info=error)
 
     def is_due(self, what: Hashable) -> bool:

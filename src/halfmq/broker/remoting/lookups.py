@@ -106,7 +106,7 @@ class Lookups:
         fields = request.ext
         by = None
         if not request.flag & FLAG_ONEWAY and not self._is_member(connection, fields.consumer_group):
-            by = Actor(peer=connection.peer)
+            by = Actor(peer=connection.address)
         command = CommitOffset(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset, by)
         self._sequencer.submit(command, self._committed, (connection, request))
 

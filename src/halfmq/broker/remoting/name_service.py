@@ -153,12 +153,12 @@ class NameService:
     def set_topic(self, connection: Connection, request: Request[Any]) -> None:
         fields = request.ext
         command = SetTopic(
-            fields.topic, fields.read_queue_nums, fields.write_queue_nums, fields.perm, Actor(peer=connection.peer)
+            fields.topic, fields.read_queue_nums, fields.write_queue_nums, fields.perm, Actor(peer=connection.address)
         )
         self._sequencer.submit(command, self._done, (connection, request))
 
     def delete_topic(self, connection: Connection, request: Request[Any]) -> None:
-        command = DeleteTopic(request.ext.topic, Actor(peer=connection.peer))
+        command = DeleteTopic(request.ext.topic, Actor(peer=connection.address))
         self._sequencer.submit(command, self._done, (connection, request))
 
     def forget_topic(self, connection: Connection, request: Request[Any]) -> None:
@@ -173,13 +173,13 @@ class NameService:
             return
         command = SetGroup(
             group.group_name, group.retry_max_times, group.retry_queue_nums, group.consume_enable,
-            Actor(peer=connection.peer),
+            Actor(peer=connection.address),
         )  # fmt: skip
         self._sequencer.submit(command, self._done, (connection, request))
 
     def delete_group(self, connection: Connection, request: Request[Any]) -> None:
         fields = request.ext
-        command = DeleteGroup(fields.group_name, fields.clean_offset, Actor(peer=connection.peer))
+        command = DeleteGroup(fields.group_name, fields.clean_offset, Actor(peer=connection.address))
         self._sequencer.submit(command, self._group_gone, (connection, request))
 
     def _group_gone(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:

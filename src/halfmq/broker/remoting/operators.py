@@ -207,7 +207,7 @@ class Operators:
         else:
             tx_id, named = _meant(request)
             request = request.to_answer(None)
-            by = Actor(operator, reason, connection.peer)
+            by = Actor(operator, reason, connection.address)
 
             def decide(group: str) -> None:
                 command = ResolveTransaction(group, tx_id, wanted, operator, by=by)
@@ -223,7 +223,7 @@ class Operators:
         reason: str,
         reply: Reply | Failed,
     ) -> None:
-        who = f"operator {command.operator} from {connection.peer}"
+        who = f"operator {command.operator} from {connection.address}"
         what = f"{command.wanted.name} of transaction {command.tx_id} of group {command.group}"
         if not isinstance(reply, Settled):
             code, remark, ext = refusal(reply)
@@ -280,7 +280,7 @@ class Operators:
         if reply.tx_ids:
             log.info(
                 "an operator from %s asks about %d transactions of group %s that were set aside; %d are left",
-                connection.peer, len(reply.tx_ids), group, reply.left,
+                connection.address, len(reply.tx_ids), group, reply.left,
             )  # fmt: skip
         ext = {EXT_GROUP: group, EXT_LEFT: reply.left}
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext, encode_ids(reply.tx_ids))
@@ -302,13 +302,13 @@ class Operators:
             return min(len(one.undecided), len(wanted))
 
         def tell() -> None:
-            self._gateway.intake.give_back(connection, kept)
+            connection.give_back(kept)
             self._tell(connection, request, {}, encode_ids([tx_id for tx_id in ids if tx_id in anywhere]))
             self._gateway.flush()
 
-        self._gateway.intake.keep(connection, kept)
+        connection.keep(kept)
         if not self._scan.run(look, tell):
-            self._gateway.intake.give_back(connection, kept)
+            connection.give_back(kept)
             self._gateway.answer(connection, request, ResponseCode.SYSTEM_BUSY, _BUSY)
 
     # --- helpers

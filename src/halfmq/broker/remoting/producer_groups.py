@@ -87,7 +87,7 @@ class ProducerGroups:
         elif len(reason) > REASON_CHARS_MAX or not reason.isprintable():
             self._wrong(connection, request, f"{EXT_REASON}: one line of at most {REASON_CHARS_MAX} characters")
         else:
-            by = Actor(operator, reason, connection.peer)
+            by = Actor(operator, reason, connection.address)
             self._sequencer.submit(_command(name, change, by), self._set, (connection, request))
 
     def _set(self, context: tuple[Connection, Request[Any]], reply: Reply | Failed) -> None:
@@ -101,7 +101,7 @@ class ProducerGroups:
             log, logging.WARNING, ("limits", settings.name), connection,
             "operator %s from %s set producer group %s: check limit %d, then %s; skip age %d ms; at most %d undecided, %d "
             "bytes (-1: as the broker's)",
-            settings.set_by, connection.peer, settings.name, settings.check_limit, settings.past_limit.value,
+            settings.set_by, connection.address, settings.name, settings.check_limit, settings.past_limit.value,
             settings.skip_age_ms, settings.undecided_max, settings.undecided_bytes_max,
         )  # fmt: skip
         # What was set, and not what stands in memory by now: a later change may not be durable yet.

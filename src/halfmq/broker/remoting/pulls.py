@@ -22,6 +22,7 @@ from halfmq import limits
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.outgoing_bytes import SMALL_PULL_BYTES
+from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.seldom import Seldom
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.groups import GroupsOnUse
@@ -32,11 +33,10 @@ from halfmq.core.queues.filter import TagFilter, parse_filter
 from halfmq.core.queues.long_poll import NotFound, OffsetMoved, place
 from halfmq.core.view import TopicView
 from halfmq.errors import StoreDamaged
-from halfmq.model.stored_message import AT_PHYSICAL_OFFSET
+from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, patch_committed, patch_released
 from halfmq.store.consume_queue import QueueEntry
 from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_pull_response_head
-from halfmq.wire.remoting.message_codec import patch_committed, patch_released
 
 log = logging.getLogger("halfmq.pulls")
 
@@ -159,7 +159,9 @@ class PullService:
             self._groups.ensure(
                 group,
                 lambda refused: (
-                    self._refuse(connection, request, *refused) if refused else self.pull(connection, request)
+                    self._refuse(connection, request, *refusal(refused)[:2])
+                    if refused
+                    else self.pull(connection, request)
                 ),
             )
             return

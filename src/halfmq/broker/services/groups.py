@@ -3,15 +3,13 @@
 from collections.abc import Callable
 from typing import Final
 
-from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
 from halfmq.core.commands import EnsureGroup
-from halfmq.core.decision import Done, Reply
+from halfmq.core.decision import Done, Refused, Reply, Why
 from halfmq.core.engine import Failed
-from halfmq.wire.remoting.codes import ResponseCode
 
-#: Called with None when the group is there, else with the code and text of the refusal.
-Then = Callable[[tuple[int, str] | None], None]
+#: Called with None when the group is there, else with why it is not.
+Then = Callable[[Refused | Failed | None], None]
 
 
 _DONE: Final = Done()
@@ -33,7 +31,7 @@ class GroupsOnUse:
         if isinstance(reply, Done) and group in self._sequencer.view.groups:
             then(None)
         elif isinstance(reply, Done):
-            then((ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist"))
+            then(Refused(Why.GROUP_NOT_EXIST, f"consumer group {group} does not exist"))
         else:
-            code, text, _ = refusal(reply)
-            then((code, text))
+            assert isinstance(reply, Refused | Failed), reply
+            then(reply)

@@ -11,13 +11,7 @@ from halfmq.errors import ProtocolError
 from halfmq.model import properties, stored_message
 from halfmq.model.ids import offset_message_id
 from halfmq.model.stored_message import (
-    AT_QUEUE_OFFSET,
-    AT_SYS_FLAG,
-    SYS_BORN_HOST_V6,
-    SYS_COMMITTED,
     SYS_COMPRESSED,
-    SYS_STORE_HOST_V6,
-    SYS_TRANSACTION_MASK,
     StoredMessage,
     body_crc_of,
 )
@@ -34,10 +28,7 @@ from halfmq.wire.remoting.compression import decompress
 from halfmq.wire.remoting.header import encode_oneway_request, encode_request
 
 _ENTRY_HEAD: Final = struct.Struct(">iiiii")
-_INT64: Final = struct.Struct(">q")
-_INT32: Final = struct.Struct(">I")
 _SIZE_AND_MAGIC: Final = struct.Struct(">II")
-_V6_MORE: Final = 12
 
 
 # --- batches (320) -----------------------------------------------------------------------------------------------
@@ -88,32 +79,6 @@ def join_batch(entries: Iterable[BatchEntry]) -> bytes:
         size = _ENTRY_HEAD.size + len(body) + 2 + len(text)
         parts += (_ENTRY_HEAD.pack(size, 0, 0, flag, len(body)), body, len(text).to_bytes(2, "big"), text)
     return b"".join(parts)
-
-
-# --- what leaves differs from what is stored ---------------------------------------------------------------------
-
-
-def patch_committed(buffer: bytearray, at: int, queue_offset: int, store_time_ms: int, prepared_offset: int) -> None:
-    """Turn the copy of a half at ``at`` into the committed message that consumers know.
-
-    Transaction bits 8, the queue offset and the store time of the commit, ``prepared_offset`` the half's first offset.
-    """
-    sys_flag = _INT32.unpack_from(buffer, at + AT_SYS_FLAG)[0]
-    _INT32.pack_into(buffer, at + AT_SYS_FLAG, sys_flag & ~SYS_TRANSACTION_MASK | SYS_COMMITTED)
-    _patch_places(buffer, at, sys_flag, queue_offset, store_time_ms)
-    more = (_V6_MORE if sys_flag & SYS_BORN_HOST_V6 else 0) + (_V6_MORE if sys_flag & SYS_STORE_HOST_V6 else 0)
-    _INT64.pack_into(buffer, at + stored_message.AT_PREPARED_OFFSET_V4 + more, prepared_offset)
-
-
-def patch_released(buffer: bytearray, at: int, queue_offset: int, store_time_ms: int) -> None:
-    """Give the copy of a delayed message at ``at`` the queue offset and the time at which it became visible."""
-    _patch_places(buffer, at, _INT32.unpack_from(buffer, at + AT_SYS_FLAG)[0], queue_offset, store_time_ms)
-
-
-def _patch_places(buffer: bytearray, at: int, sys_flag: int, queue_offset: int, store_time_ms: int) -> None:
-    _INT64.pack_into(buffer, at + AT_QUEUE_OFFSET, queue_offset)
-    more = _V6_MORE if sys_flag & SYS_BORN_HOST_V6 else 0
-    _INT64.pack_into(buffer, at + stored_message.AT_STORE_TIME_V4 + more, store_time_ms)
 
 
 def with_properties(stored: bytes, added: bytes) -> bytes:

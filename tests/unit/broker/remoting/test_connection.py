@@ -129,7 +129,9 @@ def test_peer_is_packed_for_messages() -> None:
     assert connected("/run/socket")[0].born_host == bytes(8)
     assert connected(None)[0].born_host == bytes(8)
     named = connected(("peer.example", 4_444))[0]
-    assert (named.born_host, named.peer) == (bytes(8), "peer.example:4444"), "no address to store, but a name to tell"
+    assert (named.born_host, named.address) == (bytes(8), "peer.example:4444"), (
+        "no address to store, but a name to tell"
+    )
 
 
 def test_reading_stops_while_the_peer_or_the_gateway_cannot_follow() -> None:
