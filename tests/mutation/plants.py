@@ -91,8 +91,8 @@ PLANTS: Final = (
         2,
         "a rollback record is followed by the queues as a commit",
         "core/transaction/machine.py",
-        "        return _settled(group, tx_id, _roll_back(state, known, decided_by))\n",
-        "        return _settled(group, tx_id, _commit(state, known, decided_by, now_ms))\n",
+        "        return _settled(group, tx_id, _roll_back(state, known, command.decided_by))\n",
+        "        return _settled(group, tx_id, _commit(state, known, command.decided_by, now_ms))\n",
     ),
     Plant(
         "check-raised-is-rollback",

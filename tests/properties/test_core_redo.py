@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.core_log import PEER, CoreLog, consumer, end, half, message, part, producer
+from tests.support.core_log import PEER, CoreLog, batch_of, changed, consumer, end, half, message, part, producer
 
 from halfmq.core.commands import (
     Actor,
@@ -26,7 +26,6 @@ from halfmq.core.commands import (
     LockQueues,
     ResolveTransaction,
     SendBack,
-    SendBatch,
     SetGroup,
     SetProducer,
     SetTopic,
@@ -126,7 +125,7 @@ class Life:
             if isinstance(reply, Sent):
                 answers[index] = reply
                 if self.dice.random() < 0.1:
-                    assert self.log.do(command._replace(connection=9)) == reply
+                    assert self.log.do(changed(command, connection=9)) == reply
                     self.seen["half sent again"] += 1
             if self.dice.random() < 0.1:
                 self.wait()
@@ -182,17 +181,17 @@ class Life:
         self.count += 1
         command = message(f"M{self.count}", **self.options())
         if self.plain and self.dice.random() < 0.3:
-            command = self.one_of(self.plain)._replace(connection=self.one_of([1, 2]))
+            command = changed(self.one_of(self.plain), connection=self.one_of([1, 2]))
         self.plain.append(command)
         self.log.do(command)
 
     def send_batch(self) -> None:
         self.count += 1
-        entries = tuple((0, b"entry", encode({"UNIQ_KEY": f"B{self.count}-{at}"})) for at in range(4))
-        command = SendBatch(1, "PG", self.one_of(TOPICS), 4, self.one_of([-1, 0, 1]), 0, 7, PEER, entries)
+        entries = [(b"entry", encode({"UNIQ_KEY": f"B{self.count}-{at}"})) for at in range(4)]
+        command = batch_of(*entries, topic=self.one_of(TOPICS), queue=self.one_of([-1, 0, 1]))
         reply = self.log.do(command)
         if self.dice.random() < 0.3 and not isinstance(reply, Refused):
-            assert self.log.do(command._replace(connection=3)) == reply
+            assert self.log.do(changed(command, connection=3)) == reply
 
     def send_back(self) -> None:
         self.log.do(EnsureGroup("CG"))

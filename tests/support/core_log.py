@@ -9,9 +9,12 @@ log.redone()                a second state, from the records alone
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from halfmq import limits
+from halfmq.broker.remoting.send_commands import batch_command, send_command
 from halfmq.core.apply import apply_all
-from halfmq.core.commands import Command, EndTransaction, SendMessage, SettledRow, Tick, Wanted
+from halfmq.core.commands import Command, EndTransaction, SendHalf, SendMessage, SettledRow, Tick, Wanted
 from halfmq.core.decide import comes_before, next_deadline_ms, size_bound
 from halfmq.core.decision import Decision, Done, Refused, Reply, SendCheck, Sent, Why
 from halfmq.core.engine import Batch, Engine, Failed
@@ -23,6 +26,8 @@ from halfmq.model import properties
 from halfmq.model.placement import SEGMENT_BYTES_MIN, fits, next_segment_start
 from halfmq.model.records import Base, DecidedBy, Record
 from halfmq.model.settings import BrokerSettings
+from halfmq.wire.remoting.fields import SendFields
+from halfmq.wire.remoting.message_codec import BatchEntry, join_batch
 
 START_MS = 1_000_000
 PEER = b"\x0a\x00\x00\x07\x00\x00\x30\x39"
@@ -116,8 +121,9 @@ class CoreLog:
         assert not isinstance(reply, Failed)
         return Decision(records, reply, tuple(step.effects))
 
-    def do(self, command: Command) -> Reply:
-        return self.decide(command).reply
+    def do(self, command: Command | Refused) -> Reply:
+        """The reply; what a front door refuses never comes to a decision."""
+        return command if isinstance(command, Refused) else self.decide(command).reply
 
     def session(self, event: Any) -> Any:
         return self.engine.note(event)
@@ -216,6 +222,19 @@ def redo(state: State, batches: Iterable[Batch]) -> State:
 # --- commands in the words of the domain ---------------------------------------------------------------------------
 
 
+def changed(command: Any, **fields: Any) -> Any:
+    """``command`` with other values in these fields."""
+    return command._replace(**fields) if isinstance(command, tuple) else replace(command, **fields)
+
+
+def raw(properties: bytes, *, connection: int = 1, group: str = "PG", topic: str = "orders") -> Any:
+    """What a front door makes of a send with this property string."""
+    fields = SendFields(
+        group=group, topic=topic, queue_id=0, sys_flag=0, born_time_ms=77, flag=5, properties=properties.decode(),
+    )  # fmt: skip
+    return send_command(connection, PEER, fields, b"body")
+
+
 def message(
     unique_id: str = "",
     *,
@@ -229,22 +248,34 @@ def message(
     sys_flag: int = 0,
     queues: int = 4,
     **pairs: str,
-) -> SendMessage:
+) -> SendMessage | SendHalf | Refused:
+    """What a front door makes of a send with these properties."""
     if unique_id:
         pairs["UNIQ_KEY"] = unique_id
-    return SendMessage(
-        connection, group, topic, queues, queue, sys_flag, 77, 5, properties.encode(pairs), reconsume_times,
-        max_reconsume_times, body, PEER,
+    fields = SendFields(
+        group=group, topic=topic, default_queues=queues, queue_id=queue, sys_flag=sys_flag, born_time_ms=77, flag=5,
+        properties=properties.encode(pairs).decode(errors="surrogateescape"), reconsume_times=reconsume_times,
+        max_reconsume_times=max_reconsume_times,
     )  # fmt: skip
+    return send_command(connection, PEER, fields, body)
 
 
-def half(unique_id: str = "T1", **options: Any) -> SendMessage:
+def batch_of(
+    *entries: tuple[bytes, bytes], connection: int = 1, topic: str = "orders", queue: int = 1, sys_flag: int = 0
+) -> Any:
+    """What a front door makes of a send of several messages: (body, property string) each."""
+    body = join_batch([BatchEntry(3, one, string) for one, string in entries])
+    fields = SendFields(group="PG", topic=topic, queue_id=queue, sys_flag=sys_flag, born_time_ms=7, flag=0)
+    return batch_command(connection, PEER, fields, body)
+
+
+def half(unique_id: str = "T1", **options: Any) -> Any:
     options.setdefault("group", "PG")
     options.setdefault("PGROUP", options["group"])
     return message(unique_id, TRAN_MSG="true", **options)
 
 
-def part(tx_id: str, index: int, count: int = 0, **options: Any) -> SendMessage:
+def part(tx_id: str, index: int, count: int = 0, **options: Any) -> Any:
     """One of several halves; ``count`` on the last."""
     if count:
         options["HMQ_TX_COUNT"] = str(count)

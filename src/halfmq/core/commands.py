@@ -1,4 +1,6 @@
-"""What the outside world asks of the broker, as tuples that the gateways make and ``decide`` reads.
+"""What the outside world asks of the broker: values that front doors make and ``decide`` reads.
+
+No command has anything of a protocol in it: what a property string or a header says is a field here.
 
 What a decision needs from disk is read first and comes along in the command (``settled``, ``message``): decisions do no I/O.
 ``connection`` is a number that is never used twice in one run of the broker; 0 means nobody (timers, operators, replay).
@@ -6,6 +8,8 @@ What a decision needs from disk is read first and comes along in the command (``
 
 from enum import IntEnum
 from typing import Final, NamedTuple
+
+import msgspec
 
 from halfmq.model.records import DecidedBy
 from halfmq.model.settings import ProducerSettings
@@ -16,17 +20,18 @@ RELEASES_MAX: Final = 256
 
 
 class Wanted(IntEnum):
-    """``commitOrRollback`` of END_TRANSACTION, RocketMQ's numbers."""
+    """What a producer or an operator wants to become of a transaction."""
 
     UNKNOWN = 0
     COMMIT = 8
     ROLLBACK = 12
 
 
-class SendMessage(NamedTuple):
-    """10 and 310: a plain message, a half message (property TRAN_MSG, not the sys flag), or a retry by the client."""
+class SendMessage(msgspec.Struct, frozen=True, gc=False):
+    """A plain message, or the copy of one that its sender could not handle (``reconsume_times`` above 0, or a ``%RETRY%`` topic)."""
 
     connection: int
+    #: The sender's; a plain message belongs to none.
     group: str
     topic: str
     #: Queues that a topic made on first use gets, as the client wishes.
@@ -36,6 +41,7 @@ class SendMessage(NamedTuple):
     sys_flag: int
     born_time_ms: int
     flag: int
+    #: The property string that is stored, but for what the broker adds. What it says that matters stands in the fields below.
     properties: bytes
     reconsume_times: int
     #: -1 when the client sent none.
@@ -44,11 +50,63 @@ class SendMessage(NamedTuple):
     #: 4 or 16 bytes of IP and an int32 port: the peer of the connection.
     born_host: bytes
     #: The client says that an earlier attempt got no answer.
-    sent_again: bool = False
+    sent_again: bool
+    #: "": it has none, and gets one that its log offset makes unique.
+    unique_id: str
+    #: As ``model.message_facts`` reads them.
+    tag_hash: int
+    key_hash: int
+    keys: bytes
+    delay: int
+
+
+class SendHalf(msgspec.Struct, frozen=True, gc=False):
+    """A half message: one of the messages of a transaction, to be shown when the transaction commits."""
+
+    connection: int
+    #: The producer group that is asked about it.
+    group: str
+    #: "": its unique id.
+    tx_id: str
+    #: Which message of its transaction it is, from 0.
+    index: int
+    #: How many there are; 0 while not yet said.
+    count: int
+    topic: str
+    #: As in ``SendMessage``.
+    default_queues: int
+    queue_id: int
+    sys_flag: int
+    born_time_ms: int
+    flag: int
+    properties: bytes
+    reconsume_times: int
+    body: bytes
+    born_host: bytes
+    unique_id: str
+    #: As ``model.message_facts`` reads them.
+    tag_hash: int
+    key_hash: int
+    id_hash: int
+    delay: int
+    immunity_ms: int
+    keys: bytes
+
+
+class BatchEntry(msgspec.Struct, frozen=True, gc=False):
+    """One message of a batch. The fields as in ``SendMessage``."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+    unique_id: str
+    tag_hash: int
+    key_hash: int
+    keys: bytes
 
 
 class SendBatch(NamedTuple):
-    """320: several plain messages of one topic and queue, all or none."""
+    """Several plain messages of one topic and queue, all or none. None is delayed."""
 
     connection: int
     group: str
@@ -58,8 +116,7 @@ class SendBatch(NamedTuple):
     sys_flag: int
     born_time_ms: int
     born_host: bytes
-    #: (flag, body, properties) each.
-    entries: tuple[tuple[int, bytes, bytes], ...]
+    entries: tuple[BatchEntry, ...]
     #: As in ``SendMessage``.
     sent_again: bool = False
 
@@ -80,8 +137,8 @@ class SettledRow(NamedTuple):
     halves: int = 1
 
 
-class EndTransaction(NamedTuple):
-    """37: a verdict, or UNKNOWN as the answer to a check."""
+class EndTransaction(msgspec.Struct, frozen=True, gc=False):
+    """A verdict, or UNKNOWN as the answer to a check."""
 
     connection: int
     group: str
@@ -98,7 +155,7 @@ class EndTransaction(NamedTuple):
 
 
 class SendBack(NamedTuple):
-    """36: deliver this message again later, or to the dead-letter queue."""
+    """Deliver this message again later, or to the dead-letter queue."""
 
     connection: int
     group: str
@@ -122,7 +179,7 @@ class Actor(NamedTuple):
 
 
 class SetTopic(NamedTuple):
-    """17: make or change a topic."""
+    """Make or change a topic."""
 
     name: str
     read_queues: int
@@ -137,7 +194,7 @@ class DeleteTopic(NamedTuple):
 
 
 class SetGroup(NamedTuple):
-    """200, and groups made on first use. ``settings`` as in ``model.settings.GroupSettings``."""
+    """Make or change a consumer group, also one made on first use. ``settings`` as in ``model.settings.GroupSettings``."""
 
     name: str
     retry_max_times: int
@@ -147,7 +204,7 @@ class SetGroup(NamedTuple):
 
 
 class DeleteGroup(NamedTuple):
-    """207. ``with_offsets``: RocketMQ's ``cleanOffset``; else they are kept for a group of this name that comes again."""
+    """Delete a consumer group. ``with_offsets``: its offsets as well; else they are kept for a group of this name that comes again."""
 
     name: str
     with_offsets: bool
@@ -161,7 +218,7 @@ class EnsureGroup(NamedTuple):
 
 
 class LockQueues(NamedTuple):
-    """41: a client wants to be the only one of its group who handles these queues (topic, queue id), or says that it still is."""
+    """A client wants to be the only one of its group who handles these queues (topic, queue id), or says that it still is."""
 
     group: str
     client_id: str
@@ -169,7 +226,7 @@ class LockQueues(NamedTuple):
 
 
 class UnlockQueues(NamedTuple):
-    """42, or the client is gone: it gives these queues up; None: all of the group's."""
+    """A client gives these queues up; None: all of the group's."""
 
     group: str
     client_id: str
@@ -184,7 +241,7 @@ class EnsureTopic(NamedTuple):
 
 
 class CommitOffset(NamedTuple):
-    """15, or the offset in a pull: session state, logged by a later ``Tick``."""
+    """A consumer says where it stands: session state, logged by a later ``Tick``."""
 
     group: str
     topic: str
@@ -272,7 +329,7 @@ class TrimLog(NamedTuple):
 
 
 Command = (
-    SendMessage | SendBatch | EndTransaction | SendBack | SetTopic | DeleteTopic | SetGroup | DeleteGroup | EnsureGroup | EnsureTopic
+    SendMessage | SendHalf | SendBatch | EndTransaction | SendBack | SetTopic | DeleteTopic | SetGroup | DeleteGroup | EnsureGroup | EnsureTopic
     | CommitOffset | CheckNotSent | ResolveTransaction | AskNow | AskAside | SetProducer | Tick | NoteTime | CarryForward | TrimLog
     | LockQueues | UnlockQueues
 )  # fmt: skip

@@ -28,6 +28,7 @@ from halfmq.core.commands import (
     ResolveTransaction,
     SendBack,
     SendBatch,
+    SendHalf,
     SendMessage,
     SetGroup,
     SetProducer,
@@ -44,7 +45,7 @@ from halfmq.core.queues.delay import next_due_ms, release_due
 from halfmq.core.queues.offsets import decide_commit_offset, decide_note_time, log_due, next_log_ms
 from halfmq.core.queues.ordering import decide_lock, decide_unlock, holders_bytes_max, is_renewal, locks_run_out
 from halfmq.core.queues.retry import decide_send_back
-from halfmq.core.queues.send import decide_send, decide_send_batch
+from halfmq.core.queues.send import decide_send, decide_send_batch, decide_send_half
 from halfmq.core.state import HOLDER_BYTES, State, holders_bytes, next_offset
 from halfmq.core.topics import decide_delete_topic, decide_ensure_topic, decide_set_topic
 from halfmq.core.transaction.admission import COMMIT_FRAME_BYTES, HALF_FRAME_BYTES
@@ -147,17 +148,18 @@ def size_bound(state: State, command: Command) -> int:
     return bound(state, command) if bound is not None else _SETTINGS_BYTES * 2
 
 
-def _send_bound(state: State, command: SendMessage) -> int:
-    return _SEND_FRAME_BYTES + 3 * len(command[2]) + len(command[8]) + len(command[11]) + len(state.settings.cluster)
+def _send_bound(state: State, command: SendMessage | SendHalf) -> int:
+    size = 3 * len(command.topic) + len(command.properties) + len(command.body)
+    return _SEND_FRAME_BYTES + size + len(state.settings.cluster)
 
 
 def _batch_bound(state: State, command: SendBatch) -> int:
     frame = _SEND_FRAME_BYTES + 3 * len(command.topic) + len(state.settings.cluster)
-    return _SETTINGS_BYTES + sum([frame + len(body) + len(properties) for _, body, properties in command.entries])
+    return _SETTINGS_BYTES + sum([frame + len(one.body) + len(one.properties) for one in command.entries])
 
 
 def _end_bound(state: State, command: EndTransaction) -> int:
-    return _verdict_bound(state, command[1], command[2], command[5])
+    return _verdict_bound(state, command.group, command.tx_id, command.wanted)
 
 
 def _resolve_bound(state: State, command: ResolveTransaction) -> int:
@@ -273,6 +275,7 @@ _BEFORE: Final[dict[type, Callable[[State, Any, int], TimePassed | LocksRunOut |
 #: Who decides it, by type of command; as ``decide``.
 DECIDE: Final[dict[type, Callable[[State, Any, int], Decided]]] = {
     SendMessage: decide_send,
+    SendHalf: decide_send_half,
     SendBatch: decide_send_batch,
     EndTransaction: decide_end,
     SendBack: decide_send_back,
@@ -298,6 +301,7 @@ DECIDE: Final[dict[type, Callable[[State, Any, int], Decided]]] = {
 
 _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     SendMessage: _send_bound,
+    SendHalf: _send_bound,
     SendBatch: _batch_bound,
     EndTransaction: _end_bound,
     ResolveTransaction: _resolve_bound,

@@ -30,7 +30,16 @@ from halfmq.core.apply import apply, apply_all, close_batch, open_batch
 from halfmq.core.base import epoch_started, make_base
 from halfmq.core.base_room import why_no_base
 from halfmq.core.clock_jumps import jump_of_start
-from halfmq.core.commands import CarryForward, Command, EndTransaction, ResolveTransaction, SendBatch, SendMessage, Tick
+from halfmq.core.commands import (
+    CarryForward,
+    Command,
+    EndTransaction,
+    ResolveTransaction,
+    SendBatch,
+    SendHalf,
+    SendMessage,
+    Tick,
+)
 from halfmq.core.decide import DECIDE, comes_before, decide, next_deadline_ms, size_bound
 from halfmq.core.decision import Done, Effect, Refused, Reply, Why
 from halfmq.core.events import DecisionEvent, DelayedPutAside
@@ -49,7 +58,7 @@ LOOK_COMMANDS: Final = 64
 #: Commands of the hot path, and more bytes of records than one of them can need: a commit that carries 64 MiB of halves
 #: needs the most. Far from the end of a segment nothing is computed for them, and their records need no second look: a
 #: frame bounds what a send brings, ``core.transaction.admission`` what a transaction may have, and no bound is asked.
-SMALL: Final[frozenset[type]] = frozenset({SendMessage, EndTransaction})
+SMALL: Final[frozenset[type]] = frozenset({SendHalf, SendMessage, EndTransaction})
 _SMALL_BYTES_MAX: Final = limits.TRANSACTION_BYTES_MAX + 2 * limits.FRAME_BYTES_MAX
 
 #: Records that hold a copy. A decision that has any begins with one.
@@ -230,7 +239,7 @@ class Engine:
                 if decided:
                     if not state.batch_open:
                         self._open(state.log_end, now_ms)
-                    state.session.sender = command[0] if small else getattr(command, "connection", 0)  # type: ignore[misc,assignment]
+                    state.session.sender = getattr(command, "connection", 0)
                     apply_all(state, decided)
                     records += decided
                 if events:
@@ -311,7 +320,7 @@ class Engine:
         before = self._too_large if self._too_large is not None and self._too_large[0] is command else None
         bound = before[1] if before is not None else self._bound(command)
         if not fits(state.log_end, state.batch_open, bound, self._segment_bytes):
-            if bound > state.record_bytes_max and isinstance(command, SendMessage | SendBatch):
+            if bound > state.record_bytes_max and isinstance(command, SendHalf | SendMessage | SendBatch):
                 # Most likely too large for any segment: nobody shall be able to roll segments by sending what is refused.
                 refusal = self._decided(command, now_ms)
                 if not refusal[0]:

@@ -10,9 +10,10 @@ from typing import Any, Final
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.refusals import refusal
+from halfmq.broker.remoting.send_commands import batch_command, send_command
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.stored import StoredMessages
-from halfmq.core.commands import EndTransaction, SendBack, SendBatch, SendMessage, SettledRow, Wanted
+from halfmq.core.commands import EndTransaction, SendBack, SettledRow, Wanted
 from halfmq.core.decision import Noted, Refused, Reply, Sent, SentBatch, Settled, Why
 from halfmq.core.engine import Failed
 from halfmq.core.view import ProducerGroupView
@@ -31,11 +32,9 @@ from halfmq.wire.remoting.codes import (
     ResponseCode,
 )
 from halfmq.wire.remoting.header import Request, encode_empty_response, encode_send_response
-from halfmq.wire.remoting.message_codec import split_batch
 
 log = logging.getLogger("halfmq.sends")
 
-_new: Final = tuple.__new__
 _WANTED: Final = {0: Wanted.UNKNOWN, 8: Wanted.COMMIT, 12: Wanted.ROLLBACK}
 
 #: Bound once for the hot path.
@@ -66,27 +65,11 @@ class Sends:
     # --- 10, 310
 
     def send(self, connection: Connection, request: Request[Any]) -> None:
-        fields = request.ext
-        command = _new(
-            SendMessage,
-            (
-                connection.number,
-                fields.group,
-                fields.topic,
-                fields.default_queues,
-                fields.queue_id,
-                fields.sys_flag,
-                fields.born_time_ms,
-                fields.flag,
-                fields.properties.encode(),
-                fields.reconsume_times,
-                fields.max_reconsume_times,
-                request.body,
-                connection.born_host,
-                fields.sent_again,
-            ),
-        )
-        self._sequencer.submit_small(command, self._sent, (connection, request))
+        command = send_command(connection.number, connection.born_host, request.ext, request.body)
+        if isinstance(command, Refused):
+            self._refused((connection, request), command)
+        else:
+            self._sequencer.submit_small(command, self._sent, (connection, request))
 
     def _sent(self, context: Context, reply: Reply | Failed) -> None:
         if type(reply) is not Sent:
@@ -106,21 +89,11 @@ class Sends:
     # --- 320
 
     def send_batch(self, connection: Connection, request: Request[Any]) -> None:
-        fields = request.ext
-        entries = tuple((flag, body, properties) for flag, body, properties in split_batch(request.body))
-        command = SendBatch(
-            connection.number,
-            fields.group,
-            fields.topic,
-            fields.default_queues,
-            fields.queue_id,
-            fields.sys_flag,
-            fields.born_time_ms,
-            connection.born_host,
-            entries,
-            fields.sent_again,
-        )
-        self._sequencer.submit(command, self._sent_batch, (connection, request))
+        command = batch_command(connection.number, connection.born_host, request.ext, request.body)
+        if isinstance(command, Refused):
+            self._refused((connection, request), command)
+        else:
+            self._sequencer.submit(command, self._sent_batch, (connection, request))
 
     def _sent_batch(self, context: Context, reply: Reply | Failed) -> None:
         connection, request = context
@@ -147,19 +120,16 @@ class Sends:
         settled: SettledRow | None = None
         if known is None or not (tx_id in known.undecided or tx_id in known.settled):
             settled = self._stored.settled_row(half_index)
-        command = _new(
-            EndTransaction,
-            (
-                connection.number,
-                group,
-                tx_id,
-                half_index,
-                fields.commit_log_offset,
-                wanted,
-                _decided_by(fields) if fields.from_transaction_check else _BY_PRODUCER,
-                request.remark or "",
-                settled,
-            ),
+        command = EndTransaction(
+            connection.number,
+            group,
+            tx_id,
+            half_index,
+            fields.commit_log_offset,
+            wanted,
+            _decided_by(fields) if fields.from_transaction_check else _BY_PRODUCER,
+            request.remark or "",
+            settled,
         )
         if request.flag & 2:
             self._sequencer.submit_small(command, None)

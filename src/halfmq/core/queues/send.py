@@ -1,24 +1,23 @@
 """Messages from clients: find or make the topic, choose the queue, then store a plain message or hand over a half.
 
-What makes a half is the property TRAN_MSG, not the prepared bit of the sys flag, as in RocketMQ. The bit without the
-property, which RocketMQ stores where no consumer will ever see it, is refused. A retry (``reconsume_times`` above 0, or
-a ``%RETRY%`` topic) copies all properties of its original, TRAN_MSG included, and is a plain message.
+A copy that a client sends for want of a send-back (``reconsume_times`` above 0, or a ``%RETRY%`` topic) is a plain message.
 """
 
-from typing import Final
+from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from halfmq import limits
-from halfmq.core.commands import SendBatch, SendMessage
-from halfmq.core.decision import NOTHING, Decided, Decision, Effect, Refused, Sent, SentBatch, TopicChanged, Why
+from halfmq.core.commands import BatchEntry, SendBatch, SendHalf, SendMessage
+from halfmq.core.decision import NOTHING, Decided, Decision, Refused, Sent, SentBatch, TopicChanged, Why
 from halfmq.core.events import QueueChosen
 from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.queues.sent_again import sent_before
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, Place, SentOnce, State, Topic
 from halfmq.core.topics import PERMISSION_WRITE, Made, first_use, make_topic
 from halfmq.core.transaction.machine import DISK_FULL, NOT_STORED_BITS, body_too_large, prepare, too_many_properties
-from halfmq.model.ids import offset_message_id
-from halfmq.model.message_facts import delay_in, delay_of, pairs_of, plain_facts
-from halfmq.model.properties import CLUSTER, MSG_REGION, TRACE_ON, TRAN_MSG, UNIQ_KEY, append, find, without
+from halfmq.model.ids import hash64, offset_message_id
+from halfmq.model.properties import CLUSTER, MSG_REGION, TRACE_ON, UNIQ_KEY, append, without
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
     DELAYED_MESSAGE_AT,
@@ -27,53 +26,68 @@ from halfmq.model.records import (
     MessageRecord,
     Record,
 )
-from halfmq.model.stored_message import SYS_PREPARED, SYS_TRANSACTION_MASK, StoredMessage, body_crc_of
+from halfmq.model.stored_message import StoredMessage, body_crc_of
 
 _new = tuple.__new__
-_TRAN_MSG: Final = TRAN_MSG.encode()
-_UNIQ_KEY: Final = UNIQ_KEY.encode()
 #: Receipt of a pop, meaningless in a new message (RocketMQ strips it, too).
 _POP_RECEIPT: Final = "POP_CK"
 
 
 def decide_send(state: State, command: SendMessage, now_ms: int) -> Decided:
-    """Store a message, or give the first answer to one that is sent again.
+    """Store a plain message, or give the first answer to one that is sent again.
 
     Replies:
         Sent: stored now or before.
         Refused: nothing was written.
     """
-    topic_name = command[2]
-    queue_id = command[4]
-    offset = state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
-    topic = state.topics_by_name.get(topic_name)
-    made: tuple[Record, ...] = NOTHING
-    effects: tuple[Effect, ...] = NOTHING
-    if topic is None:
-        found = first_use(state, topic_name, command[3], offset)
-        if isinstance(found, Refused):
-            return Decision(NOTHING, found)
-        topic, record = found
-        made = (record,)
-        effects = (TopicChanged(topic.topic_id, topic.name),)
-        offset += record.size
-    if topic.exempt or command[9] > 0:
-        return _send_copy(state, command, (topic, queue_id, made, effects, offset), now_ms)
+    found = _place(state, command)
+    if isinstance(found, Refused):
+        return Decision(NOTHING, found)
+    topic, queue_id, _, _, _ = found
+    if topic.exempt or command.reconsume_times > 0:
+        return _send_copy(state, command, found, now_ms)
     if queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
-        return _stored_before(state, command, topic, offset, now_ms) or Decision(
-            NOTHING, _not_writable(topic, queue_id)
-        )
+        sent = _sent_before(state, topic, command)
+        return Decision(NOTHING, sent or _not_writable(topic, queue_id))
     if queue_id < 0:
         if not topic.write_queues:
             return Decision(NOTHING, _not_writable(topic, queue_id))
-        return chosen(topic, decide_send(state, command._replace(queue_id=next_queue(topic)), now_ms))
-    place = (topic, queue_id, made, effects, offset)
-    pairs = pairs_of(command[8])
-    if pairs.get(_TRAN_MSG, b"").lower() == b"true":
-        return prepare(state, command, pairs, place, now_ms)
-    if command[5] & SYS_TRANSACTION_MASK == SYS_PREPARED:
-        return Decision(NOTHING, _prepared_without_property())
-    return _send_plain(state, command, pairs, place, now_ms)
+        return chosen(topic, decide_send(state, replace(command, queue_id=next_queue(topic)), now_ms))
+    return _send_plain(state, command, found, now_ms)
+
+
+def decide_send_half(state: State, command: SendHalf, now_ms: int) -> Decided:
+    """Store a half message, or give its first answer again. Replies as ``machine.prepare``."""
+    found = _place(state, command)
+    if isinstance(found, Refused):
+        return Decision(NOTHING, found)
+    topic, queue_id, _, _, offset = found
+    if queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
+        # Any queue does: what stands is looked for before the queue is.
+        decision = prepare(state, command, (topic, 0, NOTHING, NOTHING, offset), now_ms)
+        records, reply, _, _ = decision
+        settled = isinstance(reply, Refused) and reply.why is Why.ALREADY_SETTLED
+        stands = settled or (isinstance(reply, Sent) and not records)
+        return decision if stands else Decision(NOTHING, _not_writable(topic, queue_id))
+    if queue_id < 0:
+        if not topic.write_queues:
+            return Decision(NOTHING, _not_writable(topic, queue_id))
+        return chosen(topic, decide_send_half(state, replace(command, queue_id=next_queue(topic)), now_ms))
+    return prepare(state, command, found, now_ms)
+
+
+def _place(state: State, command: SendMessage | SendHalf | SendBatch) -> Place | Refused:
+    """Where the message will stand, in the queue that its sender chose; the topic is made if need be."""
+    offset = state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
+    topic = state.topics_by_name.get(command.topic)
+    if topic is not None:
+        return topic, command.queue_id, NOTHING, NOTHING, offset
+    found = first_use(state, command.topic, command.default_queues, offset)
+    if isinstance(found, Refused):
+        return found
+    topic, record = found
+    effects = (TopicChanged(topic.topic_id, topic.name),)
+    return topic, command.queue_id, (record,), effects, offset + record.size
 
 
 def next_queue(topic: Topic) -> int:
@@ -97,67 +111,46 @@ def _not_writable(topic: Topic, queue_id: int) -> Refused:
     )
 
 
-def _stored_before(state: State, command: SendMessage, topic: Topic, offset: int, now_ms: int) -> Decided | None:
-    """What stands for a message that its topic does not take any more, and did; None if it never came before."""
-    pairs = pairs_of(command.properties)
-    if pairs.get(_TRAN_MSG, b"").lower() == b"true":
-        # Any queue does: what stands is looked for before the queue is.
-        decision = prepare(state, command, pairs, (topic, 0, NOTHING, NOTHING, offset), now_ms)
-        records, reply, _, _ = decision
-        settled = isinstance(reply, Refused) and reply.why is Why.ALREADY_SETTLED
-        return decision if settled or (isinstance(reply, Sent) and not records) else None
-    unique_id = pairs.get(_UNIQ_KEY, b"").decode(errors="surrogateescape")
-    sent = sent_before(state, topic, unique_id, body_crc_of(command.body), command.connection, again=command.sent_again)
-    return (
-        Decision(NOTHING, Sent(sent.log_offset, sent.queue_id, sent.queue_offset, unique_id))
-        if sent is not None
-        else None
-    )
+def _sent_before(state: State, topic: Topic, command: SendMessage) -> Sent | None:
+    """The first answer to a plain message that was stored before; None: it never came."""
+    unique_id = command.unique_id
+    crc = body_crc_of(command.body)
+    sent = sent_before(state, topic, unique_id, crc, command.connection, again=command.sent_again)
+    return None if sent is None else Sent(sent.log_offset, sent.queue_id, sent.queue_offset, unique_id)
 
 
-def _prepared_without_property() -> Refused:
-    return Refused(
-        Why.MESSAGE_ILLEGAL,
-        "the sys flag says prepared but property TRAN_MSG is not true: set both for a half message, or neither",
-    )
-
-
-def _send_plain(state: State, command: SendMessage, pairs: dict[bytes, bytes], place: Place, now_ms: int) -> Decision:
-    properties = command[8]
-    body = command[11]
-    crc = body_crc_of(body)
-    raw_id = pairs.get(_UNIQ_KEY)
-    if raw_id is not None:
-        try:
-            unique_id = raw_id.decode()
-        except UnicodeDecodeError:
-            return Decision(NOTHING, _not_text())
-        sent = sent_before(state, place[0], unique_id, crc, command[0], again=command[13])
+def _send_plain(state: State, command: SendMessage, place: Place, now_ms: int) -> Decision:
+    if command.unique_id:
+        sent = _sent_before(state, place[0], command)
         if sent is not None:
-            return Decision(NOTHING, Sent(sent.log_offset, sent.queue_id, sent.queue_offset, unique_id))
+            return Decision(NOTHING, sent)
     else:
-        unique_id, properties = with_unique_id(state, properties, place[4])
-        pairs[_UNIQ_KEY] = unique_id.encode()
-    draft = draft_of(command, place, crc, properties)
-    return store_message(state, place, draft, unique_id, plain_facts(pairs), delay_in(pairs), now_ms)
+        command = named(state, command, place[4])
+    facts = (command.tag_hash, command.key_hash, command.keys)
+    return store_message(state, place, draft_of(command, place), command.unique_id, facts, command.delay, now_ms)
 
 
-def _not_text() -> Refused:
-    return Refused(Why.MESSAGE_ILLEGAL, "the unique id of the message is not UTF-8")
-
-
-def draft_of(command: SendMessage, place: Place, crc: int, properties: bytes) -> StoredMessage:
+def draft_of(command: SendMessage, place: Place) -> StoredMessage:
+    body = command.body
     return _new(
         StoredMessage,
-        (place[0].name, place[1], 0, command[7], command[5], command[6], command[12], 0, b"", command[9], 0,
-         command[11], crc, properties),
+        (place[0].name, place[1], 0, command.flag, command.sys_flag, command.born_time_ms, command.born_host, 0, b"",
+         command.reconsume_times, 0, body, body_crc_of(body), command.properties),
     )  # fmt: skip
 
 
-def with_unique_id(state: State, properties: bytes, offset: int) -> tuple[str, bytes]:
-    """(unique id, properties with it) for a message whose sender gave none: the log offset makes it unique."""
+_Named = TypeVar("_Named", SendMessage, BatchEntry)
+
+
+def named(state: State, message: _Named, offset: int) -> _Named:
+    """A message whose sender gave it no unique id: its log offset makes one."""
     unique_id = offset_message_id(state.settings.store_host, offset)
-    return unique_id, append(properties, f"{UNIQ_KEY}\x01{unique_id}\x02".encode())
+    return replace(
+        message,
+        unique_id=unique_id,
+        key_hash=hash64(unique_id.encode()),
+        properties=append(message.properties, f"{UNIQ_KEY}\x01{unique_id}\x02".encode()),
+    )
 
 
 def store_message(
@@ -233,7 +226,7 @@ def _send_copy(state: State, command: SendMessage, place: Place, now_ms: int) ->
     ``>`` here, ``>=`` in send-back).
     """
     topic, queue_id, made, effects, offset = place
-    delay = delay_of(command.properties)
+    delay = command.delay
     if topic.name.startswith(RETRY_PREFIX):
         group_name = topic.name[len(RETRY_PREFIX) :]
         group = state.groups.get(group_name)
@@ -254,18 +247,11 @@ def _send_copy(state: State, command: SendMessage, place: Place, now_ms: int) ->
     by_turn = queue_id < 0
     if by_turn:
         queue_id = next_queue(topic)
-    properties = command.properties
-    raw_id = find(properties, UNIQ_KEY)
-    if raw_id is None:
-        unique_id, properties = with_unique_id(state, properties, offset)
-    else:
-        try:
-            unique_id = raw_id.decode()
-        except UnicodeDecodeError:
-            return Decision(NOTHING, _not_text())
+    if not command.unique_id:
+        command = named(state, command, offset)
     place = (topic, queue_id, made, effects, offset)
-    draft = draft_of(command, place, body_crc_of(command.body), properties)
-    decision = store_message(state, place, draft, unique_id, plain_facts(pairs_of(properties)), delay, now_ms)
+    facts = (command.tag_hash, command.key_hash, command.keys)
+    decision = store_message(state, place, draft_of(command, place), command.unique_id, facts, delay, now_ms)
     return chosen(topic, decision) if by_turn else decision
 
 
@@ -304,65 +290,37 @@ def _derived_topic(
 
 
 def decide_send_batch(state: State, command: SendBatch, now_ms: int) -> Decision:
-    """320: plain messages of one topic and queue, all or none.
+    """Plain messages of one topic and queue, all or none.
 
-    Sent again as a whole it gets its first answer. Refused like one message; also on a retry topic, and when an entry is
-    a half or delayed (RocketMQ's client does not build such batches; here nothing else would know what to do).
+    Sent again as a whole it gets its first answer. Refused like one message; also on a retry topic.
     """
-    offset = state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
     if not command.entries:
         return Decision(NOTHING, Refused(Why.MESSAGE_ILLEGAL, "an empty batch"))
-    topic = state.topics_by_name.get(command.topic)
-    records: list[Record] = []
-    effects: tuple[Effect, ...] = NOTHING
-    if topic is None:
-        found = first_use(state, command.topic, command.default_queues, offset)
-        if isinstance(found, Refused):
-            return Decision(NOTHING, found)
-        topic = found.topic
-        records.append(found.record)
-        effects = (TopicChanged(topic.topic_id, topic.name),)
-        offset += found.record.size
-    refused = _refuse_batch(topic, command)
-    if refused is not None:
+    place = _place(state, command)
+    if isinstance(place, Refused):
+        return Decision(NOTHING, place)
+    topic, queue_id, made, effects, offset = place
+    if topic.exempt:
+        refused = Refused(Why.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry or dead-letter topic")
         return Decision(NOTHING, refused)
     again = _batch_sent_before(state, topic, command)
     if again is not None:
         return Decision(NOTHING, again)
-    if max(command.queue_id, 0) >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
-        return Decision(NOTHING, _not_writable(topic, command.queue_id))
-    if command.queue_id >= 0:
-        return _store_batch(state, (topic, command.queue_id, tuple(records), effects, offset), command, now_ms)
-    return chosen(
-        topic, _store_batch(state, (topic, next_queue(topic), tuple(records), effects, offset), command, now_ms)
-    )
-
-
-def _refuse_batch(topic: Topic, command: SendBatch) -> Refused | None:
-    if topic.exempt:
-        return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry or dead-letter topic")
-    for _, _, properties in command.entries:
-        try:
-            properties.decode()  # nothing before here has: they come as bytes inside the body
-        except UnicodeDecodeError:
-            return Refused(Why.MESSAGE_ILLEGAL, "the properties of a message in the batch are not UTF-8")
-        if (find(properties, TRAN_MSG) or b"").lower() == b"true" or command.sys_flag & SYS_TRANSACTION_MASK:
-            return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot hold half messages")
-        if delay_of(properties):
-            return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot hold delayed messages")
-    return None
+    if max(queue_id, 0) >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
+        return Decision(NOTHING, _not_writable(topic, queue_id))
+    if queue_id >= 0:
+        return _store_batch(state, place, command, now_ms)
+    return chosen(topic, _store_batch(state, (topic, next_queue(topic), made, effects, offset), command, now_ms))
 
 
 def _batch_sent_before(state: State, topic: Topic, command: SendBatch) -> SentBatch | None:
     """The first answer when every entry was stored before, in this order; else None."""
     before: list[SentOnce] = []
-    for _, body, properties in command.entries:
-        raw_id = find(properties, UNIQ_KEY)
-        if raw_id is None:
+    for one in command.entries:
+        if not one.unique_id:
             return None
-        sent = sent_before(
-            state, topic, raw_id.decode(), body_crc_of(body), command.connection, again=command.sent_again
-        )
+        crc = body_crc_of(one.body)
+        sent = sent_before(state, topic, one.unique_id, crc, command.connection, again=command.sent_again)
         if sent is None:
             return None
         before.append(sent)
@@ -378,18 +336,15 @@ def _store_batch(state: State, place: Place, command: SendBatch, now_ms: int) ->
     records = list(made)
     places: list[int] = []
     queue_offset = topic.ends[queue_id]
-    for flag, body, properties in command.entries:
-        raw_id = find(properties, UNIQ_KEY)
-        if raw_id is not None:
-            unique_id = raw_id.decode()
-        else:
-            unique_id, properties = with_unique_id(state, properties, offset)
+    for one in command.entries:
+        if not one.unique_id:
+            one = named(state, one, offset)
         draft = StoredMessage(
-            topic.name, queue_id, 0, flag, command.sys_flag, command.born_time_ms, command.born_host, 0, b"", 0, 0, body,
-            body_crc_of(body), properties,
+            topic.name, queue_id, 0, one.flag, command.sys_flag, command.born_time_ms, command.born_host, 0, b"", 0, 0,
+            one.body, body_crc_of(one.body), one.properties,
         )  # fmt: skip
-        facts = plain_facts(pairs_of(properties))
-        decision = store_message(state, (topic, queue_id, (), (), offset), draft, unique_id, facts, 0, now_ms)
+        facts = (one.tag_hash, one.key_hash, one.keys)
+        decision = store_message(state, (topic, queue_id, (), (), offset), draft, one.unique_id, facts, 0, now_ms)
         if not decision.records:
             return decision
         record = decision.records[0]

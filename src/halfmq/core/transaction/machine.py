@@ -1,6 +1,6 @@
 """Prepare and settle: the two decisions of a transaction.
 
-    SendMessage with TRAN_MSG  ->  prepare  ->  HalfRecord            invisible, under its true topic and queue
+    SendHalf                   ->  prepare  ->  HalfRecord            invisible, under its true topic and queue
     EndTransaction COMMIT      ->  settle   ->  [CarriedHalf ...] Committed     every half visible at one position
     EndTransaction ROLLBACK    ->  settle   ->  RolledBack
     EndTransaction UNKNOWN     ->  Noted: the check that was in flight has its answer; the next one may be due sooner
@@ -13,14 +13,15 @@ older one is carried into this one directly before the commit, in the same batch
 """
 
 import re
-from functools import lru_cache
 from itertools import islice
 from typing import Final
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from halfmq import limits
 from halfmq.core.audit import signed
-from halfmq.core.commands import Actor, EndTransaction, ResolveTransaction, SendMessage, SettledRow, Wanted
+from halfmq.core.commands import Actor, EndTransaction, ResolveTransaction, SendHalf, SettledRow, Wanted
 from halfmq.core.decision import NOTHING, Decided, Decision, Noted, Refused, Sent, Settled, WakeQueue, Why
 from halfmq.core.events import AnswerHeard, NoLongerAsked
 from halfmq.core.queues.delay import delay_refusal, due_at
@@ -28,21 +29,9 @@ from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecide
 from halfmq.core.transaction.admission import refuse_half
 from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.states import OUTCOMES, Outcome, standing_state
-from halfmq.errors import InvalidName
-from halfmq.model.ids import checked_name, hash64, offset_message_id
-from halfmq.model.message_facts import half_facts
+from halfmq.model.ids import hash64, offset_message_id
 from halfmq.model.placement import segment_start
-from halfmq.model.properties import (
-    CLUSTER,
-    HMQ_TX_COUNT,
-    HMQ_TX_ID,
-    HMQ_TX_INDEX,
-    MSG_REGION,
-    PGROUP,
-    TRACE_ON,
-    UNIQ_KEY,
-    without,
-)
+from halfmq.model.properties import UNIQ_KEY, append
 from halfmq.model.records import (
     MESSAGE_AT,
     CarriedHalf,
@@ -65,12 +54,6 @@ from halfmq.model.stored_message import (
 )
 
 _new = tuple.__new__
-_PGROUP: Final = PGROUP.encode()
-_UNIQ_KEY: Final = UNIQ_KEY.encode()
-_HMQ_TX_ID: Final = HMQ_TX_ID.encode()
-_TRACE_ON: Final = TRACE_ON.encode()
-_HMQ_TX_INDEX: Final = HMQ_TX_INDEX.encode()
-_HMQ_TX_COUNT: Final = HMQ_TX_COUNT.encode()
 _ID: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.TRANSACTION_ID_CHARS_MAX}}}")
 #: Bits of a client's sys flag that the broker sets by itself or not at all.
 NOT_STORED_BITS: Final = SYS_TRANSACTION_MASK | SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
@@ -86,40 +69,8 @@ _ROLLBACK: Final = Wanted.ROLLBACK
 # --- prepare ---------------------------------------------------------------------------------------------------
 
 
-# What is no name may be as long as a property string, and is told: these are some 30 MiB at most.
-@lru_cache(maxsize=256)
-def _group_name(raw: bytes) -> str | Refused:
-    """The name in PGROUP, or why it is none."""
-    try:
-        return checked_name(raw.decode(), "producer group", limits.GROUP_CHARS_MAX)
-    except (InvalidName, UnicodeDecodeError) as error:
-        return Refused(Why.INVALID_PARAMETER, str(error))
-
-
-def _identity(pairs: dict[bytes, bytes], raw: bytes) -> tuple[str, int, int] | Refused:
-    """(transaction id, index, count) of a half that is one of several, whose HMQ_TX_ID is ``raw``."""
-    tx_id = raw.decode("ascii", "replace")
-    index = _number(pairs.get(_HMQ_TX_INDEX))
-    count = _number(pairs.get(_HMQ_TX_COUNT, b"0"))
-    if not 0 <= index < limits.TRANSACTION_MESSAGES_MAX or not 0 <= count <= limits.TRANSACTION_MESSAGES_MAX:
-        return Refused(
-            Why.INVALID_PARAMETER,
-            f"transaction {tx_id!r}: {HMQ_TX_INDEX} counts from 0 and {HMQ_TX_COUNT} says how many, at most "
-            f"{limits.TRANSACTION_MESSAGES_MAX}",
-        )
-    if count and index >= count:
-        return Refused(Why.INVALID_PARAMETER, f"transaction {tx_id!r}: index {index} of {count} messages")
-    return tx_id, index, count
-
-
-def _number(raw: bytes | None) -> int:
-    return int(raw) if raw is not None and len(raw) < 10 and raw.isdigit() else -1
-
-
-def prepare(state: State, command: SendMessage, pairs: dict[bytes, bytes], place: Place, now_ms: int) -> Decided:
+def prepare(state: State, command: SendHalf, place: Place, now_ms: int) -> Decided:
     """Store a half message, or give its first answer again.
-
-    ``pairs``: its properties.
 
     Replies:
         Sent: stored, or stored before; ``queue_offset`` is the half index.
@@ -129,90 +80,89 @@ def prepare(state: State, command: SendMessage, pairs: dict[bytes, bytes], place
 
     Source: docs/promises.md, "Once in the log".
     """
-    _, sender_group, _, _, _, sys_flag, born_time_ms, flag, properties, reconsume_times, _, body, born_host, _ = command
     topic, queue_id, made, effects, offset = place
-    raw_group = pairs.get(_PGROUP)
-    raw_id = pairs.get(_UNIQ_KEY)
-    added = b""
-    if raw_group is None or raw_id is None:
-        if raw_group is None:
-            raw_group = sender_group.encode()
-            added = b"PGROUP\x01%b\x02" % raw_group
-        if raw_id is None:
-            raw_id = pairs[_UNIQ_KEY] = offset_message_id(state.settings.store_host, offset).encode()
-            added += b"UNIQ_KEY\x01%b\x02" % raw_id
-    unique_id = tx_id = raw_id.decode("ascii", "replace")
-    index, count = 0, 1
-    group_name = _group_name(raw_group)
-    if type(group_name) is not str:
-        return Decision(NOTHING, group_name)  # type: ignore[arg-type]  # what is no name is a refusal
-    raw_tx_id = pairs.get(_HMQ_TX_ID)
-    if raw_tx_id is not None:
-        identity = _identity(pairs, raw_tx_id)
-        if isinstance(identity, Refused):
-            return Decision(NOTHING, identity)
-        tx_id, index, count = identity
+    if not command.unique_id:
+        command = _named(state, command, offset)
+    group_name = command.group
+    tx_id = command.tx_id
     group = state.producer_groups.get(group_name)
     known = None
     if group is not None:
         known = group.undecided.get(tx_id)
         if known is not None:
-            answered = _prepared_before(known, index, count, topic, raw_id, unique_id)
+            answered = _prepared_before(known, command, topic)
             if answered is not None:
                 return Decision(NOTHING, answered)
         elif tx_id in group.settled:
             return Decision(NOTHING, _already_settled(group.settled[tx_id]))
-    tag_hash, key_hash, id_hash, delay, immunity_ms, keys = half_facts(pairs)
+    body = command.body
+    body_bytes = len(body)
+    delay = command.delay
+    settings = state.settings
     if (
-        state.session.disk_full
-        or delay
-        or len(body) > state.settings.body_bytes_max
-        or not (raw_tx_id or raw_id).isalnum()
+        delay
+        or state.session.disk_full
+        or body_bytes > settings.body_bytes_max
+        or not tx_id.isalnum()
+        or not tx_id.isascii()
         or len(tx_id) > limits.TRANSACTION_ID_CHARS_MAX
     ):
         refused = _refuse_message(state, tx_id, body, delay, now_ms)
         if refused is not None:
             return Decision(NOTHING, refused)
-    if _TRACE_ON in pairs:  # a copy of a message that was stored before
-        properties = without(properties, CLUSTER, MSG_REGION, TRACE_ON)
+    properties = command.properties
     if properties[-1] == 2:
-        properties = properties + added + topic.half_suffixes[queue_id]
+        properties += topic.half_suffixes[queue_id]
     else:
-        properties = b"%b\x02%b%b" % (properties, added, topic.half_suffixes[queue_id])
-    size = topic.frame_bytes + len(born_host) + len(body) + len(properties)
-    if len(properties) > limits.PROPERTIES_BYTES_MAX:
-        return Decision(NOTHING, too_many_properties(len(properties)))
+        properties = b"%b\x02%b" % (properties, topic.half_suffixes[queue_id])
+    properties_bytes = len(properties)
+    born_host = command.born_host
+    size = topic.frame_bytes + len(born_host) + body_bytes + properties_bytes
+    if properties_bytes > limits.PROPERTIES_BYTES_MAX:
+        return Decision(NOTHING, too_many_properties(properties_bytes))
     refused = refuse_half(state, group, known, size - MESSAGE_AT)
     if refused is not None:
         return Decision(NOTHING, refused)
-    settings = state.settings
     half_index = state.next_half_index
     message = _new(
         StoredMessage,
-        (topic.name, queue_id, half_index, flag, sys_flag & ~NOT_STORED_BITS, born_time_ms, born_host, now_ms,
-         settings.store_host, reconsume_times, 0, body, crc32(body) & 0x7FFFFFFF, properties),
+        (topic.name, queue_id, half_index, command.flag, command.sys_flag & ~NOT_STORED_BITS, command.born_time_ms,
+         born_host, now_ms, settings.store_host, command.reconsume_times, 0, body, crc32(body) & 0x7FFFFFFF, properties),
     )  # fmt: skip
     record = _new(
         HalfRecord,
-        (offset, size, topic.topic_id, message, half_index, group_name, tx_id, index, count, tag_hash, key_hash, id_hash,
-         delay, immunity_ms, keys),
+        (offset, size, topic.topic_id, message, half_index, group_name, tx_id, command.index, command.count,
+         command.tag_hash, command.key_hash, command.id_hash, delay, command.immunity_ms, command.keys),
     )  # fmt: skip
-    reply = _new(Sent, (offset, queue_id, half_index, unique_id))
+    reply = _new(Sent, (offset, queue_id, half_index, command.unique_id))
     return (*made, record) if made else (record,), reply, effects, NOTHING
 
 
-def _prepared_before(
-    known: Undecided, index: int, count: int, topic: Topic, raw_id: bytes, unique_id: str
-) -> Sent | Refused | None:
+def _named(state: State, command: SendHalf, offset: int) -> SendHalf:
+    """A half whose sender gave it no unique id: its log offset makes one."""
+    unique_id = offset_message_id(state.settings.store_host, offset)
+    key_hash = hash64(unique_id.encode())
+    return replace(
+        command,
+        unique_id=unique_id,
+        tx_id=command.tx_id or unique_id,
+        key_hash=key_hash,
+        id_hash=command.id_hash if command.tx_id else key_hash,
+        properties=append(command.properties, f"{UNIQ_KEY}\x01{unique_id}\x02".encode()),
+    )
+
+
+def _prepared_before(known: Undecided, command: SendHalf, topic: Topic) -> Sent | Refused | None:
     """The first answer if this half is stored already; a refusal if it contradicts what is; None if it is new."""
+    index, count = command.index, command.count
     for half in known.halves:
         if half.index == index:
-            if half.topic_id != topic.topic_id or half.key_hash != hash64(raw_id):
+            if half.topic_id != topic.topic_id or half.key_hash != command.key_hash:
                 return Refused(
                     Why.INVALID_PARAMETER,
                     f"transaction {known.tx_id!r} has another message at index {index}: ids are never used again",
                 )
-            return Sent(half.first_offset, half.queue_id, half.half_index, unique_id)
+            return Sent(half.first_offset, half.queue_id, half.half_index, command.unique_id)
     said = max(count, known.count)
     if said and (index >= said or known.halves[-1].index >= said or (count and known.count and count != known.count)):
         return Refused(
@@ -275,7 +225,11 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decided:
         Refused VERDICT_CONFLICT: the other one stands. INCOMPLETE: stays undecided, send the missing halves.
             WRONG_GROUP, WRONG_OFFSETS: nothing changed. NOT_FOUND: never prepared here, or past retention.
     """
-    _, group_name, tx_id, half_index, log_offset, wanted, decided_by, remark, _ = command
+    group_name = command.group
+    tx_id = command.tx_id
+    half_index = command.half_index
+    log_offset = command.log_offset
+    wanted = command.wanted
     group = state.producer_groups.get(group_name)
     known = group.undecided.get(tx_id) if group is not None else None
     if group is None or known is None:
@@ -286,12 +240,12 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decided:
     else:
         return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))
     if wanted is _COMMIT:
-        decided = _commit(state, known, decided_by, now_ms)
+        decided = _commit(state, known, command.decided_by, now_ms)
         return _settled(group, tx_id, decided) if group.in_flight or group.heard else decided
     if wanted is _ROLLBACK:
-        return _settled(group, tx_id, _roll_back(state, known, decided_by))
+        return _settled(group, tx_id, _roll_back(state, known, command.decided_by))
     answered = tx_id in group.in_flight
-    heard = AnswerHeard(group_name, tx_id, now_ms, remark[:200])
+    heard = AnswerHeard(group_name, tx_id, now_ms, command.remark[:200])
     return Decision(due_sooner(state, known, now_ms) if answered else NOTHING, Noted(), (), (heard,))
 
 
@@ -451,7 +405,8 @@ def roll_back(known: Undecided, decided_by: DecidedBy, offset: int) -> RolledBac
 
 def _end_of_settled(state: State, group: ProducerGroup | None, command: EndTransaction) -> Settled | Refused | Noted:
     """The answer to an END for which nothing is undecided: the standing verdict, or why there is none to tell."""
-    _, group_name, tx_id, half_index, log_offset, wanted, _, _, row = command
+    group_name, tx_id, wanted, row = command.group, command.tx_id, command.wanted, command.settled
+    half_index, log_offset = command.half_index, command.log_offset
     verdict = group.settled.get(tx_id) if group is not None else None
     if verdict is not None:
         if not _names(verdict, half_index, log_offset):

@@ -1,6 +1,6 @@
 """Plain messages, batches, and the copies that clients send when a send-back failed."""
 
-from tests.support.core_log import PEER, CoreLog, half, message, refused, sent
+from tests.support.core_log import CoreLog, batch_of, changed, half, message, raw, refused, sent
 from tests.support.parts_of_a_tick import lock_queues
 
 from halfmq.core.commands import EnsureGroup, SendBatch, SetTopic
@@ -102,9 +102,7 @@ def test_what_the_broker_adds_to_a_copy_of_a_stored_message_stands_there_once() 
             b"\x01true\x02", b"\x01false\x02"
         )
         name = command.properties.partition(b"UNIQ_KEY\x01")[2][:2]
-        log.do(
-            command._replace(properties=copied.replace(name, b"X1").replace(b"TRAN_MSG\x01false", b"TRAN_MSG\x01true"))
-        )
+        log.do(raw(copied.replace(name, b"X1").replace(b"TRAN_MSG\x01false", b"TRAN_MSG\x01true")))
     for record in log.of(MessageRecord) + log.of(HalfRecord):
         stored = record.message.properties
         assert [stored.count(name) for name in (b"TRACE_ON", b"MSG_REGION", b"CLUSTER\x01")] == [1, 1, 1]
@@ -148,8 +146,8 @@ def test_a_full_disk_or_a_body_too_large_is_refused() -> None:
 
 def test_hosts_of_ip_version_six_take_their_size() -> None:
     log = CoreLog(BrokerSettings(segment_bytes=65_536, store_host=bytes(16) + b"\0\0\x2a\x9f"))
-    log.do(message("M1")._replace(born_host=bytes(16) + b"\0\0\x30\x39"))
-    log.do(half("T1")._replace(born_host=bytes(16) + b"\0\0\x30\x39"))
+    log.do(changed(message("M1"), born_host=bytes(16) + b"\0\0\x30\x39"))
+    log.do(changed(half("T1"), born_host=bytes(16) + b"\0\0\x30\x39"))
     from halfmq.model.records import MESSAGE_AT
     from halfmq.model.stored_message import encode as encode_message
 
@@ -203,9 +201,10 @@ def test_a_copy_of_a_group_that_consumes_in_order_is_a_dead_letter() -> None:
 def batch(
     *entries: tuple[bytes, dict[str, str]], topic: str = "orders", sys_flag: int = 0, queue: int = 1
 ) -> SendBatch:
-    return SendBatch(
-        1, "PG", topic, 4, queue, sys_flag, 7, PEER, tuple((3, body, encode(pairs)) for body, pairs in entries)
+    command: SendBatch = batch_of(
+        *[(body, encode(pairs)) for body, pairs in entries], topic=topic, sys_flag=sys_flag, queue=queue
     )
+    return command
 
 
 def test_a_batch_is_stored_as_its_messages_one_after_another() -> None:
@@ -223,7 +222,7 @@ def test_a_batch_is_stored_as_its_messages_one_after_another() -> None:
 def test_a_batch_is_all_or_nothing() -> None:
     log = CoreLog(BrokerSettings(segment_bytes=65_536, body_bytes_max=20_000))
     end = log.state.log_end
-    refused(log.do(batch()), Why.MESSAGE_ILLEGAL)
+    refused(log.do(batch((b"a", {}))._replace(entries=())), Why.MESSAGE_ILLEGAL)
     refused(log.do(batch((b"a", {}), (b"x" * 20_001, {}))), Why.MESSAGE_ILLEGAL)
     refused(log.do(batch((b"x" * 19_000, {}), (b"y" * 19_000, {}))), Why.MESSAGE_ILLEGAL)
     refused(log.do(batch((b"a", {}), (b"b", {"TRAN_MSG": "true"}))), Why.MESSAGE_ILLEGAL)
@@ -240,11 +239,7 @@ def test_what_is_not_text_never_gets_into_the_log_where_redo_would_stumble_over_
     log.do(EnsureGroup("CG"))
     end = log.state.log_end
     bad = b"UNIQ_KEY\x01\xff\xfe\x02"
-    refused(log.do(message("M1")._replace(properties=bad)), Why.MESSAGE_ILLEGAL)
-    refused(log.do(message("M1", topic="%RETRY%CG")._replace(properties=bad)), Why.MESSAGE_ILLEGAL)
-    refused(log.do(half("M1")._replace(properties=bad + b"TRAN_MSG\x01true\x02")), Why.MESSAGE_ILLEGAL)
-    refused(log.do(batch((b"a", {}))._replace(entries=((0, b"a", bad),))), Why.MESSAGE_ILLEGAL)
-    refused(
-        log.do(half("M1", group="G")._replace(properties=b"PGROUP\x01\xff\x02TRAN_MSG\x01true")), Why.INVALID_PARAMETER
-    )
+    refused(log.do(batch_of((b"a", bad))), Why.MESSAGE_ILLEGAL)
+    refused(log.do(raw("UNIQ_KEY\x01\u00e9\x02TRAN_MSG\x01true\x02".encode())), Why.MESSAGE_ILLEGAL)
+    refused(log.do(raw("PGROUP\x01\u00e9\x02TRAN_MSG\x01true".encode())), Why.INVALID_PARAMETER)
     assert log.state.log_end == end

@@ -1,7 +1,7 @@
 """Which plain message is the same one, and which is another."""
 
 import pytest
-from tests.support.core_log import PEER, CoreLog, end, half, message, refused, sent
+from tests.support.core_log import CoreLog, batch_of, changed, end, half, message, refused, sent
 
 from halfmq.core.commands import EnsureGroup, SendBatch, SetTopic, Wanted
 from halfmq.core.decision import Done, SentBatch, Why
@@ -45,15 +45,15 @@ def test_a_message_that_is_marked_as_sent_again_is_the_same_on_any_connection_ho
     released(log)
     log.later(60_000)
     for connection in (1, 1, 2):
-        assert log.do(message("M1", connection=connection)._replace(sent_again=True)) == first
+        assert log.do(changed(message("M1", connection=connection), sent_again=True)) == first
     assert len(log.of(MessageRecord)) == 1
 
 
 def test_a_marked_message_that_was_never_stored_is_stored_once() -> None:
     log = CoreLog()
-    first = sent(log.do(message("M1")._replace(sent_again=True)))
+    first = sent(log.do(changed(message("M1"), sent_again=True)))
     released(log)
-    assert log.do(message("M1")._replace(sent_again=True)) == first
+    assert log.do(changed(message("M1"), sent_again=True)) == first
     assert len(log.of(MessageRecord)) == 1
 
 
@@ -149,8 +149,9 @@ def test_a_delayed_message_sent_again_is_the_same() -> None:
 
 
 def batch(first: int, connection: int = 1) -> SendBatch:
-    entries = tuple((0, b"entry", encode({"UNIQ_KEY": f"B{number}"})) for number in range(first, first + 3))
-    return SendBatch(connection, "PG", "orders", 4, 1, 0, 7, PEER, entries)
+    entries = [(b"entry", encode({"UNIQ_KEY": f"B{number}"})) for number in range(first, first + 3)]
+    command: SendBatch = batch_of(*entries, connection=connection)
+    return command
 
 
 def test_a_batch_sent_again_is_the_same() -> None:
@@ -169,7 +170,7 @@ def test_a_batch_that_is_marked_as_sent_again_is_the_same_on_its_connection() ->
     log = CoreLog()
     first = log.do(batch(0))
     released(log)
-    assert log.do(batch(0)._replace(sent_again=True)) == first
+    assert log.do(changed(batch(0), sent_again=True)) == first
     assert len(log.of(MessageRecord)) == 3
 
 
@@ -204,7 +205,7 @@ def test_a_message_sent_again_gets_its_first_answer_also_when_its_topic_takes_no
     first = sent(log.do(message("M1", queue=3)))
     released(log)
     assert log.do(change) == Done()
-    assert log.do(message("M1", queue=3)._replace(sent_again=True)) == first
+    assert log.do(changed(message("M1", queue=3), sent_again=True)) == first
     assert log.do(message("M1", queue=3, connection=2)) == first
     why = Why.NO_PERMISSION if change.permission == 4 else Why.INVALID_PARAMETER
     refused(log.do(message("M1", queue=3)), why)
@@ -230,13 +231,13 @@ def test_a_half_sent_again_gets_its_standing_answer_also_when_its_topic_takes_no
 @TOPIC_CHANGES
 def test_a_batch_sent_again_gets_its_first_answer_also_when_its_topic_takes_no_more(change: SetTopic) -> None:
     log = CoreLog()
-    first = log.do(batch(0)._replace(queue_id=3))
+    first = log.do(changed(batch(0), queue_id=3))
     assert isinstance(first, SentBatch)
     released(log)
     assert log.do(change) == Done()
-    assert log.do(batch(0, connection=2)._replace(queue_id=3)) == first
+    assert log.do(changed(batch(0, connection=2), queue_id=3)) == first
     refused(
-        log.do(batch(1, connection=2)._replace(queue_id=3)),
+        log.do(changed(batch(1, connection=2), queue_id=3)),
         Why.NO_PERMISSION if change.permission == 4 else Why.INVALID_PARAMETER,
     )
     assert len(log.of(MessageRecord)) == 3

@@ -1,0 +1,149 @@
+"""What a send of remoting asks for: a plain message, a half message, or a batch, with all that its property string says.
+
+What makes a half is the property TRAN_MSG, not the prepared bit of the sys flag, as in RocketMQ. The bit without the
+property, which RocketMQ stores where no consumer will ever see it, is refused. A retry (``reconsume_times`` above 0, or
+a ``%RETRY%`` topic) copies all properties of its original, TRAN_MSG included, and is a plain message.
+"""
+
+from functools import lru_cache
+from typing import Final
+
+from halfmq import limits
+from halfmq.core.commands import BatchEntry, SendBatch, SendHalf, SendMessage
+from halfmq.core.decision import Refused, Why
+from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX
+from halfmq.errors import InvalidName
+from halfmq.model.ids import checked_name
+from halfmq.model.message_facts import delay_in, half_facts, pairs_of, plain_facts
+from halfmq.model.properties import (
+    CLUSTER,
+    HMQ_TX_COUNT,
+    HMQ_TX_ID,
+    HMQ_TX_INDEX,
+    MSG_REGION,
+    PGROUP,
+    TRACE_ON,
+    TRAN_MSG,
+    UNIQ_KEY,
+    append,
+    without,
+)
+from halfmq.model.stored_message import SYS_PREPARED, SYS_TRANSACTION_MASK
+from halfmq.wire.remoting.fields import SendFields
+from halfmq.wire.remoting.message_codec import split_batch
+
+_TRAN_MSG: Final = TRAN_MSG.encode()
+_PGROUP: Final = PGROUP.encode()
+_UNIQ_KEY: Final = UNIQ_KEY.encode()
+_HMQ_TX_ID: Final = HMQ_TX_ID.encode()
+_TRACE_ON: Final = TRACE_ON.encode()
+_HMQ_TX_INDEX: Final = HMQ_TX_INDEX.encode()
+_HMQ_TX_COUNT: Final = HMQ_TX_COUNT.encode()
+_COPIES: Final = (RETRY_PREFIX, DLQ_PREFIX)
+_PREPARED_WITHOUT_PROPERTY: Final = Refused(
+    Why.MESSAGE_ILLEGAL,
+    "the sys flag says prepared but property TRAN_MSG is not true: set both for a half message, or neither",
+)
+
+
+def send_command(
+    connection: int, born_host: bytes, fields: SendFields, body: bytes
+) -> SendMessage | SendHalf | Refused:
+    """What a send of one message asks for, or why it cannot be meant."""
+    properties = fields.properties.encode()
+    pairs = pairs_of(properties)
+    is_half = pairs.get(_TRAN_MSG, b"").lower() == b"true"
+    if (is_half or fields.sys_flag & SYS_TRANSACTION_MASK == SYS_PREPARED) and not (
+        fields.reconsume_times > 0 or fields.topic.startswith(_COPIES)
+    ):
+        return _half(connection, born_host, fields, body, properties, pairs) if is_half else _PREPARED_WITHOUT_PROPERTY
+    tag_hash, key_hash, keys = plain_facts(pairs)
+    return SendMessage(
+        connection, fields.group, fields.topic, fields.default_queues, fields.queue_id, fields.sys_flag,
+        fields.born_time_ms, fields.flag, properties, fields.reconsume_times, fields.max_reconsume_times, body, born_host,
+        fields.sent_again, pairs.get(_UNIQ_KEY, b"").decode(), tag_hash, key_hash, keys, delay_in(pairs),
+    )  # fmt: skip
+
+
+def batch_command(connection: int, born_host: bytes, fields: SendFields, body: bytes) -> SendBatch | Refused:
+    """What a send of several messages asks for, or why it cannot be meant: a batch holds plain messages, none of them delayed.
+
+    RocketMQ's client builds no other; here nothing else would know what to do.
+
+    Raises:
+        ProtocolError: the body is no batch.
+    """
+    entries = []
+    for flag, one, properties in split_batch(body):
+        try:
+            properties.decode()  # nothing before here has: they come as bytes inside the body
+        except UnicodeDecodeError:
+            return Refused(Why.MESSAGE_ILLEGAL, "the properties of a message in the batch are not UTF-8")
+        pairs = pairs_of(properties)
+        if pairs.get(_TRAN_MSG, b"").lower() == b"true" or fields.sys_flag & SYS_TRANSACTION_MASK:
+            return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot hold half messages")
+        if delay_in(pairs):
+            return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot hold delayed messages")
+        entries.append(BatchEntry(flag, one, properties, pairs.get(_UNIQ_KEY, b"").decode(), *plain_facts(pairs)))
+    return SendBatch(
+        connection, fields.group, fields.topic, fields.default_queues, fields.queue_id, fields.sys_flag,
+        fields.born_time_ms, born_host, tuple(entries), fields.sent_again,
+    )  # fmt: skip
+
+
+def _half(
+    connection: int, born_host: bytes, fields: SendFields, body: bytes, properties: bytes, pairs: dict[bytes, bytes]
+) -> SendHalf | Refused:
+    raw_group = pairs.get(_PGROUP)
+    if raw_group is None:
+        raw_group = fields.group.encode()
+        properties = append(properties, b"PGROUP\x01%b\x02" % raw_group)
+    group = _group_name(raw_group)
+    if type(group) is not str:
+        return group  # type: ignore[return-value]  # what is no name is a refusal
+    unique_id = pairs.get(_UNIQ_KEY, b"").decode("ascii", "replace")
+    tx_id, index, count = unique_id, 0, 1
+    raw_tx_id = pairs.get(_HMQ_TX_ID)
+    if raw_tx_id is not None:
+        identity = _identity(pairs, raw_tx_id)
+        if isinstance(identity, Refused):
+            return identity
+        tx_id, index, count = identity
+    if _TRACE_ON in pairs:  # a copy of a message that was stored before
+        properties = without(properties, CLUSTER, MSG_REGION, TRACE_ON)
+    tag_hash, key_hash, id_hash, delay, immunity_ms, keys = half_facts(pairs)
+    return SendHalf(
+        connection, group, tx_id, index, count, fields.topic, fields.default_queues, fields.queue_id, fields.sys_flag,
+        fields.born_time_ms, fields.flag, properties, fields.reconsume_times, body, born_host, unique_id, tag_hash,
+        key_hash, id_hash, delay, immunity_ms, keys,
+    )  # fmt: skip
+
+
+# What is no name may be as long as a property string, and is told: these are some 30 MiB at most.
+@lru_cache(maxsize=256)
+def _group_name(raw: bytes) -> str | Refused:
+    """The name in PGROUP, or why it is none."""
+    try:
+        return checked_name(raw.decode(), "producer group", limits.GROUP_CHARS_MAX)
+    except (InvalidName, UnicodeDecodeError) as error:
+        return Refused(Why.INVALID_PARAMETER, str(error))
+
+
+def _identity(pairs: dict[bytes, bytes], raw: bytes) -> tuple[str, int, int] | Refused:
+    """(transaction id, index, count) of a half that is one of several, whose HMQ_TX_ID is ``raw``."""
+    tx_id = raw.decode("ascii", "replace")
+    index = _number(pairs.get(_HMQ_TX_INDEX))
+    count = _number(pairs.get(_HMQ_TX_COUNT, b"0"))
+    if not 0 <= index < limits.TRANSACTION_MESSAGES_MAX or not 0 <= count <= limits.TRANSACTION_MESSAGES_MAX:
+        return Refused(
+            Why.INVALID_PARAMETER,
+            f"transaction {tx_id!r}: {HMQ_TX_INDEX} counts from 0 and {HMQ_TX_COUNT} says how many, at most "
+            f"{limits.TRANSACTION_MESSAGES_MAX}",
+        )
+    if count and index >= count:
+        return Refused(Why.INVALID_PARAMETER, f"transaction {tx_id!r}: index {index} of {count} messages")
+    return tx_id, index, count
+
+
+def _number(raw: bytes | None) -> int:
+    return int(raw) if raw is not None and len(raw) < 10 and raw.isdigit() else -1

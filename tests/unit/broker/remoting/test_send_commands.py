@@ -1,0 +1,129 @@
+"""From a send's header and property string to a command, without a broker."""
+
+from typing import Any
+
+import pytest
+
+from halfmq.broker.remoting.send_commands import batch_command, send_command
+from halfmq.core.commands import BatchEntry, SendBatch, SendHalf, SendMessage
+from halfmq.core.decision import Refused, Why
+from halfmq.errors import ProtocolError
+from halfmq.model.ids import hash64, java_string_hash
+from halfmq.model.properties import encode, to_dict
+from halfmq.wire.remoting.fields import SendFields
+from halfmq.wire.remoting.message_codec import BatchEntry as WireEntry
+from halfmq.wire.remoting.message_codec import join_batch
+
+PEER = b"\x0a\x00\x00\x07\x00\x00\x30\x39"
+
+
+def fields(pairs: dict[str, str], **changes: Any) -> SendFields:
+    values: dict[str, Any] = {
+        "group": "SENDER", "topic": "orders", "default_queues": 8, "queue_id": 2, "sys_flag": 0, "born_time_ms": 77, "flag": 5,
+        "properties": encode(pairs).decode(), **changes,
+    }  # fmt: skip
+    return SendFields(**values)
+
+
+def sent(pairs: dict[str, str], **changes: Any) -> Any:
+    return send_command(9, PEER, fields(pairs, **changes), b"body")
+
+
+def test_a_plain_message_has_in_fields_what_its_properties_say() -> None:
+    command = sent({"UNIQ_KEY": "M1", "TAGS": "TagA", "KEYS": "k1 k2", "DELAY": "3"}, max_reconsume_times=16)
+    assert command == SendMessage(
+        9, "SENDER", "orders", 8, 2, 0, 77, 5, command.properties, 0, 16, b"body", PEER, False, "M1",
+        java_string_hash("TagA"), hash64(b"M1"), b"k1 k2", 10_000,
+    )  # fmt: skip
+    assert to_dict(command.properties) == {"UNIQ_KEY": "M1", "TAGS": "TagA", "KEYS": "k1 k2", "DELAY": "3"}
+    assert sent({}).unique_id == "", "the broker finds one"
+
+
+def test_a_half_names_its_group_and_its_transaction() -> None:
+    command = sent({"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "T1", "CHECK_IMMUNITY_TIME_IN_SECONDS": "9"})
+    assert isinstance(command, SendHalf)
+    assert (command.connection, command.group, command.tx_id, command.index, command.count) == (9, "PG", "T1", 0, 1)
+    assert (command.immunity_ms, command.id_hash) == (9_000, command.key_hash)
+    several = {
+        "TRAN_MSG": "TRUE",
+        "PGROUP": "PG",
+        "UNIQ_KEY": "U",
+        "HMQ_TX_ID": "T9",
+        "HMQ_TX_INDEX": "2",
+        "HMQ_TX_COUNT": "3",
+    }
+    part = sent(several)
+    assert (part.tx_id, part.index, part.count, part.unique_id) == ("T9", 2, 3, "U")
+    assert (part.id_hash, part.key_hash) == (hash64(b"T9"), hash64(b"U"))
+
+
+def test_a_half_without_a_group_is_of_its_sender_and_says_so_where_redo_reads_it() -> None:
+    command = sent({"TRAN_MSG": "true", "UNIQ_KEY": "T1"})
+    assert command.group == "SENDER"
+    assert to_dict(command.properties)["PGROUP"] == "SENDER"
+    assert sent({"TRAN_MSG": "true"}).tx_id == "", "the broker finds one"
+
+
+@pytest.mark.parametrize("changes", [{"reconsume_times": 1}, {"topic": "%RETRY%CG"}, {"topic": "%DLQ%CG"}])
+def test_a_copy_of_a_half_is_a_plain_message(changes: dict[str, Any]) -> None:
+    assert isinstance(sent({"TRAN_MSG": "true", "UNIQ_KEY": "T1"}, sys_flag=4, **changes), SendMessage)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "why"),
+    [
+        ({"PGROUP": "no spaces"}, Why.INVALID_PARAMETER),
+        ({"HMQ_TX_ID": "T", "HMQ_TX_INDEX": "-1"}, Why.INVALID_PARAMETER),
+        ({"HMQ_TX_ID": "T"}, Why.INVALID_PARAMETER),
+        ({"HMQ_TX_ID": "T", "HMQ_TX_INDEX": "3", "HMQ_TX_COUNT": "3"}, Why.INVALID_PARAMETER),
+        ({"HMQ_TX_ID": "T", "HMQ_TX_INDEX": "0", "HMQ_TX_COUNT": "99999999"}, Why.INVALID_PARAMETER),
+    ],
+)
+def test_a_half_that_contradicts_itself_is_refused_before_anything_is_decided(pairs: dict[str, str], why: Why) -> None:
+    refused = sent({"TRAN_MSG": "true", "UNIQ_KEY": "T1", **pairs})
+    assert isinstance(refused, Refused)
+    assert refused.why is why
+
+
+def test_the_prepared_bit_without_the_property_is_refused() -> None:
+    refused = sent({"UNIQ_KEY": "M1"}, sys_flag=4)
+    assert isinstance(refused, Refused)
+    assert "TRAN_MSG" in refused.text
+    assert isinstance(sent({"UNIQ_KEY": "T1", "TRAN_MSG": "true"}, sys_flag=4), SendHalf)
+
+
+def test_what_the_broker_added_to_a_stored_half_is_taken_off_its_copy() -> None:
+    pairs = {
+        "TRAN_MSG": "true",
+        "PGROUP": "PG",
+        "UNIQ_KEY": "T1",
+        "CLUSTER": "c",
+        "MSG_REGION": "r",
+        "TRACE_ON": "true",
+    }
+    assert to_dict(sent(pairs).properties) == {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "T1"}
+
+
+def batch(*pairs: dict[str, str], **changes: Any) -> Any:
+    body = join_batch([WireEntry(3, b"one", encode(one)) for one in pairs])
+    return batch_command(9, PEER, fields({}, **changes), body)
+
+
+def test_a_batch_has_the_same_fields_for_each_message() -> None:
+    command = batch({"UNIQ_KEY": "A", "TAGS": "t"}, {})
+    assert isinstance(command, SendBatch)
+    first, second = command.entries
+    assert first == BatchEntry(
+        3, b"one", encode({"UNIQ_KEY": "A", "TAGS": "t"}), "A", java_string_hash("t"), hash64(b"A"), b""
+    )
+    assert (second.unique_id, second.key_hash) == ("", 0)
+
+
+def test_a_batch_holds_neither_halves_nor_delayed_messages_nor_what_is_no_text() -> None:
+    for refused in (batch({"TRAN_MSG": "true"}), batch({"DELAY": "1"}), batch({}, sys_flag=4)):
+        assert isinstance(refused, Refused)
+        assert refused.why is Why.MESSAGE_ILLEGAL
+    body = join_batch([WireEntry(0, b"one", b"UNIQ_KEY\x01\xff\x02")])
+    assert isinstance(batch_command(9, PEER, fields({}), body), Refused)
+    with pytest.raises(ProtocolError):
+        batch_command(9, PEER, fields({}), b"")
