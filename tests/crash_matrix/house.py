@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from halfmq import limits
 from halfmq.broker.config import BrokerConfig, packed_host
 from halfmq.model import properties
 from halfmq.model.settings import BrokerSettings
@@ -160,7 +161,12 @@ class House:
         self.peer = self.life.connect()
 
     def settle(self) -> None:
+        """Let everything happen that is due, and what derived files were left without be written."""
         self.life.settle()
+        store = self.life.broker._store
+        if store is not None and store.indexes_wait:
+            self.clock.now_ms += round(limits.INDEX_WAIT_S * 1_000)
+            self.life.settle()
         self.collect()
 
     def pass_time(self, milliseconds: int, step_ms: int = 100) -> None:

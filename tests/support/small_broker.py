@@ -255,11 +255,11 @@ class SmallBroker:
             self.flush.run()
         self.publish()
 
-    def publish(self) -> None:
+    def publish(self, *, at_once: bool = True) -> None:
         position = self.store.durable_position
         due = [batch for batch in self._unpublished if batch.end <= position]
         if due:
-            self.store.publish(due[-1].end, due[-1].broker_time_ms, due)
+            self.store.publish(due[-1].end, due[-1].broker_time_ms, due, at_once=at_once)
             self._unpublished = self._unpublished[len(due) :]
 
     def checkpoint(self) -> None:

@@ -119,6 +119,7 @@ class Maintenance:
 
     def _write_checkpoint(self, context: tuple[int, Any, Callable[[], None]], reply: Reply | Failed) -> None:
         position, capture, then = context
+        self._sequencer.write_indexes()
         if position > self._store.published_position:
             log.warning("no checkpoint now, the one before stands: derived files have not followed for want of room")
             self._checkpointing = False

@@ -69,7 +69,15 @@ class Log(Disk, Protocol):
 
     def request_sync(self, position: int) -> None: ...
 
-    def publish(self, position: int, broker_time_ms: int, batches: Iterable[Batch]) -> int: ...
+    def publish(self, position: int, broker_time_ms: int, batches: Iterable[Batch], *, at_once: bool) -> int: ...
+
+    @property
+    def indexes_wait(self) -> bool: ...
+
+    @property
+    def is_behind(self) -> bool: ...
+
+    def write_indexes(self) -> int: ...
 
     def catch_up(self) -> int: ...
 
@@ -83,6 +91,8 @@ class _Turn(NamedTuple):
     effects: list[Effect]
     #: ``Sequencer.decided`` behind it.
     decided: int = 0
+    #: Derived files are written before its answers leave.
+    at_once: bool = False
 
 
 class _TurnPace:
@@ -163,6 +173,10 @@ class Sequencer:
         self.behind = False
         #: What is held up to here was given to the store already; 0: nothing was.
         self._staged = 0
+        #: ``_write_late`` comes.
+        self._write_scheduled = False
+        #: A command of the next turn is answered with a receipt: what it shows is written before that leaves.
+        self._receipt_wanted = False
         #: Queues whose new messages are not published yet.
         self._late_wakes: dict[WakeQueue, None] = {}
 
@@ -182,6 +196,11 @@ class Sequencer:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
+
+    def submit_for_receipt(self, command: Command, deliver: Deliver, context: Any) -> None:
+        """As ``submit_small``, of a verdict whose sender waits for its receipt: other processes can read, too, what it shows."""
+        self._receipt_wanted = True
+        self.submit_small(command, deliver, context)
 
     def submit_first(self, command: Command) -> None:
         """Decide ``command`` in this turn before what waits already: it says that something decided earlier did not happen."""
@@ -312,7 +331,8 @@ class Sequencer:
             effects += step.effects
             done = len(replies)
         self._on_deadline(engine.next_deadline_ms())
-        return _Turn(engine.view.log_end, batches, pending[:done], replies, effects, self.decided + done)
+        at_once, self._receipt_wanted = self._receipt_wanted, self._receipt_wanted and done < len(pending)
+        return _Turn(engine.view.log_end, batches, pending[:done], replies, effects, self.decided + done, at_once)
 
     def _write(self, batch: Batch) -> None:
         end = self._store.append(batch.records, batch.broker_time_ms)
@@ -347,7 +367,12 @@ class Sequencer:
             staged = self._staged
             new = [batch for batch in batches if batch.end > staged] if staged else batches
             try:
-                published = self._store.publish(due[-1].end, batches[-1].broker_time_ms, new)
+                published = self._store.publish(
+                    due[-1].end,
+                    batches[-1].broker_time_ms,
+                    new,
+                    at_once=self.behind or any(turn.at_once for turn in due),
+                )
             except StoreFull:  # nothing says that these are durable: they are answered when ``catch_up`` finds room
                 self._staged = due[-1].end
                 held.extendleft(reversed(due))
@@ -358,6 +383,9 @@ class Sequencer:
             self.engine.note(Published(published, due[-1].end))
             if published < due[-1].end or self.behind:
                 self._follow_late(published, due)
+            elif self._store.indexes_wait and not self._write_scheduled:
+                self._write_scheduled = True
+                self._loop.call_later(limits.INDEX_WAIT_S, self._write_late)
         self.released = max(self.released, due[-1].decided)
         for turn in due:
             self.backlog -= len(turn.replies)
@@ -372,6 +400,27 @@ class Sequencer:
             if turn.effects:
                 self._on_effects(turn.effects)
         self._on_released()
+
+    def _write_late(self) -> None:
+        self._write_scheduled = False
+        self.write_indexes()
+
+    def write_indexes(self) -> None:
+        """Write what derived files were left without, if nobody read it in the meantime."""
+        if self.failed is not None:
+            return
+        try:
+            is_behind = self._store.write_indexes() < self.view.session.published
+        except StoreFull:
+            is_behind = True
+        except Exception as error:  # noqa: BLE001 - a derived file that cannot be written is a disk that failed
+            self._fail(error)
+            return
+        if is_behind and not self.behind:
+            self.behind = True
+            for topic in self.view.topics_by_id.values():  # which of them wait is not known any more
+                self._late_wakes |= dict.fromkeys(WakeQueue(topic.topic_id, queue) for queue in range(len(topic.ends)))
+            self.space_is_low()
 
     def _follow_late(self, published: int, due: Sequence[_Turn]) -> None:
         """Derived files fell behind, or have caught up: then parked pulls look again."""
@@ -401,7 +450,7 @@ class Sequencer:
             if not self.behind or self._staged:  # done, or answers still wait: they go first
                 return not self.behind
             published = self._store.catch_up()
-            if published > self.view.session.published:
+            if not self._store.is_behind:
                 self.engine.note(Published(published, self.view.session.answered))
                 self._wake_late()
                 self._on_released()

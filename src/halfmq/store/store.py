@@ -23,7 +23,15 @@ from typing import Final, NamedTuple, Protocol
 from halfmq import limits
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned, UsageError, WrongVersion
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
-from halfmq.model.records import BATCH_HEADER_BYTES, OperatorActed, Record
+from halfmq.model.records import (
+    BATCH_HEADER_BYTES,
+    Committed,
+    HalfRecord,
+    MessageRecord,
+    OperatorActed,
+    Record,
+    RolledBack,
+)
 from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
@@ -47,6 +55,9 @@ from halfmq.store.transaction_table import Looked, TransactionRow, UndecidedHalf
 from halfmq.store.two_slots import Missing, Unreadable
 
 SHARD: Final = "shard-0"
+#: Records whose place in derived files may be written later than they are published, and how many of them at most.
+_MAY_WAIT: Final = frozenset({HalfRecord, Committed, MessageRecord, RolledBack})
+INDEX_RECORDS_MAX: Final = 64
 
 
 class Durability(Enum):
@@ -252,6 +263,13 @@ class Store:
         self._slots = checkpoints.slots
         self._snapshot = checkpoints.snapshot if recovery.case.act is Act.REDO_FROM_SNAPSHOT else None
         self._published = 0
+        #: Derived files and the page are written up to here; ``_published`` is ahead of it while ``_waiting``.
+        self._written = 0
+        #: (position, broker time ms) of the last ``publish`` that wrote no derived files, and how many records it left.
+        self._waiting: tuple[int, int] | None = None
+        self._records_waiting = 0
+        #: How far the log is durable, as the page said it last.
+        self._durable_said = -1
         #: (position, broker time ms) that derived files could not follow to, for want of room; None while they follow.
         self._behind: tuple[int, int] | None = None
         #: A checkpoint wrote topics that nobody who reads the files has heard of.
@@ -446,7 +464,7 @@ class Store:
         self.derived.rewrite_topics(topics)
         for topic_id, queue_id, end in queue_ends:
             self.derived.queues.begin_at(topic_id, queue_id, end)
-        self._published = self.log.end
+        self._published = self._written = self.log.end
         self._page.publish(self._published, self.derived.log_start, broker_time_ms, self.log.synced_position)
         if not self._files.numbers():
             self._make_first_segment()
@@ -620,10 +638,16 @@ class Store:
         """Readers see the log below it: queues, keys, the transaction table, and other processes."""
         return self._published
 
-    def publish(self, position: int, broker_time_ms: int, batches: Iterable[FollowedBatch]) -> int:
+    def publish(
+        self, position: int, broker_time_ms: int, batches: Iterable[FollowedBatch], *, at_once: bool = True
+    ) -> int:
         """Let derived files follow these batches, the next ones in log order, and let readers read below ``position``.
 
         Call it when ``durable_position`` has reached ``position``: what is published must not be taken back.
+
+        ``at_once`` False: derived files may be written a little later, together with what comes next, since writes cost more
+        than what is in them. ``indexes_wait`` says so then; call ``write_indexes`` soon. Whoever reads through the store sees
+        what waits all the same; other processes read up to what was written.
 
         Returns what is published now. It is less than ``position`` while the disk has no room for derived files: they
         are not needed for what the log promises, so they fall behind it in memory. Refuse new messages then, so that
@@ -639,7 +663,31 @@ class Store:
         for batch in batches:
             records = batch.records
             stage(records[0].offset - BATCH_HEADER_BYTES, batch.end, batch.broker_time_ms, records)
-        return self._follow(position, broker_time_ms)
+            self._records_waiting += len(records)
+            at_once = at_once or not _MAY_WAIT.issuperset(map(type, records))
+        if at_once or self._behind is not None or self._records_waiting >= INDEX_RECORDS_MAX:
+            return self._follow(position, broker_time_ms)
+        synced = self.log.synced_position
+        if synced != self._durable_said:
+            self._say(self._page.durable_to, synced)
+            self._durable_said = synced
+        self._waiting = position, broker_time_ms
+        self._published = position
+        return position
+
+    @property
+    def indexes_wait(self) -> bool:
+        """Whether derived files have not been written up to what is published."""
+        return self._waiting is not None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether derived files could not be written, for want of room on the disk. ``catch_up`` tries again."""
+        return self._behind is not None
+
+    def write_indexes(self) -> int:
+        """Write what ``publish`` left for later; returns what is published now. Returns and raises as ``publish``."""
+        return self._published if self._waiting is None else self._follow(*self._waiting)
 
     def catch_up(self) -> int:
         """Try again what a full disk kept derived files from; returns what is published now. Raises as ``publish``."""
@@ -647,6 +695,8 @@ class Store:
 
     def _follow(self, position: int, broker_time_ms: int) -> int:
         assert self._page is not None
+        self._waiting = None
+        self._records_waiting = 0
         self._behind = position, broker_time_ms
         durable = self.log.synced_position
         try:
@@ -654,12 +704,30 @@ class Store:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
+            self._published = self._written  # what waited was seen by nobody
             self._say(self._page.durable_to, durable)
         else:
             self._say(self._page.publish, position, self.derived.log_start, broker_time_ms, durable)
             self._behind = None
-            self._published = position
+            self._durable_said = durable
+            self._published = self._written = position
         return self._published
+
+    def _before_reading(self) -> None:
+        """Write what waits: readers of the derived files see what is written.
+
+        Where that fails they see what was written before, and ``on_failed`` is told if it was not for want of room.
+        """
+        if self._waiting is not None:
+            try:
+                self._follow(*self._waiting)
+            except StoreFull:
+                pass  # still behind: ``publish`` and ``catch_up`` say so
+            except OSError as error:
+                self.on_failed(
+                    StorePoisoned(f"derived files cannot be written: {error}", hint="restart to make them again")
+                )
+                raise
 
     def _say(self, write: Callable[..., None], *what: int) -> None:
         try:
@@ -684,8 +752,10 @@ class Store:
                 disk is not known: stop.
         """
         self.look_at_locks()
-        if position > self._published:
-            raise InvariantViolated(f"a checkpoint at {position} was asked for, published is {self._published}")
+        if position > self._written:
+            raise InvariantViolated(
+                f"a checkpoint at {position} was asked for, derived files are written up to {self._written}"
+            )
         self.log.sync(position)
         try:
             self._topics_were_late = self.derived.write_late_topics() or self._topics_were_late
@@ -835,10 +905,12 @@ class Store:
 
     def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]:
         """Published entries from ``queue_offset`` on, at most ``entries_max``."""
+        self._before_reading()
         return self.derived.read_queue(topic_id, queue_id, queue_offset, entries_max, self._published)
 
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
         """(first, one past the last) published queue offset; (0, 0) for a queue without messages."""
+        self._before_reading()
         return self.derived.bounds(topic_id, queue_id, None if self._behind is None else self._published)
 
     @property
@@ -856,14 +928,17 @@ class Store:
 
     def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
         """Queue offset by store time; see ``ConsumeQueues.search_by_time``."""
+        self._before_reading()
         return self.derived.search_by_time(topic_id, queue_id, time_ms, upper=upper)
 
     def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> tuple[int, QueueEntry] | None:
         """(queue offset, entry) of the visible message whose record is at ``message_offset``; None when it is not visible."""
+        self._before_reading()
         return self.derived.queues.find_offset(topic_id, queue_id, message_offset)
 
     def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]:
         """Visible messages of the topic with this unique id or key, the newest first."""
+        self._before_reading()
         return self.derived.find_by_key(topic_id, topic, key, messages_max)
 
     def transaction_row(self, half_index: int) -> TransactionRow | None:
@@ -902,12 +977,20 @@ class Store:
             self._syncer.close()
             self._syncer = None
         if self._page is not None:
+            if self.log.failure is None:
+                self._write_last_indexes()
             self._page.close()
             self._page = None
         if self.log.failure is None:
             self._close_derived()
         self.log.close()
         self._locks.close()
+
+    def _write_last_indexes(self) -> None:
+        try:
+            self.write_indexes()
+        except StoreFull:
+            pass  # the next start makes them from the log
 
     def _close_derived(self) -> None:
         try:

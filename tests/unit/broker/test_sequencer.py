@@ -11,6 +11,7 @@ import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, end_ext
 
+from halfmq import limits
 from halfmq.core import base_room, engine
 from halfmq.core.base import base_payload
 from halfmq.core.base_bytes import recount
@@ -20,6 +21,7 @@ from halfmq.errors import StoreFull, StorePoisoned
 from halfmq.model.records import Record
 from halfmq.model.settings import BrokerSettings, ProducerSettings
 from halfmq.runtime.clock import SystemClock
+from halfmq.runtime.disk import RealDisk
 from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.published import Published, read_published
 from halfmq.store.store import Durability, Store
@@ -918,3 +920,58 @@ async def test_one_command_that_took_long_is_soon_forgotten_and_a_roll_is_not_co
             await turns(1)
         assert len(running.state.bases) >= 2
         assert sequencer.pace.expected_s(EnsureGroup) < 1
+
+
+def _page_position(directory: Path) -> int:
+    page = read_published(RealDisk(), directory / "shard-0" / "published")
+    assert isinstance(page, Published)
+    return page.position
+
+
+async def test_other_processes_see_a_message_a_moment_after_its_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        assert (await client.send("T", b"first", unique="0" * 32)).code == 0
+        await asyncio.sleep(10 * limits.INDEX_WAIT_S)
+        loop = asyncio.get_running_loop()
+        before = loop.call_later  # a moment that never comes, so that nothing depends on the machine's pace
+        loop.call_later = lambda delay, *rest: before(3_600 if delay == limits.INDEX_WAIT_S else delay, *rest)  # type: ignore[method-assign]
+        assert (await client.send("T", b"second", unique="1" * 32)).code == 0
+        assert _page_position(tmp_path) < running.state.log_end
+        loop.call_later = before  # type: ignore[method-assign]
+        running.broker._sequencer._write_late()
+        assert _page_position(tmp_path) == running.state.log_end
+
+
+async def test_a_receipt_is_not_answered_before_other_processes_can_read_what_it_is_of(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        for number in range(5):
+            unique = f"{number:032d}"
+            half = await client.half("T", b"one", unique=unique)
+            receipt = await client.end(half, unique, COMMIT)
+            assert _page_position(tmp_path) > int(receipt.ext["HMQ_POSITION"])
+
+
+async def test_no_room_for_what_waits_refuses_new_messages_and_wakes_who_waited(tmp_path: Path) -> None:
+    """Goal: a disk that fills up between a message's answer and its queue entry takes nothing back."""
+    disk = FaultyDisk()
+    async with serving(tmp_path, disk=disk) as running:
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        maintenance.stop()
+        client, consumer = await running.client(), await running.client()
+        assert (await client.send("T", b"first", unique="0" * 32)).code == 0
+        assert (await consumer.pull("T", offset=0)).code == 0
+        parked = asyncio.create_task(consumer.pull("T", offset=1, wait_ms=5_000))
+        await turns()
+        disk.fail("write", errno.ENOSPC, path_ends=".q", times=10_000)
+        assert (await client.send("T", b"second", unique="1" * 32)).code == 0
+        await asyncio.sleep(10 * limits.INDEX_WAIT_S)
+        assert not parked.done()
+        assert running.broker._sequencer.behind
+        assert running.state.session.disk_full
+        disk.heal()
+        maintenance.look_at_space()
+        assert b"second" in (await asyncio.wait_for(parked, 2)).body
+        assert not running.broker._sequencer.behind

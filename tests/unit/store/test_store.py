@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,13 +12,21 @@ import pytest
 from tests.support import log_records as make
 from tests.support.small_broker import TOPIC, SmallBroker
 
-from halfmq.errors import StoreDamaged, StoreFull, StoreInUse, StorePoisoned, UsageError, WrongVersion
+from halfmq.errors import (
+    InvariantViolated,
+    StoreDamaged,
+    StoreFull,
+    StoreInUse,
+    StorePoisoned,
+    UsageError,
+    WrongVersion,
+)
 from halfmq.model.records import Kind
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
 from halfmq.store.identity import read_identity
 from halfmq.store.published import Published, PublishedPage, read_published
-from halfmq.store.store import Durability, Store
+from halfmq.store.store import INDEX_RECORDS_MAX, Durability, Store
 from halfmq.store.verify import verify_store
 from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 
@@ -270,6 +279,123 @@ def test_other_processes_see_the_published_position(disk: FaultyDisk, broker: Sm
     page = read_published(disk, SHARD / "published")
     assert isinstance(page, Published)
     assert (page.position, page.epoch, page.rebuilding, page.store) == (end, 1, False, broker.store.store_id)
+
+
+# --- derived files that are written a little later ---------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(disk: FaultyDisk) -> SmallBroker:
+    """In memory, with a first message that is written, so that what comes later waits."""
+    broker = SmallBroker(disk, HOME, Durability.MEMORY).start()
+    broker.turn([("send", 0, b"first")])
+    broker.publish()
+    return broker
+
+
+def page_position(disk: FaultyDisk) -> tuple[int, int]:
+    page = read_published(disk, SHARD / "published")
+    assert isinstance(page, Published)
+    return page.position, page.durable
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda store: store.read_queue(TOPIC, 0, 1, 10),
+        lambda store: store.bounds(TOPIC, 0),
+        lambda store: store.search_by_time(TOPIC, 0, 0),
+        lambda store: store.find_offset(TOPIC, 0, 8),
+        lambda store: store.find_by_key(TOPIC, "orders", "K1", 10),
+    ],
+)
+def test_what_waits_to_be_written_is_written_for_the_first_reader(
+    disk: FaultyDisk, quick: SmallBroker, read: Callable[[Store], object]
+) -> None:
+    before, _ = page_position(disk)
+    end = quick.turn([("send", 0, b"second")])
+    quick.publish(at_once=False)
+    assert quick.store.indexes_wait
+    assert quick.store.published_position == end
+    assert page_position(disk)[0] == before
+    read(quick.store)
+    assert not quick.store.indexes_wait
+    assert page_position(disk)[0] == end
+    assert quick.store.bounds(TOPIC, 0) == (0, 2)
+    assert quick.problems() == []
+
+
+def test_how_far_the_log_is_durable_is_said_before_any_answer(disk: FaultyDisk, broker: SmallBroker) -> None:
+    some_traffic(broker, 3)
+    before, _ = page_position(disk)
+    end = broker.turn([("send", 0, b"x")])
+    assert broker.flush is not None
+    broker.flush.run()
+    broker.publish(at_once=False)
+    assert broker.store.indexes_wait
+    assert page_position(disk) == (before, end)
+
+
+def test_so_many_records_wait_and_no_more(disk: FaultyDisk, quick: SmallBroker) -> None:
+    for number in range(1, INDEX_RECORDS_MAX + 1):
+        quick.turn([("send", 0, b"x")])
+        quick.publish(at_once=False)
+        assert quick.store.indexes_wait == (number < INDEX_RECORDS_MAX)
+    assert page_position(disk)[0] == quick.store.log_end
+
+
+def test_a_trim_is_never_left_for_later(disk: FaultyDisk, quick: SmallBroker) -> None:
+    quick.turn([("send", 0, b"x")])
+    quick.publish(at_once=False)
+    assert quick.store.indexes_wait
+    quick.turn([("trim", 0)])
+    quick.publish(at_once=False)
+    assert not quick.store.indexes_wait
+
+
+def test_a_checkpoint_of_what_is_not_written_is_refused_and_close_writes_it(
+    disk: FaultyDisk, quick: SmallBroker
+) -> None:
+    quick.turn([("send", 0, b"x")])
+    quick.publish(at_once=False)
+    with pytest.raises(InvariantViolated, match="derived files are written up to"):
+        quick.store.checkpoint(quick.store.published_position, [])
+    quick.store.close()
+    assert page_position(disk)[0] == quick.store.log_end
+
+
+def test_no_room_for_what_waits_shows_what_was_written_before_until_there_is_some(
+    disk: FaultyDisk, quick: SmallBroker
+) -> None:
+    before = quick.store.published_position
+    quick.turn([("send", 0, b"x"), ("send", 1, b"y")])
+    quick.publish(at_once=False)
+    disk.fail("write", errno.ENOSPC, path_ends=".q", times=EVERY_TIME)
+    assert quick.store.bounds(TOPIC, 0) == (0, 1)
+    assert quick.store.published_position == before
+    assert quick.store.write_indexes() == quick.store.catch_up() == before
+    disk.heal()
+    assert quick.store.catch_up() == quick.store.log_end
+    assert quick.problems() == []
+
+
+def test_another_error_under_a_reader_stops_the_broker(disk: FaultyDisk, quick: SmallBroker) -> None:
+    told: list[StorePoisoned] = []
+    quick.store.on_failed = told.append
+    quick.turn([("send", 0, b"x")])
+    quick.publish(at_once=False)
+    disk.fail("write", errno.EIO, path_ends=".q")
+    with pytest.raises(OSError, match="Input/output error"):
+        quick.store.bounds(TOPIC, 0)
+    assert [str(error).partition(":")[0] for error in told] == ["derived files cannot be written"]
+
+
+def test_what_waits_at_a_crash_is_made_again_from_the_log(disk: FaultyDisk, quick: SmallBroker) -> None:
+    quick.turn([("send", 0, b"x"), ("prepare", "T1", 1, b"y")])
+    quick.publish(at_once=False)
+    disk.kill()
+    quick.start()
+    assert quick.problems() == []
 
 
 def test_in_memory_a_written_batch_is_durable_and_there_is_no_thread(disk: FaultyDisk) -> None:
@@ -714,7 +840,7 @@ def test_trim_goes_no_further_than_what_is_published(broker: SmallBroker) -> Non
 
 def test_a_checkpoint_ahead_of_what_is_published_is_our_bug(broker: SmallBroker) -> None:
     broker.turn([("send", 0, b"x")])
-    with pytest.raises(Exception, match="published is 0"):
+    with pytest.raises(Exception, match="written up to 0"):
         broker.store.checkpoint(broker.store.log_end, [b"x"])
 
 

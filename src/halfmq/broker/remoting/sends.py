@@ -134,7 +134,7 @@ class Sends:
         if request.flag & 2:
             self._sequencer.submit_small(command, None)
         else:
-            self._sequencer.submit_small(command, self._ended, (connection, request))
+            self._sequencer.submit_for_receipt(command, self._ended, (connection, request))
 
     def _asked_again(self, context: Context, reply: Reply | Failed) -> bool:
         """Ask once more, with the row of the transaction table, where the decision knew nothing of the transaction.
