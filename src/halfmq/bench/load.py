@@ -97,7 +97,8 @@ class LoadConnection(asyncio.Protocol):
 
     def start(self) -> None:
         self.alive = self.threads
-        self.transport.write(b"".join(self._half(thread) for thread in range(self.threads)))
+        for thread in range(self.threads):
+            self.transport.write(self._half(thread))
 
     def _half(self, thread: int) -> bytes:
         self.serial += 1
@@ -143,8 +144,9 @@ class LoadConnection(asyncio.Protocol):
             self._take(_decode(data[at + 8 : header_end]), now, out)
             at = stop
         self.pending = data[at:]
-        if out:
-            self.transport.write(b"".join(out))
+        # One write for each, as threads of a client write: answers that come together are no reason for requests to do so.
+        for one in out:
+            self.transport.write(one)
 
     def _take(self, answer: _Answer, now: int, out: list[bytes]) -> None:
         if not answer.flag & 1:
