@@ -206,6 +206,7 @@ class Engine:
             InvariantViolated: the state and the log may differ now; stop, and let a start redo the log.
         """
         state = self.state
+        session = state.session
         pace = pace or _NO_PACE
         replies: list[Reply | Failed] = []
         effects: list[Effect] = []
@@ -239,7 +240,7 @@ class Engine:
                 if decided:
                     if not state.batch_open:
                         self._open(state.log_end, now_ms)
-                    state.session.sender = getattr(command, "connection", 0)
+                    session.sender = command.connection if small else getattr(command, "connection", 0)  # type: ignore[union-attr]
                     apply_all(state, decided)
                     records += decided
                 if events:
@@ -389,7 +390,10 @@ class Engine:
 
         A tick goes on without the delayed messages that cannot be copied: they wait for a start that finds them whole.
         """
-        damaged = self._damaged(decision[0])
+        try:
+            damaged = self._damaged(decision[0])
+        except Exception as error:  # noqa: BLE001 - judged in ``_broken``
+            return self._broken(command, error)
         if not damaged:
             return decision
         if type(command) is Tick:
@@ -410,7 +414,11 @@ class Engine:
         """
         assert isinstance(released, Released)
         self.note(DelayedPutAside(tuple([record.first_offset for record, _ in damaged])))
-        decision = decide(self.state, Tick(len(released.refs) - len(damaged)), now_ms)
+        tick = Tick(len(released.refs) - len(damaged))
+        try:
+            decision = decide(self.state, tick, now_ms)
+        except Exception as error:  # noqa: BLE001 - judged in ``_broken``
+            return self._broken(tick, error)
         more = isinstance(decision.reply, Done) and decision.reply.again
         found = tuple([(record.source, problem) for record, problem in damaged])
         self._problems.append(DelayedNotShown(found, more))

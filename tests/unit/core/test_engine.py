@@ -9,7 +9,7 @@ from tests.support.core_log import START_MS, CoreLog, WholeDisk, end, half, mess
 from halfmq import limits
 from halfmq.core import engine as engine_module
 from halfmq.core.commands import CarryForward, Command, EnsureGroup, Wanted
-from halfmq.core.decision import Refused, Settled, Why
+from halfmq.core.decision import Refused, Sent, Settled, Why
 from halfmq.core.digest import durable_digest
 from halfmq.core.engine import (
     LOOK_COMMANDS,
@@ -251,6 +251,23 @@ def test_a_commit_of_a_damaged_half_is_refused_and_a_rollback_is_not() -> None:
     assert isinstance(step.replies[0], Failed)
     assert isinstance(driven.step(end("T1", first, Wanted.ROLLBACK)).replies[0], Settled)
     assert not [record for batch in driven.batches for record in batch.records if isinstance(record, Committed)]
+    driven.compare()
+
+
+def test_a_look_at_the_disk_that_raises_fails_its_command_alone() -> None:
+    driven = Driven()
+    first = sent(driven.step(half("T1")).replies[0])
+    driven.all([message(f"M{number}", body=bytes(9_000)) for number in range(8)])
+
+    def look(source: int, message_bytes: int) -> str | None:
+        raise OSError("the disk is gone")
+
+    driven.disk.why_not_copied = look  # type: ignore[method-assign]
+    step = driven.step(end("T1", first), half("T2"))
+    assert [type(reply) for reply in step.replies] == [Failed, Sent]
+    assert [type(problem) for problem in step.problems] == [DecisionFailed]
+    del driven.disk.why_not_copied
+    assert isinstance(driven.step(end("T1", first)).replies[0], Settled)
     driven.compare()
 
 
