@@ -55,13 +55,20 @@ types: $(READY)
 layers: $(READY)
 	$(BIN)/lint-imports
 
+.PHONY: collected
+collected: $(READY)
+	@$(BIN)/python -m pytest --collect-only --quiet --quiet > /dev/null || true
+
 test-fast: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -m "not slow" -n 2
 
-test: lint types layers
-	$(BIN)/python -m pytest -n 3 --dist loadscope
+# The checks have a core each. The first collection compiles every test file, which each worker would do for itself; what is
+# wrong with it is said by the run.
+test: $(READY)
+	@$(MAKE) --no-print-directory -j2 types lint layers collected
+	$(BIN)/python -m pytest -n 4 --dist loadscope
 	$(BIN)/python -m tests.simulation --new --brief --seconds $(SIMULATION_SECONDS) --processes 2
 
 bench: $(READY)

@@ -1,8 +1,10 @@
-"""In which order and in which company tests run when several workers share them: ``-n 2 --dist loadscope``.
+"""In which order and in which company tests run when several workers share them: ``-n 4 --dist loadscope``.
 
 Tests of one file stay with one worker: they share a broker, a JVM, a database. What shares nothing is spread: any free
 worker takes the next one.
 """
+
+import re
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -29,11 +31,13 @@ FIRST = (
 TOGETHER = ("tests/spark/",)
 SPREAD = (
     "tests/compat/test_java_client.py::test_a_thousand_transactions_have_one_outcome_each",
-    "tests/compat/test_stock_broker.py",
     "tests/compat/test_stock_history.py",
     "tests/demo/",
     "tests/simulation/test_power_loss.py",
 )
+#: Here tests share a broker and a JVM if the version of the Java code, and the header of the client, are the same.
+BY_VERSION = ("tests/compat/test_java_client.py", "tests/compat/test_stock_broker.py")
+_VERSION = re.compile(r"\[[\d.]+(-json|-rocketmq)?")
 
 
 class Company(LoadScopeScheduling):
@@ -45,6 +49,8 @@ class Company(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(SPREAD):
             return nodeid
+        if nodeid.startswith(BY_VERSION) and (version := _VERSION.search(nodeid)):
+            return nodeid.partition("::")[0] + version[0]
         return next((prefix for prefix in TOGETHER if nodeid.startswith(prefix)), nodeid.partition("::")[0])
 
 

@@ -1,21 +1,28 @@
 # ruff: noqa: PT012 - what is tested is a block that raises
 """Our client against an unchanged Apache RocketMQ, name server and broker from the published jars.
 
-One world per version: everything the client promises there is done in one run of the broker, because starting one
-takes many seconds. What differs from halfmq is part of the promise: several messages of one transaction are one half
+One world per version: everything the client and the Spark source promise there is done in one run of the broker, because
+starting one takes many seconds; the parts run side by side, because most of each is waiting. What differs from halfmq is part of the promise: several messages of one transaction are one half
 each, which the receipt says; and no message is visible twice although the broker checks copies of what it committed.
 """
 
 import asyncio
 from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from halfmq import App, AsyncClient, Client, Message, Outcome, Transaction, TransactionListener
+from halfmq.client import compose
+from halfmq.spark.offsets import from_json
+from halfmq.spark.options import parse_options
+from halfmq.spark.source import HalfmqBatchReader, HalfmqStreamReader
 from tests.compat.stock_broker import StockBroker
 from tests.compat.toolchain import VERSIONS
+
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(240)]
 
 #: Checks come soon, and often enough to ask once more after an UNKNOWN.
 SETTINGS = {"transactionCheckInterval": "2000", "transactionTimeOut": "2000"}
@@ -35,18 +42,20 @@ class Orders(TransactionListener):
         return Outcome.UNKNOWN if self.checked[str(message.key)] == 1 else Outcome.COMMIT
 
 
-@pytest.mark.java
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_client_works_against_a_stock_broker(version: str, tmp_path: Path) -> None:
-    with StockBroker(version, tmp_path, **SETTINGS) as stock:
-        url = f"rocketmq://{stock.names}"
-        await plain_messages(url)
-        await transactions(url)
-        await check_after_a_crash(url)
-        await a_shared_group(url)
-        await asyncio.to_thread(the_blocking_facade, url)
+@pytest.fixture(scope="module", params=VERSIONS)
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with StockBroker(request.param, tmp_path_factory.mktemp("stock"), **SETTINGS) as stock:
+        yield f"rocketmq://{stock.names}"
+
+
+async def test_client_works_against_a_stock_broker(url: str) -> None:
+    async with asyncio.TaskGroup() as parts:
+        parts.create_task(plain_messages(url))
+        parts.create_task(transactions(url))
+        parts.create_task(a_shared_group(url))
+    # Another process of the group "orders" would be asked about what this one leaves behind.
+    await check_after_a_crash(url)
+    await asyncio.to_thread(the_blocking_facade, url)
 
 
 async def collect(url: str, topic: str, group: str, count: int, linger_s: float = 0.0, **options: Any) -> list[Message]:
@@ -135,8 +144,6 @@ async def check_after_a_crash(url: str) -> None:
     """The process that prepared is gone; another one of the group answers, by the name in the message."""
     crashed = AsyncClient(url, group="orders")
     await crashed.connect()
-    from halfmq.client import compose
-
     await crashed.prepare([compose("crash", b"left", key="k")], tx_id="crash-1", name="order.create", query_id="42")
     await crashed.close()
     app = App(url, group="orders")
@@ -189,3 +196,56 @@ def the_blocking_facade(url: str) -> None:
             batch = next(iter(messages.batches(max=10, wait=20.0)))
             assert [message.body for message in batch] == [b"x"]
             batch.ack()
+
+
+#: Plain messages for the Spark source.
+MESSAGES = 300
+
+
+def test_the_spark_source_reads_a_stock_cluster_like_a_halfmq_broker(url: str) -> None:
+    """Route, bounds, pulls, packed bodies, transactions. Spark itself is not started."""
+    options = parse_options(
+        {"url": url, "subscribe": "lines", "startingOffsets": "earliest", "brokerTimeout": "20s",
+         "columns": "value,queue,offset,broker,transaction_id,message_id"}
+    )  # fmt: skip
+    stream = HalfmqStreamReader(options.for_stream())
+    start = stream.initialOffset()
+    assert start["queues"] == {}
+    with Client(url, group="service") as mq:
+        for number in range(MESSAGES):
+            mq.send("lines", f"plain {number}")
+        with mq.begin() as committed:
+            committed.send("lines", "committed")
+        mq.rollback(mq.prepare([compose("lines", "rolled back")], tx_id=mq.new_transaction_id()))
+    rows = wait_for(HalfmqBatchReader(options.for_batch()), MESSAGES + 1)
+    assert sorted(row["value"].decode() for row in rows) == sorted(
+        ["committed", *(f"plain {number}" for number in range(MESSAGES))]
+    )
+    assert {row["broker"] for row in rows} == {"broker-a"}
+    assert len({(row["queue"], row["offset"]) for row in rows}) == len(rows)
+    (transaction,) = [row for row in rows if row["transaction_id"]]
+    assert transaction["value"] == b"committed"
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert from_json(end).store == "rocketmq:DefaultCluster"
+    assert from_json(end).position == -1
+    streamed = [
+        row
+        for partition in stream.partitions(start, end)
+        for batch in stream.read(partition)
+        for row in batch.to_pylist()
+    ]
+    assert len(streamed) == MESSAGES + 1
+    assert stream.latestOffset(end, ReadAllAvailable()) == end
+    stream.stop()
+
+
+def wait_for(reader: HalfmqBatchReader, count: int) -> list[dict[str, Any]]:
+    """All rows, once there are ``count``: a stock END is one-way, so its message comes a little later."""
+    rows: list[dict[str, Any]] = []
+    for _ in range(200):
+        rows = [
+            row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()
+        ]
+        if len(rows) >= count:
+            break
+    return rows

@@ -1,7 +1,7 @@
 """SIGKILL of the broker under load, again and again: nothing acknowledged is lost, nothing twice, nothing torn.
 
 Two services with 16 connections together keep transactions of one to four messages open; the broker has 1 MiB segments and
-a checkpoint each second, so that rolls, trims and carry-forwards happen all the time; it is killed at random moments and
+two checkpoints a second, so that rolls, trims and carry-forwards happen all the time; it is killed at random moments and
 started again. In the end every transaction is settled, and three witnesses must agree: what the services know, what a
 consumer saw over the wire, and what the log holds. ``test_witnesses`` shows that each look can fail.
 """
@@ -39,8 +39,8 @@ def start(module: str, *arguments: str) -> "subprocess.Popen[str]":
 def broker(tmp_path: Path) -> Iterator[Served]:
     served = Served(
         tmp_path / "data", tmp_path / "broker.log", "--durability", "fsync", "--segment-bytes", str(1 << 20),
-        "--checkpoint-interval-ms", "1000", "--retention-bytes", str(32 << 20),
-        "--retention-check-ms", "300", "--sent-again-ms", "2000", "--check-interval-ms", "1000",
+        "--checkpoint-interval-ms", "500", "--retention-bytes", str(16 << 20),
+        "--retention-check-ms", "150", "--sent-again-ms", "2000", "--check-interval-ms", "1000",
     )  # fmt: skip
     served.start()
     yield served
@@ -67,9 +67,9 @@ def test_fifty_kills_under_load_lose_nothing_show_nothing_twice_and_tear_nothing
     up_seconds = 0.0
     try:
         for _ in range(KILLS):
-            up_seconds += pause(dice.uniform(0.3, 2.2))
+            up_seconds += pause(dice.uniform(0.2, 1.1))
             broker.kill()
-            pause(dice.uniform(0.0, 0.3))
+            pause(dice.uniform(0.0, 0.2))
             broker.start()
         up_seconds += pause(1)
         for service in services:

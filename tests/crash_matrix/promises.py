@@ -188,7 +188,9 @@ def check_settled(house: House) -> None:
             raise Violation(f"Progress: plain {unique} was not acknowledged")
     waiting = [said for said in _all_messages(house) if said.delay_level]
     if waiting:
-        house.pass_time(max(delay_ms(said) for said in waiting) + 500, 500)
+        longest_ms = max(delay_ms(said) for said in waiting) + 500
+        # Whatever is due within a step happens at its end; nobody looks in between.
+        house.pass_time(longest_ms, max(500, longest_ms // 10))
     _check_visible(house)
     seen = {unique for messages in house.visible().values() for unique, _ in messages.values()}
     for said in _all_messages(house):

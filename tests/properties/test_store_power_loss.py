@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.power_cuts import Lives, Lost, broken, counts_of, without_fdatasync
+from tests.support.power_cuts import Lives, Lost, counts_of, is_broken, without_fdatasync
 from tests.support.small_broker import QUEUES, SmallBroker
 
 SEEDS = int(os.environ.get("HALFMQ_SEEDS", "250"))
@@ -128,7 +128,7 @@ def test_readers_see_what_the_log_holds_after_every_loss() -> None:
 @pytest.mark.slow
 def test_without_fdatasync_it_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
     without_fdatasync(monkeypatch)
-    assert broken(Run, 20) > 5
+    assert is_broken(Run, 20, more_than=5)
 
 
 @pytest.mark.slow
@@ -140,4 +140,4 @@ def test_publishing_before_the_sync_goes_red(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(SmallBroker, "sync", lambda self: None)
     monkeypatch.setattr(Run, "checkpoint", sync)
-    assert broken(Run, 30) > 5
+    assert is_broken(Run, 30, more_than=5)

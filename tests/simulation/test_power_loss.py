@@ -8,7 +8,7 @@ from tests.simulation.power_loss import run_seeds
 
 pytestmark = pytest.mark.slow
 
-SEEDS = int(os.environ.get("HALFMQ_POWER_LOSS_SEEDS", "2000"))
+SEEDS = int(os.environ.get("HALFMQ_POWER_LOSS_SEEDS", "1000"))
 FIRST = int(os.environ.get("HALFMQ_POWER_LOSS_FIRST", "1"))
 #: Seeds of one test: whichever worker is free takes the next ones.
 STEP = 100

@@ -103,9 +103,10 @@ def test_each_judgement_is_what_finds_its_kind(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_each_kind_alone_is_found_in_a_million_events(million: Tiled, capsys: pytest.CaptureFixture[str]) -> None:
-    """At the start, in the middle, at the end, and across a restart; and a clean one planted there gives no alarm."""
+    """At the start and at the end, or in the middle and across a restart; a clean one planted there gives no alarm."""
     places = places_for_plants(million)
-    cases = [(kind, where) for kind in (*KINDS, "") for where in places]
+    # Each kind in two of the places; all four of each: in the small history above.
+    cases = [(kind, where) for n, kind in enumerate((*KINDS, "")) for where in [*places][n % 2 :: 2]]
     started = time.process_time()
     with HistoryCheck(sum(path.stat().st_size for path in million.paths), memory_bytes=4 << 30) as check:
         for file in files_of(million.paths):
