@@ -4,7 +4,10 @@ Tests of one file stay with one worker: they share a broker, a JVM, a database. 
 worker takes the next one.
 """
 
+import os
 import re
+from collections.abc import Generator
+from typing import TypeVar
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -52,6 +55,29 @@ class Company(LoadScopeScheduling):
         if nodeid.startswith(BY_VERSION) and (version := _VERSION.search(nodeid)):
             return nodeid.partition("::")[0] + version[0]
         return next((prefix for prefix in TOGETHER if nodeid.startswith(prefix)), nodeid.partition("::")[0])
+
+
+#: Where this is set nothing may be left out: what is skipped has failed.
+_NOTHING_IS_SKIPPED = os.environ.get("CI", "").lower() == "true"
+_Report = TypeVar("_Report", pytest.TestReport, pytest.CollectReport)
+
+
+def _failed_if_skipped(report: _Report) -> _Report:
+    if _NOTHING_IS_SKIPPED and report.outcome == "skipped":
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid}: {why}\nNothing may be skipped where CI=true."
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # behind what makes a skip of an expected failure
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _failed_if_skipped((yield))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _failed_if_skipped((yield))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,7 +1,8 @@
 """Services around one broker over real sockets: their clients, their database, and what consumers see."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,21 +84,25 @@ class Shop(NamedTuple):
     log: TransactionLog
 
     @classmethod
-    async def on(cls, path: Path) -> "Shop":
+    @asynccontextmanager
+    async def on(cls, path: Path) -> "AsyncIterator[Shop]":
         metadata = MetaData()
         orders = Table("orders", metadata, Column("id", Integer, primary_key=True))
         log = TransactionLog(metadata, min_age_s=0, lock_wait_ms=100)
         engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
         async with engine.begin() as connection:
             await connection.run_sync(metadata.create_all)
-        return cls(engine, async_sessionmaker(engine), orders, log)
+        try:
+            yield cls(engine, async_sessionmaker(engine), orders, log)
+        finally:
+            await engine.dispose()
 
     async def order_whose_commit_is_lost(self, running: Running) -> str:
         """One order: its local COMMIT returns, and at this moment the broker goes down, so that COMMIT never reaches it.
 
         The process ends as well. Returns the transaction's id.
         """
-        process = AsyncClient(url(running), group="orders", timeout=0.2, attempt_timeout=0.1)
+        process = AsyncClient(url(running), group="orders", timeout=1.0, attempt_timeout=0.5)
         await process.connect()
         async with self.sessions() as session:
             event.listen(session.sync_session, "after_commit", lambda _: running.broker.close(), once=True)

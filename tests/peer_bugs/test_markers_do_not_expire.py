@@ -17,25 +17,26 @@ async def test_marker_of_an_undecided_transaction_is_not_cleaned_up(tmp_path: Pa
     What is held here is the marker row. Its COMMIT was lost and the marker is two days old; the clean-up of old markers
     removes those of settled transactions and leaves this one, since the broker still asks about it. The check finds it.
     """
-    shop = await Shop.on(tmp_path / "shop.db")
-    async with serving(tmp_path / "broker", settings=QUICK) as running:
-        tx_id = await shop.order_whose_commit_is_lost(running)
-    async with shop.engine.begin() as connection:
-        settled = insert(shop.log.table).values(tx_id="settled-long-ago", outcome="C", written_at_ms=DAY_MS * 20_000)
-        await connection.execute(settled)
-    await shop.grows_old(days=2)
-    async with serving(tmp_path / "broker", settings=QUICK) as running:
-        async with AsyncClient(url(running), group="clean-up") as mq, shop.sessions() as session:
-            while await shop.log.prune_async(session, older_than_s=86_400, undecided=mq.undecided):
-                await session.commit()
-        assert "settled-long-ago" not in await shop.markers(), "nothing was cleaned up, so nothing is shown"
-        mq = AsyncClient(url(running), group="orders")
-        mq.answer_checks(shop.log, shop.sessions)
-        async with mq:
-            await eventually(lambda: undecided(running) == set(), "the check did not settle it")
-        assert await visible(running) == [b"order 1"], "the order is committed, and its message was rolled back"
-        assert await shop.markers() == {tx_id: "C"}, f"the markers are {await shop.markers()}"
-    await shop.engine.dispose()
+    async with Shop.on(tmp_path / "shop.db") as shop:
+        async with serving(tmp_path / "broker", settings=QUICK) as running:
+            tx_id = await shop.order_whose_commit_is_lost(running)
+        async with shop.engine.begin() as connection:
+            settled = insert(shop.log.table).values(
+                tx_id="settled-long-ago", outcome="C", written_at_ms=DAY_MS * 20_000
+            )
+            await connection.execute(settled)
+        await shop.grows_old(days=2)
+        async with serving(tmp_path / "broker", settings=QUICK) as running:
+            async with AsyncClient(url(running), group="clean-up") as mq, shop.sessions() as session:
+                while await shop.log.prune_async(session, older_than_s=86_400, undecided=mq.undecided):
+                    await session.commit()
+            assert "settled-long-ago" not in await shop.markers(), "nothing was cleaned up, so nothing is shown"
+            mq = AsyncClient(url(running), group="orders")
+            mq.answer_checks(shop.log, shop.sessions)
+            async with mq:
+                await eventually(lambda: undecided(running) == set(), "the check did not settle it")
+            assert await visible(running) == [b"order 1"], "the order is committed, and its message was rolled back"
+            assert await shop.markers() == {tx_id: "C"}, f"the markers are {await shop.markers()}"
 
 
 async def test_message_of_a_committed_order_is_sent_after_any_outage(tmp_path: Path) -> None:
@@ -45,24 +46,23 @@ async def test_message_of_a_committed_order_is_sent_after_any_outage(tmp_path: P
     There is no relay here: body and undecided state wait in the broker, the decision in the marker. Both are eight days
     old, the log was trimmed by its age of three days meanwhile (an operator confirms the clock); when the service is back, the message goes out, once.
     """
-    shop = await Shop.on(tmp_path / "shop.db")
-    small = {"settings": QUICK, "segment_bytes": 1 << 16}
-    async with serving(tmp_path / "broker", **small) as running:
-        tx_id = await shop.order_whose_commit_is_lost(running)
-    async with serving(tmp_path / "broker", **small) as running:
-        client = await running.client()
-        for number in range(20):  # segments that can be trimmed
-            assert (await client.send("Fill", bytes(8_000), unique=f"{number:032d}")).code == 0
-    await shop.grows_old(days=8)
-    async with serving(
-        tmp_path / "broker", **small, clock=LaterClock(days=8), retention_ms=3 * DAY_MS, retention_check_ms=20,
-        checkpoint_interval_ms=20, trust_clock=True,
-    ) as running:  # fmt: skip
-        await eventually(lambda: running.state.log_start > 0, "retention is to have trimmed the log")
-        assert undecided(running) == {tx_id}, "given up by age"
-        mq = AsyncClient(url(running), group="orders")
-        mq.answer_checks(shop.log, shop.sessions)
-        async with mq:
-            await eventually(lambda: undecided(running) == set(), "the message of a committed order is never sent")
-        assert await visible(running) == [b"order 1"], f"consumers see {await visible(running)}"
-    await shop.engine.dispose()
+    async with Shop.on(tmp_path / "shop.db") as shop:
+        small = {"settings": QUICK, "segment_bytes": 1 << 16}
+        async with serving(tmp_path / "broker", **small) as running:
+            tx_id = await shop.order_whose_commit_is_lost(running)
+        async with serving(tmp_path / "broker", **small) as running:
+            client = await running.client()
+            for number in range(20):  # segments that can be trimmed
+                assert (await client.send("Fill", bytes(8_000), unique=f"{number:032d}")).code == 0
+        await shop.grows_old(days=8)
+        async with serving(
+            tmp_path / "broker", **small, clock=LaterClock(days=8), retention_ms=3 * DAY_MS, retention_check_ms=20,
+            checkpoint_interval_ms=20, trust_clock=True,
+        ) as running:  # fmt: skip
+            await eventually(lambda: running.state.log_start > 0, "retention is to have trimmed the log")
+            assert undecided(running) == {tx_id}, "given up by age"
+            mq = AsyncClient(url(running), group="orders")
+            mq.answer_checks(shop.log, shop.sessions)
+            async with mq:
+                await eventually(lambda: undecided(running) == set(), "the message of a committed order is never sent")
+            assert await visible(running) == [b"order 1"], f"consumers see {await visible(running)}"

@@ -50,7 +50,7 @@ class Shop(NamedTuple):
 
     async def order_whose_commit_is_lost(self, running: Running, order: int = 1) -> str:
         """Its local COMMIT returns, the broker is gone at that moment, and so is the process then."""
-        process = self.process(running, timeout=0.2, attempt_timeout=0.1)
+        process = self.process(running, timeout=1.0, attempt_timeout=0.5)
         await process.connect()
         async with self.sessions() as session:
             event.listen(session.sync_session, "after_commit", lambda _: running.broker.close(), once=True)

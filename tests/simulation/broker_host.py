@@ -20,6 +20,7 @@ from halfmq.store.store import Durability
 from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history.events import Began, Started
+from halfmq.testing.page_cache import CachedFile, Mark
 from halfmq.testing.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.swarm import Swarm
@@ -30,7 +31,10 @@ _RESTART_MS = (5, 50, 300, 2_000)
 
 
 class SimulatedSync:
-    """The sync thread: one sync at a time, each for the newest position asked for when it began."""
+    """The sync thread: one sync at a time, each for the newest position asked for when it began.
+
+    What is written while it runs is not covered by it.
+    """
 
     def __init__(self, host: "BrokerHost", process: ProcessLoop, job: Job) -> None:
         self._host = host
@@ -50,10 +54,12 @@ class SimulatedSync:
         if position is None:
             self._busy = False
             return
-        self._process.call_later(self._host.takes_us(self._host.swarm.sync_us) / 1e6, self._end, position)
+        began = self._host.disk.syncs_begin()
+        self._process.call_later(self._host.takes_us(self._host.swarm.sync_us) / 1e6, self._end, position, began)
 
-    def _end(self, position: int) -> None:
-        self._job(position)
+    def _end(self, position: int, began: dict[CachedFile, Mark]) -> None:
+        with self._host.disk.syncing_since(began):
+            self._job(position)
         self._begin()
 
     def close(self) -> None:

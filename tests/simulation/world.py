@@ -199,6 +199,9 @@ class Peer:
             at = stop
         self._pending = bytes(data[at:])
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def is_closing(self) -> bool:
         return self.closed
 

@@ -91,11 +91,10 @@ Line = Kill | Round | Broken | SetAside
 class Record:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = path.open("ab")
 
     def write(self, line: Line) -> None:
-        self._file.write(msgspec.json.encode(line) + b"\n")
-        self._file.flush()
+        with self.path.open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
 
 
 def read_lines(path: Path) -> Iterator[Line]:

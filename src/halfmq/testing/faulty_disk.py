@@ -29,13 +29,14 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
 from halfmq.runtime.disk import Lock
 from halfmq.testing.disk_faults import MISDIRECTED, Fails, FaultOrders
-from halfmq.testing.page_cache import BLOCK_BYTES, SECTOR_BYTES, CachedFile
+from halfmq.testing.page_cache import BLOCK_BYTES, SECTOR_BYTES, CachedFile, Mark
 
 __all__ = ["BLOCK_BYTES", "MISDIRECTED", "SECTOR_BYTES", "FaultyDisk", "FaultyFile", "Operation", "PowerLost"]
 
@@ -127,7 +128,8 @@ class FaultyFile:
             disk.faults["failed sync lost" if lost else "failed sync kept"] += 1
             disk._raise("sync", fails.code, self.path)
         if not disk.sync_is_a_lie:
-            inode.make_durable()
+            began = disk._began.pop(inode, None)
+            inode.make_durable() if began is None else inode.make_durable_up_to(began)
         disk._end()
 
     def allocate(self, length: int) -> None:
@@ -240,6 +242,8 @@ class FaultyDisk:
         #: Changes of names that no ``sync_directory`` has covered, in order.
         self._changes: list[_Change] = []
         self._locked: set[CachedFile | str] = set()
+        #: What was written to when the syncs that are done now began.
+        self._began: dict[CachedFile, Mark] = {}
         self._capacity = _PLENTY
         self._used = 0
         self._was_full = False
@@ -295,6 +299,19 @@ class FaultyDisk:
     def power_fails_after(self, steps: int) -> None:
         """The operation after so many more steps is done in part, and raises ``PowerLost``."""
         self._power_fails_at = self.steps + steps
+
+    def syncs_begin(self) -> dict[CachedFile, Mark]:
+        """For syncs that take a while: what each file holds at this moment."""
+        return {inode: inode.mark() for inode in self._inodes()}
+
+    @contextmanager
+    def syncing_since(self, began: dict[CachedFile, Mark]) -> Iterator[None]:
+        """The first sync in here of each file that was written to since covers what ``syncs_begin`` saw, and nothing later."""
+        self._began = {inode: mark for inode, mark in began.items() if inode.mark() != mark}
+        try:
+            yield
+        finally:
+            self._began = {}
 
     def cut_write(self, done: int) -> None:
         """From ``before``: of this write ``done`` bytes are done, then it raises ``PowerLost``."""

@@ -10,7 +10,7 @@ has is put aside before it changes; so a sync costs nothing and a crash costs wh
 
 import mmap
 import random
-from typing import Final
+from typing import Final, NamedTuple
 
 SECTOR_BYTES: Final = 512
 #: Space is claimed and holes are known in blocks of so many bytes.
@@ -31,10 +31,23 @@ def _blocks(start: int, end: int) -> range:
     return range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES))
 
 
+def _sectors(writes: list[tuple[int, bytes]]) -> set[int]:
+    """The sectors that these writes touch."""
+    return {sector for at, data in writes for sector in range(at // SECTOR_BYTES, -(-(at + len(data)) // SECTOR_BYTES))}
+
+
+class Mark(NamedTuple):
+    """How far a file was written when a sync began: numbers of writes, of lengths, and of syncs before it."""
+
+    writes: int
+    sizes: int
+    syncs: int
+
+
 class CachedFile:
     """One file, by whatever names. Knows nothing of disks, errors and names."""
 
-    __slots__ = ("_mapped", "_older", "base", "claimed", "lost", "pending", "seen", "sizes", "written")
+    __slots__ = ("_mapped", "_older", "base", "claimed", "lost", "pending", "seen", "sizes", "syncs", "written")
 
     def __init__(self) -> None:
         self.seen: Content = bytearray()
@@ -49,6 +62,8 @@ class CachedFile:
         self.pending: list[tuple[int, bytes]] = []
         #: Lengths since the last sync, in order, the durable one first; empty while the length is durable.
         self.sizes: list[int] = []
+        #: How often all of it became durable.
+        self.syncs = 0
         #: Contents of another length that are mapped by somebody; later writes show in them too.
         self._older: list[Content] = []
         #: Somebody may have ``seen`` mapped, so its length cannot change.
@@ -118,6 +133,28 @@ class CachedFile:
         self.base.clear()
         self.pending.clear()
         self.sizes.clear()
+        self.syncs += 1
+
+    def mark(self) -> Mark:
+        """What a sync that begins now covers."""
+        return Mark(len(self.pending), len(self.sizes), self.syncs)
+
+    def make_durable_up_to(self, began: Mark) -> None:
+        """What was written before the mark is durable. What came later is not, as if the disk had written its pages before."""
+        if began.syncs != self.syncs:
+            return  # another sync covered it
+        before, later = self.pending[: began.writes], self.pending[began.writes :]
+        touched = {sector: bytearray(self.base[sector].ljust(SECTOR_BYTES, b"\0")) for sector in _sectors(later)}
+        for at, data in before:
+            for sector in _sectors([(at, data)]) & touched.keys():
+                start = sector * SECTOR_BYTES
+                low, high = max(at, start), min(at + len(data), start + SECTOR_BYTES)
+                touched[sector][low - start : high - start] = data[low - at : high - at]
+        sizes = self.sizes[max(0, began.sizes - 1) :] if len(self.sizes) > began.sizes else []
+        self.make_durable()
+        self.base.update((sector, bytes(content)) for sector, content in touched.items())
+        self.pending += later
+        self.sizes += sizes
 
     def fail_to_sync(self, dice: random.Random, kept: float) -> int:
         """Each dirty sector reached the disk or did not; none is dirty any more. Returns how many did not."""
@@ -132,6 +169,7 @@ class CachedFile:
             self.sizes.clear()
         self.base.clear()
         self.pending.clear()
+        self.syncs += 1
         return lost
 
     def drop_cache(self, dice: random.Random, share: float = 1.0) -> int:

@@ -27,6 +27,15 @@ def test_time_starts_at_the_wall_clock_or_the_last_time_in_the_log_and_follows_t
     assert BrokerTime(clock, time.now_ms()).now_ms() == 1_000_025, "the wall clock went back; broker time does not"
 
 
+def test_a_wall_clock_that_is_set_forward_moves_nothing() -> None:
+    clock = HandClock(1_000_000, 50)
+    time = BrokerTime(clock, 0)
+    clock.wall += 3_600_000
+    assert time.now_ms() == 1_000_000
+    clock.monotonic += 25
+    assert time.now_ms() == 1_000_025
+
+
 async def test_timer_fires_at_the_earliest_deadline_once() -> None:
     loop = asyncio.get_running_loop()
     clock = HandClock(0, 0)

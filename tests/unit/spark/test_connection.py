@@ -37,12 +37,16 @@ def test_nobody_listens() -> None:
 
 def test_the_peer_closes_instead_of_answering(server: ScriptedServer) -> None:
     server.answer = lambda request: None
+    made = Connection.open(("127.0.0.1", server.port))
     with pytest.raises(Away, match="closed"):
-        Connection.open(("127.0.0.1", server.port)).ask(30_000, {})
+        made.ask(30_000, {})
+    made.close()
 
 
 def test_no_answer_in_time(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "ANSWER_S", 0.05)
     server.answer = lambda request: b""
+    made = Connection.open(("127.0.0.1", server.port))
     with pytest.raises(Away, match="timed out"):
-        Connection.open(("127.0.0.1", server.port)).ask(30_000, {})
+        made.ask(30_000, {})
+    made.close()

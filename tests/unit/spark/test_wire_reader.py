@@ -44,6 +44,8 @@ class Broker:
         self.refuse: list[int] = []
         self.drop = 0
         self.pull_messages_max = 4
+        #: Closed with it.
+        self.readers: list[WireReader] = []
         self.server = ScriptedServer(self.answer)
 
     def answer(self, request: Request[Any]) -> bytes | None:
@@ -97,12 +99,16 @@ class Broker:
 def broker() -> Iterator[Broker]:
     made = Broker()
     yield made
+    for source in made.readers:
+        source.close()
     made.server.close()
 
 
 def reader(broker: Broker, *, timeout_ms: int = 2_000, topics: str = "orders", url: str = "") -> WireReader:
     options = parse_options({"url": url or broker.server.url, "subscribe": topics})
-    return WireReader(options, Patience(timeout_ms))
+    source = WireReader(options, Patience(timeout_ms))
+    broker.readers.append(source)
+    return source
 
 
 def read(

@@ -113,6 +113,19 @@ def test_prune_takes_what_is_old(shop: Shop, inbox: Inbox) -> None:
     assert handle(shop, inbox, Message("m1"))
 
 
+def test_prune_counts_in_seconds(shop: Shop, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = time.time_ns()
+    for message, minutes_ago in (("old", 61), ("kept", 59)):
+        monkeypatch.setattr("halfmq.sql.inbox.time.time_ns", lambda ago=minutes_ago: now_ns - ago * 60_000_000_000)
+        handle(shop, inbox, Message(message))
+    monkeypatch.undo()
+    with shop.sessions()() as session:
+        assert inbox.prune(session, older_than_s=3_600) == 1
+        session.commit()
+    assert not handle(shop, inbox, Message("kept"))
+    assert handle(shop, inbox, Message("old"))
+
+
 async def test_async_block(async_shop: AsyncShop) -> None:
     shop = async_shop.shop
     inbox = Inbox(shop.metadata)

@@ -195,6 +195,13 @@ def test_prune_takes_old_rows_and_leaves_young_and_undecided_ones(engine: Engine
     assert decide(engine, markers, "old-undecided") is Outcome.COMMIT
 
 
+def test_prune_counts_in_seconds(engine: Engine) -> None:
+    markers = aged(engine, 23 * HOUR_MS, ["younger than a day"])
+    with engine.begin() as connection:
+        assert markers.prune(connection, older_than_s=DAY_S, undecided=()) == 0
+        assert markers.prune(connection, older_than_s=DAY_S - 2 * HOUR_MS / 1_000, undecided=()) == 1
+
+
 def test_prune_goes_in_portions(engine: Engine) -> None:
     markers = aged(engine, 25 * HOUR_MS, [f"t{n:05}" for n in range(PRUNE_ROWS_MAX + 5)])
     with engine.begin() as connection:

@@ -100,3 +100,42 @@ def test_a_flipped_bit_is_on_the_disk_too_where_a_write_waits_for_the_sync() -> 
     assert bytes(file.seen) == b"`ba"
     file.lose_power(random.Random(1), 0.0)
     assert bytes(file.seen) == b"`aa"
+
+
+def test_a_sync_covers_what_was_written_before_it_began_and_nothing_later() -> None:
+    file = CachedFile()
+    file.write(0, b"a" * 1_000)
+    file.make_durable()
+    file.write(10, b"bb")
+    file.write(600, b"bb")
+    began = file.mark()
+    file.write(11, b"ccc")
+    file.write(2_000, b"c")
+    file.make_durable_up_to(began)
+    assert bytes(file.seen[8:16]) == b"aabcccaa"
+    file.lose_power(random.Random(1), 0.0)
+    assert bytes(file.seen[8:16]) == b"aabbaaaa"
+    assert bytes(file.seen[598:604]) == b"aabbaa"
+    assert len(file.seen) == 1_000
+
+
+def test_what_was_written_while_a_sync_ran_is_durable_with_the_next_one() -> None:
+    file = CachedFile()
+    began = file.mark()
+    file.write(0, b"abc")
+    file.make_durable_up_to(began)
+    assert not file.is_clean
+    file.make_durable()
+    file.lose_power(random.Random(1), 0.0)
+    assert bytes(file.seen) == b"abc"
+
+
+def test_a_sync_that_another_one_overtook_takes_nothing_back() -> None:
+    file = CachedFile()
+    file.write(0, b"abc")
+    began = file.mark()
+    file.make_durable()
+    file.write(0, b"x")
+    file.make_durable_up_to(began)
+    file.lose_power(random.Random(1), 0.0)
+    assert bytes(file.seen) == b"abc"

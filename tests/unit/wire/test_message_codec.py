@@ -83,6 +83,15 @@ def test_a_batch_with_something_behind_it_or_nothing_in_it_is_a_protocol_error()
             split_batch(body)
 
 
+@pytest.mark.parametrize("more", [-1, 1])
+def test_properties_that_do_not_fill_their_entry_of_a_batch_are_refused(more):
+    whole = bytearray(join_batch(ENTRIES[:1]))
+    at = len(whole) - len(ENTRIES[0].properties) - 2
+    whole[at : at + 2] = (len(ENTRIES[0].properties) + more).to_bytes(2, "big")
+    with pytest.raises(ProtocolError, match="do not fill"):
+        split_batch(bytes(whole))
+
+
 @given(st.binary(max_size=120))
 def test_arbitrary_bytes_as_a_batch_never_raise_anything_but_a_protocol_error(body):
     try:
@@ -173,7 +182,7 @@ def test_a_check_carries_the_message_and_its_count():
         first_offset=64,
         message_id="U1",
         offset_id="AB",
-        checks=1,
+        checks=3,
         broker_name="b",
         tx_id="tx",
     )
@@ -184,7 +193,7 @@ def test_a_check_carries_the_message_and_its_count():
     assert (fields.msg_id, fields.transaction_id) == ("U1", "tx")
     asked, _, size = stored_message.decode(check.body)
     assert size == len(check.body)
-    assert properties.find(asked.properties, "TRANSACTION_CHECK_TIMES") == b"1"
+    assert properties.find(asked.properties, "TRANSACTION_CHECK_TIMES") == b"3"
     assert properties.find(asked.properties, "PGROUP") == b"G"
 
 

@@ -1,11 +1,24 @@
 """The first pass: answers meet their requests, whatever the order of files."""
 
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from halfmq.testing.history.events import Answered, AnyEvent, Began, EndAsked, HalfAsked
 from halfmq.testing.history.reader import Block
 from halfmq.testing.history.scan import ASKED, NO_ANSWER, OK, SAID, Scan
 from halfmq.testing.history.spill import Row, SpillDirectory
+
+
+OPENED: list[SpillDirectory] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    while OPENED:
+        OPENED.pop().close()
 
 
 def rows(scan: Scan) -> tuple[list[Row], list[Row]]:
@@ -16,7 +29,8 @@ def rows(scan: Scan) -> tuple[list[Row], list[Row]]:
 
 
 def scanned(tmp_path: Path, *events: AnyEvent, waiting_max: int = 100, at_once: int = 100) -> Scan:
-    scan = Scan(3, SpillDirectory(tmp_path), waiting_max)
+    OPENED.append(SpillDirectory(tmp_path))
+    scan = Scan(3, OPENED[-1], waiting_max)
     for line in range(0, len(events), at_once):
         scan.block(Block(line + 1, list(events[line : line + at_once]), 1), 0)
     return scan

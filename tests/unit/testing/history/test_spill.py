@@ -29,11 +29,13 @@ def test_a_shuffle_gives_all_rows_of_a_key_together(tmp_path: Path) -> None:
 
 
 def test_a_partition_is_gone_after_it_was_given(tmp_path: Path) -> None:
-    shuffle = Shuffle("s", 1, SpillDirectory(tmp_path))
+    directory = SpillDirectory(tmp_path)
+    shuffle = Shuffle("s", 1, directory)
     shuffle.add(("a", 1))
     shuffle.spill()
     assert [list(map(tuple, part)) for part in shuffle.partitions()] == [[("a", 1)]]
     assert list(shuffle.partitions()) == []
+    directory.close()
 
 
 def test_runs_are_merged_in_order(tmp_path: Path) -> None:
