@@ -709,6 +709,15 @@ PLANTS: Final = (
         "                self.synced_position = position\n",
         "                self.synced_position = self.end\n",
     ),
+    Plant(
+        "dirty-while-others-are-synced",
+        10,
+        "a checkpoint takes for durable what was written to derived files while it synced the others",
+        "store/open_files.py",
+        "        for directory in list(self._dirty_directories):\n            self._dirty_directories.pop(directory, None)\n",
+        "        self.dirty.clear()\n        for directory in list(self._dirty_directories):\n"
+        "            self._dirty_directories.pop(directory, None)\n",
+    ),
     # --- halfmq.sql
     Plant(
         "inbox-prune-counts-milliseconds",

@@ -4,12 +4,16 @@ What threads do in a real process (syncs, slow work) happens here as events of t
 later, so that a kill may come before, between and after them.
 """
 
+import gc
 import random
+from _thread import LockType
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from greenlet import getcurrent, greenlet
 
 from halfmq.broker.broker import Broker
 from halfmq.broker.config import RETENTION_MS, BrokerConfig
@@ -17,7 +21,7 @@ from halfmq.errors import StoreDamaged
 from halfmq.model.settings import BrokerSettings
 from halfmq.store.group_flush import Job
 from halfmq.store.store import Durability
-from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
+from halfmq.testing.faulty_disk import FaultyDisk, Operation, PowerLost
 from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history.events import Began, Started
 from halfmq.testing.page_cache import CachedFile, Mark
@@ -70,12 +74,20 @@ class SimulatedSync:
 
 
 class SimulatedOffload:
-    """The maintenance thread: jobs one after another."""
+    """The maintenance thread: jobs one after another.
+
+    A job is not one step. Behind an operation of the disk, where it holds no lock, it may be set back: the broker goes on, other
+    files are written, a crash comes; and then the job goes on, or never does.
+    """
 
     def __init__(self, host: "BrokerHost", process: ProcessLoop) -> None:
         self._host = host
         self._process = process
         self._asked: deque[tuple[Callable[[], object], Callable[[Any], None]]] = deque()
+        self._job: greenlet | None = None
+        self._locks: list[Any] | None = None
+        #: No more pauses: it shall end.
+        self._closing = False
 
     def run(self, work: Callable[[], object], done: Callable[[Any], None]) -> None:
         self._asked.append((work, done))
@@ -88,18 +100,84 @@ class SimulatedOffload:
     def _work(self) -> None:
         if not self._asked:
             return
-        work, done = self._asked[0]
+        work, _ = self._asked[0]
+
+        def job() -> object:
+            try:
+                return work()
+            except Exception as error:  # as the thread does; a loss of power is no exception
+                return error
+
+        self._job = greenlet(job)
+        # Who never ends must not be collected, and cleaned up behind, while this history goes on.
+        self._host.jobs.append(self._job)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        job = self._job
+        assert job is not None
+        self._host.disk.after = self._operation_done
         try:
-            result = work()
-        except Exception as error:  # as the thread does; a loss of power is no exception
-            result = error
-        self._asked.popleft()
+            result = job.switch()
+        finally:
+            self._host.disk.after = None
+        if not job.dead:
+            self._host.chronicle.counts["job set back"] += 1
+            pause_us = self._host.takes_us(self._host.swarm.offload_us) / _PAUSES
+            self._process.call_later(pause_us / 1e6, self._go_on)
+            return
+        self._host.jobs.remove(job)
+        self._job = None
+        _, done = self._asked.popleft()
         self._process.call_soon(done, result)
         if self._asked:
             self._later(self._work)
 
+    def _operation_done(self, _: Operation) -> None:
+        if getcurrent() is self._job and not self._closing and self._host.is_set_back() and not self._holds_a_lock():
+            self._job.parent.switch()
+
+    def _holds_a_lock(self) -> bool:
+        """A thread that waits for it would wait for ever: there is one thread here."""
+        if self._locks is None:
+            assert self._host.broker is not None
+            self._locks = _locks_below(self._host.broker._store)
+        return any(lock.locked() for lock in self._locks)
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._job is not None
+
     def close(self) -> None:
+        """What is under way ends, as the thread is waited for."""
+        self._closing = True
+        job, self._job = self._job, None
+        if job is not None:
+            job.switch()
         self._asked.clear()
+
+
+#: A job that is set back waits so much shorter than one does that is asked for.
+_PAUSES = 8
+#: Share of a job's operations behind which it is set back.
+_SET_BACK = 0.3
+
+
+def _locks_below(store: Any) -> list[Any]:
+    """Of all parts of the store."""
+    found: list[Any] = []
+    known: set[int] = set()
+    waiting = [store]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in known:
+            continue
+        known.add(id(one))
+        if isinstance(one, LockType):
+            found.append(one)
+        elif type(one).__module__.startswith("halfmq.store") or isinstance(one, (dict, list, tuple)):
+            waiting += gc.get_referents(one)
+    return found
 
 
 class BrokerHost:
@@ -165,10 +243,18 @@ class BrokerHost:
         self._chronicle = chronicle
         self._on_raised = on_raised
         self._dice = random.Random(f"{swarm.seed}/host")
+        self._set_back = random.Random(f"{swarm.seed}/set back")
+        self.chronicle = chronicle
+        #: Of the maintenance thread, that began and did not end.
+        self.jobs: list[greenlet] = []
 
     def takes_us(self, mean_us: int) -> int:
         """Sometimes next to nothing, sometimes much."""
         return int(mean_us * self._dice.choice((0.1, 0.5, 1.0, 1.0, 4.0)))
+
+    def is_set_back(self) -> bool:
+        """Whether a job of the maintenance thread waits now."""
+        return self._set_back.random() < _SET_BACK
 
     # --- lives -------------------------------------------------------------------------------------------------------
 
@@ -181,6 +267,7 @@ class BrokerHost:
         self._has_served = False
         process = self.process = ProcessLoop(self._scheduler, f"broker.{self.lives}", self._raised)
         process.after_turn = self._turned
+        self._offload = SimulatedOffload(self, process)
         self.broker = Broker(
             self.config,
             self.disk,
@@ -188,7 +275,7 @@ class BrokerHost:
             SeededEntropy(f"{self.swarm.seed}/{process.name}"),
             process,
             make_syncer=lambda job: SimulatedSync(self, process, job),
-            offload=SimulatedOffload(self, process),
+            offload=self._offload,
             bind=self._network.bind(process),
         )
         self._errors_at_start = self._disk_errors()
@@ -290,6 +377,7 @@ class BrokerHost:
         self.on_power_lost()
         process = self.process
         if process is not None:
+            self._chronicle.counts["crash within a job"] += self._offload.is_under_way
             process.kill()
             self._network.power_lost(process)
         self._network.server_is_up = False
@@ -317,6 +405,7 @@ class BrokerHost:
         process, broker = self.process, self.broker
         assert process is not None
         self._note_what_it_found()
+        self._chronicle.counts["crash within a job"] += not close and self._offload.is_under_way
         if close and broker is not None:
             try:
                 broker.close()

@@ -24,7 +24,8 @@ class GroupConsumer(Machine):
         while True:
             try:
                 await client.connect()
-                async with client.consumer(list(self.around.swarm.topics), retries=2) as messages:
+                swarm = self.around.swarm
+                async with client.consumer(list(swarm.topics), tags=swarm.subscription, retries=2) as messages:
                     await self._consume(process, client, messages)
             except ConnectError:
                 await asyncio.sleep(0.3)

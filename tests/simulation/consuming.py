@@ -15,6 +15,7 @@ from typing import Any
 from halfmq.core.queues.offsets import Stored, query_offset
 from halfmq.testing.history.events import AnyEvent, Logged, QueueRead, Seen
 from tests.simulation.promises import Violation
+from tests.simulation.tags import Sent
 
 GROUP = "readers"
 RETRY = f"%RETRY%{GROUP}"
@@ -23,8 +24,9 @@ WHOLE = "whole"
 
 
 class Consuming:
-    def __init__(self, counts: Counter[str], topics: tuple[str, ...]) -> None:
+    def __init__(self, counts: Counter[str], topics: tuple[str, ...], sent: Sent) -> None:
         self._counts = counts
+        self._sent = sent
         self._topics = (*topics, RETRY)
         #: (topic, queue) -> offsets that the group was given.
         self.given: dict[tuple[str, int], set[int]] = {}
@@ -44,6 +46,8 @@ class Consuming:
             return
         place = (event.topic, event.queue)
         if event.reader == GROUP:
+            if not self._sent.is_wanted(event.message):
+                raise Violation(f"Tags: {GROUP} was given {event.message}, which has not its tag", event.message)
             self.given.setdefault(place, set()).add(event.queue_offset)
             self._ends[place] = max(self._ends.get(place, 0), event.queue_offset + 1)
         elif event.reader == WHOLE:
@@ -68,6 +72,10 @@ class Consuming:
                 continue
             self._counts["look committed offset"] += 1
             most = max(self._ends.get((topic.name, queue), 0), topic.mins[queue])
+            if not self._sent.all_are_wanted and topic.name != RETRY:
+                most = topic.ends[
+                    queue
+                ]  # what lies in between it may have passed over: ``close`` looks for what it wants
             if offset > most:
                 raise Violation(f"Consumers: {GROUP} committed {offset} of {topic.name}/{queue}, and was given {most}")
 
@@ -78,7 +86,7 @@ class Consuming:
             for parked in there.values():
                 self._counts["look parked pull"] += 1
                 offset = parked.request.ext.queue_offset
-                if offset < end and parked.tags is None and not parked.connection.is_full:
+                if offset < end and not parked.connection.is_full and _is_there(pulls, topic_id, queue, parked):
                     raise Violation(
                         f"Consumers: a pull at {parked.topic.name}/{queue}@{offset} sleeps, and {end} is visible there"
                     )
@@ -120,6 +128,8 @@ class Consuming:
         stop = self._stopped_at.get(place, 0)
         for offset, message in entries.items():
             self._counts["look given"] += 1
+            if not self._sent.is_wanted(message):
+                continue
             if first <= offset < stop and offset not in given:
                 raise Violation(
                     f"Consumers: {GROUP} was never given {message} at {place[0]}/{place[1]}@{offset}", message
@@ -140,3 +150,11 @@ class Consuming:
                     f"Consumers: {message} was handed back {kept} times with OK, and {copies[message]} are there",
                     message,
                 )
+
+
+def _is_there(pulls: Any, topic_id: int, queue: int, parked: Any) -> bool:
+    """Whether one of the messages that it waits for is visible."""
+    if parked.tags is None:
+        return True
+    entries = pulls._store.read_queue(topic_id, queue, parked.request.ext.queue_offset, 1_000)
+    return any(entry[2] in parked.tags for entry in entries)

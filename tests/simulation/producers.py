@@ -1,6 +1,7 @@
 """A service that sends with our client: transactions of all kinds, plain messages, and answers to checks."""
 
 import asyncio
+import random
 from typing import Any
 
 from halfmq.client.listener import TransactionListener
@@ -13,6 +14,7 @@ from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate
 from tests.simulation.machine import ApplicationError, Expected, Machine, SimulatedClient, Surroundings
 from tests.simulation.marker_log import MarkerLog, Session
+from tests.simulation.tags import draw_tag
 
 
 class _Life:
@@ -38,7 +40,7 @@ class _Life:
 
     def message(self) -> tuple[str, bytes, dict[str, Any]]:
         dice = self.dice
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"tag": draw_tag(self.machine.tag_dice)}
         if dice.random() < 0.4:
             options["sharding_key"] = None if self.swarm.narrows else f"k{dice.randrange(3)}"
             options["keys"] = (f"o{dice.randrange(1_000)}",)
@@ -111,13 +113,13 @@ class _Life:
     async def plain(self) -> None:
         topic, body, options = self.message()
         if self.dice.random() < 0.15:
-            options = {"delay": self.dice.choice((1, 5, 0.3))}
+            options = {"tag": options["tag"], "delay": self.dice.choice((1, 5, 0.3))}
         await self.client.send(topic, body, **options)
 
     async def batch(self) -> None:
         topic, _, _ = self.message()
         bodies = [self.dice.randbytes(self.dice.choice(self.swarm.body_bytes)) for _ in range(self.dice.randint(2, 4))]
-        await self.client.send_many(topic, bodies)
+        await self.client.send_many(topic, bodies, tag=draw_tag(self.machine.tag_dice))
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
@@ -220,6 +222,7 @@ class Producer(Machine):
         super().__init__(name, around)
         self.group = group
         self.database = database
+        self.tag_dice = random.Random(f"{around.swarm.seed}/{name}/tags")
         #: It fetches its checks instead of being sent them.
         self.fetches = fetches
 

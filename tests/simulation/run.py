@@ -40,6 +40,7 @@ from tests.simulation.promises import Promises, Violation
 from tests.simulation.stock_producer import StockProducer
 from tests.simulation.stranger import Stranger
 from tests.simulation.swarm import Swarm, draw
+from tests.simulation.tags import Sent, read_by_tags
 from tests.simulation.wire_tap import WireTap
 
 #: With every resolver reachable, nothing may be undecided after so long, ms of virtual time: the longest back-off with a
@@ -79,7 +80,7 @@ class Run:
         self.chronicle.listeners.append(self.promises.hear)
         self.network = FaultyNetwork(self.scheduler, seed, swarm.manners)
         self.check_looks = CheckLooks(min(swarm.check_immunities_ms), self.counts)
-        self.network.tap = self.tap = WireTap(self.chronicle, self.check_looks)
+        self.network.tap = self.tap = WireTap(self.chronicle, self.check_looks, Sent(swarm.subscription))
         self.around = Surroundings(swarm, self.scheduler, self.network, self.chronicle, self._raised)
         self.host = BrokerHost(swarm, self.scheduler, self.network, self.chronicle, self._raised)
         self.check_times = CheckTimes(self.host.config.settings, self.counts)
@@ -87,7 +88,7 @@ class Run:
             swarm, self.host.disk, self.counts, self.check_times, lambda: self.host.serves, self._violated
         )
         self.delays = Delays(self.counts)
-        self.consuming = Consuming(self.counts, swarm.topics)
+        self.consuming = Consuming(self.counts, swarm.topics, self.tap.sent_tags)
         self.chronicle.listeners.append(self.consuming.hear)
         self._log_end = 0
         self.tap.log_end = lambda: self._log_end
@@ -323,6 +324,12 @@ class Run:
             for queue in range(topic.read_queues)  # what was taken away was empty
         ]
         self._finish(lambda reader: closing.read_everything(reader, self.network, self.chronicle, queues))
+        own = [(topic, queue) for topic, queue in queues if topic in self.swarm.topics]
+        self._finish(
+            lambda reader: read_by_tags(
+                reader, self.network, self.chronicle.events, self.tap.sent_tags, own, self.counts
+            )
+        )
         self._finish(
             lambda reader: lookups.look_up(reader, self.network, self.chronicle, self.tap, lambda: state.log_start)
         )

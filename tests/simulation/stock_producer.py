@@ -7,6 +7,7 @@ one-way on the connection that they came on. A connection that does not answer i
 
 import asyncio
 import json
+import random
 
 from halfmq.client.outcome import Outcome
 from halfmq.model import properties
@@ -17,6 +18,7 @@ from halfmq.wire.remoting.codes import SEND_RETRY_CODES
 from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.raw_line import LineLost, RawLine
+from tests.simulation.tags import draw_tag
 from tests.support.raw_client import Answer, end_ext, send_ext
 
 _WANTED = {Outcome.COMMIT: 8, Outcome.ROLLBACK: 12, Outcome.UNKNOWN: 0}
@@ -107,6 +109,9 @@ class StockProducer(Machine):
         topic = dice.choice(swarm.topics)
         body = dice.randbytes(dice.choice(swarm.body_bytes))
         transactional = "TRAN_MSG" in pairs
+        tag = draw_tag(random.Random(unique))
+        if tag is not None:
+            pairs = {**pairs, "TAGS": tag}
         answer: Answer | None = None
         for attempt in range(3):
             self._queue += 1

@@ -18,6 +18,8 @@ FAULTS: Final = (
     "client_kill", "client_pause", "database_crash", "database_slow", "clock_step",
     "write_error", "sync_error", "name_error", "full", "rot", "rot_at_rest", "derived_lost", "segment_lost",
 )  # fmt: skip
+#: What the consumer group of a seed asks for, of the tags in ``tags.py``.
+SUBSCRIPTIONS: Final = ("*", "*", "red", "red || blue")
 TOPICS: Final = ("Alpha", "Beta", "Gamma")
 #: What an administrator may do with a producer group; a seed has none, some or all of it.
 ADMINISTRATION: Final = ("rollback", "set-aside", "skip-age", "limits", "ask-now")
@@ -104,6 +106,8 @@ class Swarm:
     looked_at_max: int = 0
     #: When retention by size may copy again what it copied.
     copy_again_ms: int = limits.COPY_AGAIN_MS
+    #: Which tags the consumer group asks for.
+    subscription: str = "*"
     #: What goes by for the broker between two looks at how long its turn takes.
     look_us: int = 0
 
@@ -120,7 +124,11 @@ def draw(seed: int, profile: str = "") -> Swarm:
     """``profile``: one of ``PROFILES``; without one most seeds have none."""
     dice = random.Random(f"{seed}/crowded")
     crowded = seed > _CROWDED_BEHIND and dice.randrange(_CROWDED_ONE_IN) == 0
-    swarm = replace(_draw(seed), look_us=random.Random(f"{seed}/look").choice((0, 0, 300, 8_000)))
+    swarm = replace(
+        _draw(seed),
+        look_us=random.Random(f"{seed}/look").choice((0, 0, 300, 8_000)),
+        subscription=random.Random(f"{seed}/tags").choice(SUBSCRIPTIONS),
+    )
     return _crowded(swarm, dice) if crowded or profile == "crowded" else swarm
 
 

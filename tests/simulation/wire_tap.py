@@ -24,6 +24,7 @@ from halfmq.wire.remoting.operators import HMQ_RESOLVE
 from halfmq.wire.remoting.producer_groups import HMQ_PRODUCER, decode_change
 from tests.simulation.check_looks import CheckLooks
 from tests.simulation.chronicle import Chronicle
+from tests.simulation.tags import Sent
 
 _VERDICTS = {8: "COMMITTED", 12: "ROLLED_BACK", "COMMIT": "COMMITTED", "ROLLBACK": "ROLLED_BACK"}
 
@@ -52,7 +53,7 @@ def delay_ms_of(pairs: dict[str, str]) -> int:
 class WireTap:
     """A ``Tap``. ``sent`` keeps recent requests that may be repeated by the network: (time, kind, frame)."""
 
-    def __init__(self, chronicle: Chronicle, looks: CheckLooks) -> None:
+    def __init__(self, chronicle: Chronicle, looks: CheckLooks, sent_tags: Sent) -> None:
         self._chronicle = chronicle
         self._looks = looks
         #: By connection: splitter of what is heard, and what was asked: opaque -> (operation, what, topic).
@@ -64,6 +65,8 @@ class WireTap:
         self._firsts: dict[str, tuple[str, str, str]] = {}
         #: Message -> its KEYS.
         self.keys: dict[str, str] = {}
+        #: What was sent with which tag.
+        self.sent_tags = sent_tags
         #: Message -> where the log ended when it was handed back, for each time that OK was the answer.
         self.handed_back: dict[str, list[int]] = {}
         #: Where the log ends now.
@@ -112,6 +115,7 @@ class WireTap:
         pairs = properties.to_dict(text)
         chronicle = self._chronicle
         unique = pairs.get("UNIQ_KEY", "")
+        self.sent_tags.note(unique, text)
         crc = body_crc_of(request.body)
         key = pairs.get("__SHARDINGKEY", "")
         delay_ms = delay_ms_of(pairs)
@@ -147,6 +151,7 @@ class WireTap:
         operation = self._operation(end, request, "batch", request.ext.topic)
         for number, entry in enumerate(split_batch(request.body)):
             unique = (properties.find(bytes(entry.properties), "UNIQ_KEY") or b"").decode()
+            self.sent_tags.note(unique, bytes(entry.properties))
             self._chronicle.note(
                 PlainAsked(
                     t_us=self._chronicle.now_us, by=end.process.name, op=f"{operation}#{number}", message=unique,

@@ -36,10 +36,15 @@ def test_address_prints_as_it_is_written() -> None:
     assert str(parse_address("[::1]:2")) == "[::1]:2"
 
 
+class Leaves(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
 async def test_refused_connection_is_an_os_error() -> None:
-    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    await TcpConnector().connect(Address("127.0.0.1", port), asyncio.Protocol)
+    await TcpConnector().connect(Address("127.0.0.1", port), Leaves)
     server.close()
     await server.wait_closed()
     with pytest.raises(OSError, match="Connect call failed"):

@@ -10,7 +10,6 @@ from halfmq.testing.history.reader import Block
 from halfmq.testing.history.scan import ASKED, NO_ANSWER, OK, SAID, Scan
 from halfmq.testing.history.spill import Row, SpillDirectory
 
-
 OPENED: list[SpillDirectory] = []
 
 

@@ -1,0 +1,90 @@
+"""Tags: who asks for some is given these and no others, on whatever way a message came into its queue.
+
+consumers   the group of a seed subscribes to some of the tags; ``consuming`` holds what it is given against what was sent
+in the end  each queue is read once for each tag, and what is given is what was sent with it, of all that is visible
+"""
+
+import random
+from typing import Any, Final
+
+from halfmq.model import properties
+from halfmq.model.stored_message import decode as decode_message
+from halfmq.testing.history.events import AnyEvent, Seen
+from halfmq.testing.virtual_loop import ProcessLoop
+from tests.simulation.promises import Violation
+from tests.simulation.raw_line import RawLine
+from tests.support.raw_client import pull_ext
+
+TAGS: Final = ("red", "blue")
+WHOLE: Final = "whole"
+
+
+def draw_tag(dice: random.Random) -> str | None:
+    return dice.choice((None, *TAGS))
+
+
+class Sent:
+    """What was sent, with which tag; and what the consumer group wants of it."""
+
+    def __init__(self, subscription: str) -> None:
+        #: Message -> its tag, or nothing.
+        self.tags: dict[str, str] = {}
+        self._wanted = None if subscription == "*" else {tag.strip() for tag in subscription.split("||")}
+
+    @property
+    def all_are_wanted(self) -> bool:
+        return self._wanted is None
+
+    def note(self, unique: str, text: bytes) -> None:
+        self.tags[unique] = (properties.find(text, "TAGS") or b"").decode()
+
+    def is_wanted(self, message: str) -> bool:
+        return self._wanted is None or self.tags.get(message) in self._wanted
+
+
+async def read_by_tags(
+    process: ProcessLoop, network: Any, events: list[AnyEvent], sent: Sent, queues: list[tuple[str, int]], counts: Any
+) -> None:
+    """Call it behind ``closing.read_everything``.
+
+    Raises:
+        Violation: a message is not given to whoever asks for its tag, or to whoever asks for another.
+    """
+    there: dict[tuple[str, int], dict[int, str]] = {}
+    for event in events:
+        if type(event) is Seen and event.reader == WHOLE:
+            there.setdefault((event.topic, event.queue), {})[event.queue_offset] = event.message
+    line = await RawLine.open(process, network, "reader")
+    for topic, queue in queues:
+        found = there.get((topic, queue), {})
+        for tag in TAGS if found else ():
+            given, low = await _pulled(line, topic, queue, tag)
+            for offset, message in found.items():
+                counts["look tag"] += 1
+                has_it = sent.tags.get(message, "") == tag
+                if offset >= low and has_it != (offset in given):
+                    said = "is not given" if has_it else "is given"
+                    raise Violation(
+                        f"Tags: {message} at {topic}/{queue}@{offset} {said} to who asks for {tag}; it was sent with "
+                        f"{sent.tags.get(message)!r}",
+                        message,
+                    )
+    line.close()
+
+
+async def _pulled(line: RawLine, topic: str, queue: int, tag: str) -> tuple[set[int], int]:
+    """(queue offsets that are given, where the queue begins by now)."""
+    given: set[int] = set()
+    offset = low = 0
+    while True:
+        answer = await line.ask(11, pull_ext(topic, WHOLE, queue, offset, count=1_000, tags=tag), timeout_s=30.0)
+        low = max(low, int(answer.ext.get("minOffset", "0")))
+        following = int(answer.ext.get("nextBeginOffset", offset))
+        at = 0
+        while at < len(answer.body):
+            message, _, size = decode_message(answer.body, at)
+            given.add(message.queue_offset)
+            at += size
+        if following <= offset:
+            return given, low
+        offset = following
