@@ -76,8 +76,8 @@ class SimulatedSync:
 class SimulatedOffload:
     """The maintenance thread: jobs one after another.
 
-    A job is not one step. Behind an operation of the disk, where it holds no lock, it may be set back: the broker goes on, other
-    files are written, a crash comes; and then the job goes on, or never does.
+    A job is not one step. Behind an operation of the disk, and the lock that it is done under, it may be set back: the broker
+    goes on, other files are written, a crash comes; and then the job goes on, or never does.
     """
 
     def __init__(self, host: "BrokerHost", process: ProcessLoop) -> None:
@@ -85,7 +85,8 @@ class SimulatedOffload:
         self._process = process
         self._asked: deque[tuple[Callable[[], object], Callable[[Any], None]]] = deque()
         self._job: greenlet | None = None
-        self._locks: list[Any] | None = None
+        self._locks: list[_Lock] = []
+        self._is_to_pause = False
         #: No more pauses: it shall end.
         self._closing = False
 
@@ -108,6 +109,10 @@ class SimulatedOffload:
             except Exception as error:  # as the thread does; a loss of power is no exception
                 return error
 
+        if not self._locks:
+            assert self._host.broker is not None
+            self._locks = _replace_locks(self._host.broker._store, self)
+        self._is_to_pause = False
         self._job = greenlet(job)
         # Who never ends must not be collected, and cleaned up behind, while this history goes on.
         self._host.jobs.append(self._job)
@@ -134,15 +139,16 @@ class SimulatedOffload:
             self._later(self._work)
 
     def _operation_done(self, _: Operation) -> None:
-        if getcurrent() is self._job and not self._closing and self._host.is_set_back() and not self._holds_a_lock():
-            self._job.parent.switch()
+        if getcurrent() is self._job and not self._closing and self._host.is_set_back():
+            self._is_to_pause = True
+            self.released()
 
-    def _holds_a_lock(self) -> bool:
-        """A thread that waits for it would wait for ever: there is one thread here."""
-        if self._locks is None:
-            assert self._host.broker is not None
-            self._locks = _locks_below(self._host.broker._store)
-        return any(lock.locked() for lock in self._locks)
+    def released(self) -> None:
+        """The job goes on later, unless it holds a lock: who waits for that would wait for ever, there is one thread here."""
+        job = self._job
+        if self._is_to_pause and getcurrent() is job and not any(lock.locked() for lock in self._locks):
+            self._is_to_pause = False
+            job.parent.switch()
 
     @property
     def is_under_way(self) -> bool:
@@ -151,9 +157,10 @@ class SimulatedOffload:
     def close(self) -> None:
         """What is under way ends, as the thread is waited for."""
         self._closing = True
-        job, self._job = self._job, None
-        if job is not None:
-            job.switch()
+        self._is_to_pause = False
+        if self._job is not None:
+            self._job.switch()
+            self._job = None
         self._asked.clear()
 
 
@@ -163,9 +170,35 @@ _PAUSES = 8
 _SET_BACK = 0.3
 
 
-def _locks_below(store: Any) -> list[Any]:
-    """Of all parts of the store."""
-    found: list[Any] = []
+class _Lock:
+    """A lock of the store. A job that was to be set back while it held one is set back when it has released the last."""
+
+    def __init__(self, offload: SimulatedOffload) -> None:
+        self._offload = offload
+        self._held = False
+
+    def __enter__(self) -> None:
+        assert not self._held, "a thread would wait for a job that is set back"
+        self._held = True
+
+    def acquire(self, *, blocking: bool) -> bool:
+        assert not blocking
+        was_held, self._held = self._held, True
+        return not was_held
+
+    def release(self, *_: object) -> None:
+        self._held = False
+        self._offload.released()
+
+    __exit__ = release
+
+    def locked(self) -> bool:
+        return self._held
+
+
+def _replace_locks(store: Any, offload: SimulatedOffload) -> list[_Lock]:
+    """In all parts of the store; nobody holds one now."""
+    made: list[_Lock] = []
     known: set[int] = set()
     waiting = [store]
     while waiting:
@@ -173,11 +206,16 @@ def _locks_below(store: Any) -> list[Any]:
         if id(one) in known:
             continue
         known.add(id(one))
-        if isinstance(one, LockType):
-            found.append(one)
-        elif type(one).__module__.startswith("halfmq.store") or isinstance(one, (dict, list, tuple)):
+        if type(one).__module__.startswith("halfmq.store"):
+            slots = [name for kind in type(one).__mro__ for name in vars(kind).get("__slots__", ())]
+            for name in (*getattr(one, "__dict__", ()), *slots):
+                if isinstance(getattr(one, name, None), LockType):
+                    made.append(_Lock(offload))
+                    setattr(one, name, made[-1])
             waiting += gc.get_referents(one)
-    return found
+        elif isinstance(one, (dict, list, tuple)):
+            waiting += gc.get_referents(one)
+    return made
 
 
 class BrokerHost:

@@ -33,15 +33,22 @@ class GroupConsumer(Machine):
                 self.around.chronicle.counts[f"consumer {type(error).__name__}"] += 1
                 await asyncio.sleep(0.3)
             else:
-                return
+                self.around.chronicle.counts["knob consumer left and joins anew"] += 1
+                await client.close()
+                await asyncio.sleep(self.dice.random())
+                client = self.client(process, READERS)
 
     async def _consume(self, process: ProcessLoop, client: SimulatedClient, messages: Consumer) -> None:
-        """A drawn number of messages; then the process leaves the group in good order, and joins anew."""
+        """A drawn number of messages; then it leaves the group in good order, to join anew."""
+        left = self.dice.choice((3, 10, 1 << 30))
         async for message in messages:
             stored: StoredMessage = message._stored
             event = seen(stored, message.log_offset, self.around.chronicle.now_us, process.name, READERS)
             self.around.chronicle.note(event)
             await self._deal_with(message)
+            left -= 1
+            if left <= 0 and self.around.working:
+                return
 
     async def _deal_with(self, message: Message) -> None:
         draw = self.dice.random()

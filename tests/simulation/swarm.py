@@ -209,7 +209,7 @@ def _draw(seed: int) -> Swarm:
         producer_groups=dice.choice((1, 1, 2)),
         workers=workers,
         think_ms=think_ms,
-        consumers=dice.choice((0, 0, 1, 2)),
+        consumers=dice.choice((0, 0, 1, 3)),
         watchers=dice.choice((0, 1)),
         operators=operators,
         narrows=operators > 0 and queues > 1 and dice.random() < 0.5,
