@@ -2,8 +2,8 @@
 
 Two services with 16 connections together keep transactions of one to four messages open; the broker has 1 MiB segments and
 two checkpoints a second, so that rolls, trims and carry-forwards happen all the time; it is killed at random moments and
-started again. In the end every transaction is settled, and three witnesses must agree: what the services know, what a
-consumer saw over the wire, and what the log holds. ``test_witnesses`` shows that each look can fail.
+started again. In the end every transaction is settled, and three witnesses must agree: what the services know, what
+consumers of everything and of one tag saw over the wire, and what the log holds. ``test_witnesses`` shows that each look can fail.
 """
 
 import json
@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.recorder import TOPICS
-from tests.crash.witnesses import Log, Told, read_seen, read_told, wire_faults
+from tests.crash.witnesses import Log, Told, read_seen, read_told, tag_faults, wire_faults
 from tests.support.served import Served
 
 pytestmark = pytest.mark.slow
@@ -59,10 +59,11 @@ def test_fifty_kills_under_load_lose_nothing_show_nothing_twice_and_tear_nothing
               "--seed", str(SEED + n), "--connections", "8", "--window", "8", "--rate", str(RATE / 2))
         for n in range(2)
     ]  # fmt: skip
-    watcher = start(
-        "tests.crash.watcher", "--port", str(broker.port), "--output", str(tmp_path / "seen.txt"),
-        "--topics", ",".join(TOPICS),
-    )  # fmt: skip
+    watchers = [
+        start("tests.crash.watcher", "--port", str(broker.port), "--output", str(tmp_path / name),
+              "--topics", ",".join(TOPICS), "--tag", tag)
+        for name, tag in (("seen.txt", "*"), ("seen-odd.txt", "odd"))
+    ]  # fmt: skip
     started = time.monotonic()
     up_seconds = 0.0
     try:
@@ -80,11 +81,13 @@ def test_fifty_kills_under_load_lose_nothing_show_nothing_twice_and_tear_nothing
             out, _ = service.communicate(timeout=120)
             assert service.returncode == 0, out
             summaries.append(json.loads(out.splitlines()[-1]))
-        watcher.send_signal(signal.SIGTERM)
-        watcher.communicate(timeout=60)
-        assert watcher.returncode == 0
+        for watcher in watchers:
+            watcher.send_signal(signal.SIGTERM)
+        for watcher in watchers:
+            watcher.communicate(timeout=60)
+            assert watcher.returncode == 0
     finally:
-        for process in (*services, watcher):
+        for process in (*services, *watchers):
             if process.poll() is None:
                 process.kill()
                 process.wait()
@@ -97,6 +100,7 @@ def test_fifty_kills_under_load_lose_nothing_show_nothing_twice_and_tear_nothing
     print(json.dumps(summaries))
     assert all(summary["open"] == 0 for summary in summaries)
     check_wire(told, tmp_path / "seen.txt")
+    check_tag("odd", tmp_path / "seen.txt", tmp_path / "seen-odd.txt")
     check_log(told, broker.data)
 
 
@@ -111,6 +115,13 @@ def check_wire(told: Told, seen_file: Path) -> None:
     faults = wire_faults(told, seen)
     assert not faults, f"{len(faults)} faults: {faults[:5]}"
     assert len(seen.times) > 300 * KILLS, "too little load to mean anything"
+
+
+def check_tag(tag: str, seen_file: Path, tag_file: Path) -> None:
+    seen, by_tag = (read_seen(file.read_text().splitlines()) for file in (seen_file, tag_file))
+    faults = tag_faults(seen, by_tag, tag)
+    assert not faults, f"{len(faults)} faults: {faults[:5]}"
+    assert len(by_tag.times) > 100 * KILLS, "too little has the tag to mean anything"
 
 
 def check_log(told: Told, data: Path) -> None:

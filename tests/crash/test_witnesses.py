@@ -14,7 +14,7 @@ from halfmq.runtime.disk import RealDisk
 from halfmq.store.dump import dump_store
 from tests.crash.recorder import COMMIT, TOPICS, Recorder, verdict_of
 from tests.crash.watcher import Watcher
-from tests.crash.witnesses import Log, read_seen, read_told, wire_faults
+from tests.crash.witnesses import Log, read_seen, read_told, tag_faults, wire_faults
 from tests.support.in_process import SEGMENT_BYTES, serving
 
 pytestmark = pytest.mark.slow
@@ -28,6 +28,8 @@ class Evidence(NamedTuple):
 
     told: Lines
     seen: Lines
+    #: By who asked for the tag "odd".
+    odd: Lines
     records: Records
     data: Path
 
@@ -43,16 +45,19 @@ async def gather_evidence(directory: Path) -> Evidence:
     async with serving(data, settings=BrokerSettings(check_interval_ms=200)) as running:
         recorder = Recorder(running.ports.broker, str(told), 5, connections=2, window=4, rate=600)
         watcher = Watcher(running.ports.broker, str(seen), list(TOPICS), 8)
-        watching, recording = asyncio.create_task(watcher.run()), asyncio.create_task(recorder.run())
+        picky = Watcher(running.ports.broker, str(directory / "odd.txt"), list(TOPICS), 8, "odd")
+        watching = asyncio.gather(watcher.run(), picky.run())
+        recording = asyncio.create_task(recorder.run())
         while recorder.counts["begun"] < 1_000:
             await asyncio.sleep(0.05)
         recorder.stopping = True
         await asyncio.wait_for(recording, 60)
-        watcher.stopping = True
+        watcher.stopping = picky.stopping = True
         await asyncio.wait_for(watching, 60)
         assert not recorder.open
         records = dump(data)
-    return Evidence(told.read_text().splitlines(), seen.read_text().splitlines(), records, data)
+    lines = [path.read_text().splitlines() for path in (told, seen, directory / "odd.txt")]
+    return Evidence(*lines, records, data)
 
 
 def dump(data: Path) -> Records:
@@ -68,6 +73,19 @@ def in_the_log(told: Lines, records: Records) -> list[str]:
     for record in records:
         log.take(record)
     return log.faults()
+
+
+def by_tag(seen: Lines, odd: Lines) -> list[str]:
+    return tag_faults(read_seen(seen), read_seen(odd), "odd")
+
+
+def test_look_at_the_tag_goes_red(evidence: Evidence) -> None:
+    assert by_tag(evidence.seen, evidence.odd) == []
+    assert len(evidence.odd) > 300
+    assert [fault.partition(":")[0] for fault in by_tag(evidence.seen, evidence.odd[1:])] == ["lost"]
+    assert [fault.partition(":")[0] for fault in by_tag(evidence.seen, [*evidence.odd, evidence.odd[0]])] == ["twice"]
+    other = next(line for line in evidence.seen if line not in evidence.odd)
+    assert [fault.partition(":")[0] for fault in by_tag(evidence.seen, [*evidence.odd, other])] == ["strange"]
 
 
 def test_witnesses_of_a_good_run_agree(evidence: Evidence) -> None:

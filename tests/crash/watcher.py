@@ -1,7 +1,7 @@
 """A consumer over raw frames that reads every queue of some topics in order, across restarts of the broker.
 
-Run as a process: ``python -m tests.crash.watcher --port P --output FILE --topics A,B --queues N``. Each line of FILE is one message
-seen: ``topic queue offset unique_id transaction_id``. An answer that would skip messages (21, offset moved) is written as a line
+Run as a process: ``python -m tests.crash.watcher --port P --output FILE --topics A,B --queues N``, with ``--tag TAG`` for the
+messages that have one. Each line of FILE is one message seen: ``topic queue offset unique_id transaction_id``. An answer that would skip messages (21, offset moved) is written as a line
 ``GAP topic queue from to``. SIGTERM: read on until every queue answers "nothing new", then exit 0.
 """
 
@@ -29,8 +29,9 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 class Watcher:
-    def __init__(self, port: int, output: str, topics: list[str], queues: int) -> None:
+    def __init__(self, port: int, output: str, topics: list[str], queues: int, tag: str = "*") -> None:
         self.port = port
+        self.tag = tag
         self.file = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         self.offsets = {(topic, queue): 0 for topic in topics for queue in range(queues)}
         self.seen = 0
@@ -75,7 +76,7 @@ class Watcher:
         ext = {
             "consumerGroup": "crash-watcher", "topic": topic, "queueId": str(queue),
             "queueOffset": str(self.offsets[topic, queue]), "maxMsgNums": "1000", "sysFlag": "4", "commitOffset": "0",
-            "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+            "suspendTimeoutMillis": "0", "subscription": self.tag, "subVersion": "0", "expressionType": "TAG",
         }  # fmt: skip
         opaque = list(self.offsets).index((topic, queue))
         header = {"code": 11, "flag": 0, "language": "JAVA", "opaque": opaque, "version": 401, "extFields": ext}
@@ -85,7 +86,15 @@ class Watcher:
         """Whether there was something new."""
         if answer.code == 0:
             self._take(topic, queue, body)
+            if self.tag != "*":
+                self.offsets[topic, queue] = int((answer.extFields or {})["nextBeginOffset"])
             return True
+        if answer.code == 20 and self.tag != "*":
+            before, self.offsets[topic, queue] = (
+                self.offsets[topic, queue],
+                int((answer.extFields or {})["nextBeginOffset"]),
+            )
+            return before != self.offsets[topic, queue]
         if answer.code == 21:
             offset = self.offsets[topic, queue]
             moved = int((answer.extFields or {})["nextBeginOffset"])
@@ -101,7 +110,7 @@ class Watcher:
         at, lines, offset = 0, [], self.offsets[topic, queue]
         while at < len(body):
             message, _, size = decode_message(body, at)
-            if message.queue_offset != offset:
+            if message.queue_offset != offset and self.tag == "*":
                 lines.append(f"GAP {topic} {queue} {offset} {message.queue_offset}")
             unique = properties.find(message.properties, "UNIQ_KEY") or b"-"
             tx_id = properties.find(message.properties, "HMQ_TX_ID") or b"-"
@@ -119,8 +128,9 @@ def main() -> None:
     parser.add_argument("--output", required=True)
     parser.add_argument("--topics", required=True)
     parser.add_argument("--queues", type=int, default=8)
+    parser.add_argument("--tag", default="*")
     arguments = parser.parse_args()
-    watcher = Watcher(arguments.port, arguments.output, arguments.topics.split(","), arguments.queues)
+    watcher = Watcher(arguments.port, arguments.output, arguments.topics.split(","), arguments.queues, arguments.tag)
 
     async def run() -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: setattr(watcher, "stopping", True))

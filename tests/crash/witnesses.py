@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from tests.crash.recorder import COMMIT, verdict_of
+from tests.crash.recorder import COMMIT, tag_of, verdict_of
 
 
 class Told(NamedTuple):
@@ -81,6 +81,18 @@ def _on_the_wire(told: Told, seen: Seen) -> Iterator[str]:
         tx_id, _, index = unique.rpartition(".")
         if int(index) >= told.begun.get(tx_id, 0):
             yield f"strange: {unique} was seen, nobody sent it"
+
+
+def tag_faults(seen: Seen, by_tag: Seen, tag: str) -> list[str]:
+    """What a watcher that asked for ``tag`` saw, held against what another one saw of everything."""
+    faults = [f"strange: the watcher of {tag} was told {line}" for line in by_tag.strange]
+    wanted = {unique for unique in seen.times if tag_of(unique) == tag}
+    faults += [
+        f"lost: {unique} has the tag {tag}, and who asked for it did not see it"
+        for unique in wanted - by_tag.times.keys()
+    ]
+    faults += [f"strange: {unique} was seen by who asked for {tag}" for unique in by_tag.times.keys() - wanted]
+    return faults + [f"twice: {unique} was seen {times} times" for unique, times in by_tag.times.items() if times > 1]
 
 
 def _truth(tx_id: str) -> tuple[bool, bool]:

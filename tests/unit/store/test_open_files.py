@@ -93,3 +93,24 @@ def test_a_checkpoint_that_comes_while_a_file_is_made_leaves_its_names_to_the_ne
         disk.sync_directory(parent)
     disk.crash()
     assert disk.content(ROOT / "queue" / "0") == b"content!"
+
+
+def test_what_is_written_while_other_files_are_synced_waits_for_the_next_sync() -> None:
+    disk = FaultyDisk()
+    files = OpenFiles(disk)
+    made = [files.create((0, 0, number), ROOT / f"{number}", 8) for number in range(2)]
+    for file in made:
+        files.write(file, 0, [b"before.."])
+
+    def writer(operation: Operation) -> None:
+        if operation.kind == "sync" and operation.path == ROOT / "1":
+            disk.after = None
+            files.write(made[0], 0, [b"between."])
+
+    disk.after = writer
+    files.sync()
+    files.sync()
+    for parent in (ROOT.parent, *ROOT.parents):
+        disk.sync_directory(parent)
+    disk.crash(keep=0.0)
+    assert [disk.content(ROOT / f"{number}") for number in range(2)] == [b"between.", b"before.."]
