@@ -606,7 +606,7 @@ PLANTS: Final = (
         "parked-pulls-sleep",
         0,
         "a parked pull is answered when its time is up, and not when a message comes",
-        "broker/remoting/pulls.py",
+        "broker/services/pulls.py",
         "        if not there:\n            return\n        queue = (effect",
         "        if there or not there:\n            return\n        queue = (effect",
     ),

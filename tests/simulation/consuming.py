@@ -85,8 +85,8 @@ class Consuming:
             _, end = pulls._store.bounds(topic_id, queue)
             for parked in there.values():
                 self._counts["look parked pull"] += 1
-                offset = parked.request.ext.queue_offset
-                if offset < end and not parked.connection.is_full and _is_there(pulls, topic_id, queue, parked):
+                offset = parked.request.queue_offset
+                if offset < end and not parked.peer.is_full and _is_there(pulls, topic_id, queue, parked):
                     raise Violation(
                         f"Consumers: a pull at {parked.topic.name}/{queue}@{offset} sleeps, and {end} is visible there"
                     )
@@ -156,5 +156,5 @@ def _is_there(pulls: Any, topic_id: int, queue: int, parked: Any) -> bool:
     """Whether one of the messages that it waits for is visible."""
     if parked.tags is None:
         return True
-    entries = pulls._store.read_queue(topic_id, queue, parked.request.ext.queue_offset, 1_000)
+    entries = pulls._store.read_queue(topic_id, queue, parked.request.queue_offset, 1_000)
     return any(entry[2] in parked.tags for entry in entries)

@@ -30,7 +30,7 @@ from halfmq.broker.remoting.lookups import Lookups
 from halfmq.broker.remoting.name_service import NameService
 from halfmq.broker.remoting.operators import Operators
 from halfmq.broker.remoting.producer_groups import ProducerGroups, tell_policy
-from halfmq.broker.remoting.pulls import PullService
+from halfmq.broker.remoting.pulls import PullHandlers
 from halfmq.broker.remoting.request_reply import RequestReply
 from halfmq.broker.remoting.sends import Sends
 from halfmq.broker.seldom import Seldom
@@ -38,6 +38,7 @@ from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.long_settled import LongSettled
+from halfmq.broker.services.pulls import Pulls
 from halfmq.broker.services.stored import StoredMessages
 from halfmq.broker.services.traffic import LOOK_MS, Traffic
 from halfmq.broker.slow_sync import SlowSync
@@ -99,7 +100,7 @@ class Broker:
         self._store: Store | None = None
         self._gateway: Gateway
         self._sequencer: Sequencer
-        self._pulls: PullService
+        self._pulls: Pulls
         self._checks: BackCheck
         self._feedback: Feedback
         self._maintenance: Maintenance | None = None
@@ -230,7 +231,8 @@ class Broker:
         stored = StoredMessages(view, store)
         groups = GroupsOnUse(sequencer)
         Sends(gateway, sequencer, stored, store_host=settings.store_host, durability=self.config.durability.value)
-        self._pulls = PullService(gateway, sequencer, store, self._loop, groups)
+        self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)
+        PullHandlers(gateway, self._pulls)
         self._feedback = Feedback(gateway, sequencer, self._loop)
         self._checks = BackCheck(
             gateway,
@@ -319,7 +321,7 @@ class Broker:
         self._checks.drained(connection)
 
     def _connection_closed(self, number: int) -> None:
-        self._pulls.connection_closed(number)
+        self._pulls.peer_gone(number)
         self._checks.connection_closed(number)
         self._feedback.connection_closed(number)
         self._clients.connection_closed(number)
@@ -344,7 +346,7 @@ class Broker:
         self._gateway.draining = True
         for door in self._doors:
             door.close()
-        self._pulls.release_all()
+        self._pulls.drain()
         self._feedback.release_all()
         await self._sleep(self.config.drain_ms / 1000)
         await self._settle()

@@ -34,6 +34,13 @@ class Why(Enum):
     WRONG_OFFSETS = "wrong-offsets"
     #: Nobody can or may be asked just now; nothing was changed.
     NOT_NOW = "not-now"
+    #: What a consumer wants is not known: its heartbeat did not come yet, or does not name the topic.
+    SUBSCRIPTION_NOT_EXIST = "subscription-not-exist"
+    #: A newer heartbeat of the consumer is still on its way.
+    SUBSCRIPTION_NOT_LATEST = "subscription-not-latest"
+    SUBSCRIPTION_PARSE_FAILED = "subscription-parse-failed"
+    #: A type of expression that is known elsewhere, and not offered here.
+    FILTER_NOT_OFFERED = "filter-not-offered"
 
 
 class Sent(NamedTuple):

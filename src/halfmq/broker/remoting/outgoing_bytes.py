@@ -6,7 +6,7 @@ memory. Only full ones are counted, when something is written to them; each of t
 peer's next read empties.
 
     below half of the bound   a peer may take its time
-    above                     pulls get ``SMALL_PULL_BYTES`` at most, and who took nothing for ``STALLED_S`` is closed
+    above                     pulls get ``services.pulls.SMALL_PULL_BYTES`` at most, and who took nothing for ``STALLED_S`` is closed
     at the bound              pulls find nothing new for a moment, and who took nothing for longest is closed at once, of several the one with most, down to 7/8
 
 Who reads is never among the first: taking ``PROGRESS_BYTES`` counts as having begun anew. What was not taken is asked for
@@ -23,8 +23,6 @@ log = logging.getLogger("halfmq.gateway")
 
 #: How long a peer may take nothing while the bound is near, s. As an unfinished request.
 STALLED_S: Final = 10.0
-#: What a pull gets while the bound is near; its first message in any case.
-SMALL_PULL_BYTES: Final = 65_536
 #: Less than this in a look is no reading: somebody takes single bytes in order to stay.
 PROGRESS_BYTES: Final = 4_096
 _LOOK_S: Final = 1.0

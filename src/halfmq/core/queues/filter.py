@@ -33,7 +33,7 @@ class TagFilter:
 
 @dataclass(frozen=True, slots=True)
 class FilterRefused:
-    """Answer ``SUBSCRIPTION_PARSE_FAILED`` or, for an expression type that is not offered, ``SYSTEM_ERROR``."""
+    """The expression names no filter, or (``unknown_type``) is of a type that is not offered."""
 
     text: str
     unknown_type: bool

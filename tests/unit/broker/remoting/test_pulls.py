@@ -10,7 +10,7 @@ from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, pull_ext
 
 from halfmq import limits
-from halfmq.broker.remoting import pulls as pull_service
+from halfmq.broker.services import pulls as pull_service
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import SYS_COMMITTED, SYS_TRANSACTION_MASK, StoredMessage, decode
 from halfmq.store.layout import QUEUE_ENTRY_BYTES

@@ -1,0 +1,504 @@
+"""Pulls: messages of one queue from an offset on, or a wait until there are some.
+
+    checks in RocketMQ's order: group, topic, queue, subscription -> one look -> found, nothing matches, moved, or nothing new
+    nothing new and the peer offers to wait -> parked -> looked at again when the queue gets messages, or when time is up
+
+A look reads entries below the published position only, so nothing leaves here that a crash can take back, and a
+transaction that is published is visible in all its queues. Tags are filtered by their hash in the entry; the client
+compares the strings. The messages of an answer are one bytearray, patched where what is stored differs from what consumers see.
+
+A parked pull lives at most ``limits.PULL_SUSPEND_MAX_MS``, shorter than a Java client waits before it closes its connection
+(30 s), and not longer than its peer.
+"""
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from halfmq import limits
+from halfmq.broker.seldom import Seldom
+from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.groups import GroupsOnUse
+from halfmq.broker.services.peer import Peer
+from halfmq.core.commands import CommitOffset
+from halfmq.core.decision import Refused, Reply, WakeQueue, Why
+from halfmq.core.engine import Failed
+from halfmq.core.queues.filter import TagFilter, parse_filter
+from halfmq.core.queues.pull_place import AtEnd, place
+from halfmq.core.view import TopicView
+from halfmq.errors import StoreDamaged
+from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, patch_committed, patch_released
+from halfmq.store.consume_queue import QueueEntry
+
+log = logging.getLogger("halfmq.pulls")
+
+#: Topics that only the broker reads: halves and verdicts are not messages. RocketMQ's names.
+SYSTEM_TOPICS: Final = frozenset({"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
+#: RocketMQ's tools pull under this name without being members; every broker has it. A reader that commits nothing under
+#: it leaves nothing behind: no group, no ``%RETRY%`` topic.
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+_READ: Final = 4
+#: What RocketMQ sends at most from memory, for a client that asks for its 32 messages or fewer.
+_STOCK_MESSAGES: Final = 32
+_STOCK_BYTES: Final = 262_144
+#: What a pull gets while peers do not take their answers; its first message in any case.
+SMALL_PULL_BYTES: Final = 65_536
+#: Parked pulls of one peer; more are answered at once with "nothing new".
+PARKED_MAX: Final = 4_096
+_INT64: Final = struct.Struct(">q")
+#: More than the head of any record that holds a message: what is read with it.
+_HEADS_BYTES: Final = 96
+#: Copying so many bytes that nobody asked for costs less than another read.
+_FAR_BYTES: Final = 12_288
+
+#: What one parked pull takes, and each of its tags, which it may share with others, bytes.
+_PARKED_COST: Final = 1_024
+#: Parked pulls of one queue that look again in one go: a few ms each hundred.
+WOKEN_MAX: Final = 1_000
+_TAG_COST: Final = 80
+
+#: Hashes of the wanted tags; None: everything.
+Tags = frozenset[int] | None
+
+
+class QueueReads(Protocol):
+    """What is asked of the store."""
+
+    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]: ...
+
+    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]: ...
+
+    def stored_view(self, offset: int, ahead: int) -> memoryview: ...
+
+    def first_offset(self, offset: int) -> int: ...
+
+
+class Outgoing(Protocol):
+    """How much the front doors hold for peers that do not take their answers, against the bound."""
+
+    @property
+    def is_near(self) -> bool:
+        """Answers should be small now."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """An answer that can wait should wait."""
+        ...
+
+
+class Status(Enum):
+    FOUND = "found"
+    #: Nothing after the offset yet, and the time to wait is over.
+    NOTHING_NEW = "nothing new"
+    #: The messages up to ``next_offset`` were looked at and not wanted. Pull again from there, at once.
+    NO_MATCH = "no match"
+    #: The offset is outside of the queue; ``next_offset`` is the nearest one in it.
+    OFFSET_MOVED = "offset moved"
+    #: The message at ``next_offset``, or its queue entry, is damaged. Nothing is skipped; ``text`` is for people.
+    UNREADABLE = "unreadable"
+
+
+#: Reading a member of an enumeration takes longer than a global: these are for every pull.
+_FOUND: Final = Status.FOUND
+_NOTHING_NEW: Final = Status.NOTHING_NEW
+
+
+class PullRequest(NamedTuple):
+    group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    #: Less than 1 counts as 1, more than ``limits.PULL_MESSAGES_MAX`` as that.
+    messages_max: int
+    #: Of the messages as stored; the first one always fits. 0 or less: as much as RocketMQ gives.
+    bytes_max: int
+    #: The offset of the group, to be kept as with ``CommitOffset``; None: nothing is to be kept.
+    commit_offset: int | None
+    #: (expression, its type); None: as the group's last heartbeat said.
+    subscription: tuple[str, str] | None
+    #: Without ``subscription``: a heartbeat that is older than this is refused.
+    subscription_version: int
+    #: How long to wait for messages, ms; 0 or less: not at all.
+    wait_ms: int
+
+
+class Pulled(NamedTuple):
+    """What a look came to. ``body``: the messages in the stored layout, as consumers see them; only where FOUND."""
+
+    status: Status
+    #: Pull from here next.
+    next_offset: int
+    #: The first offset that the queue still has, and the one after its last.
+    min_offset: int
+    max_offset: int
+    body: bytearray
+    #: Of UNREADABLE.
+    text: str = ""
+
+
+Answer = Callable[[Pulled | Refused | Failed], None]
+
+
+class Parked(NamedTuple):
+    peer: Peer
+    #: Without its subscription, which may be long.
+    request: PullRequest
+    topic: TopicView
+    tags: Tags
+    answer: Answer
+    timer: asyncio.TimerHandle
+
+
+class Pulls:
+    def __init__(
+        self,
+        sequencer: Sequencer,
+        store: QueueReads,
+        loop: asyncio.AbstractEventLoop,
+        groups: GroupsOnUse,
+        outgoing: Outgoing,
+        flush: Callable[[], None],
+    ) -> None:
+        """``flush``: called after answers that no request and no turn of the sequencer is behind, so that they leave."""
+        self._sequencer = sequencer
+        self._store = store
+        self._loop = loop
+        self._groups = groups
+        self._outgoing = outgoing
+        self._flush = flush
+        self._view = sequencer.view
+        #: (topic id, queue id) -> key -> parked pull; queues without any are absent.
+        self._parked: dict[tuple[int, int], dict[int, Parked]] = {}
+        #: Peer's number -> where its parked pulls are. Same pulls as in ``_parked``.
+        self._of_peer: dict[int, dict[int, tuple[int, int]]] = {}
+        #: Peers that were full when there was something for a parked pull of theirs.
+        self._missed: set[int] = set()
+        #: Key -> queue of every parked pull, the one that waits longest first.
+        self._oldest: dict[int, tuple[int, int]] = {}
+        self.parked_bytes = 0
+        self._draining = False
+        self._next_key = 0
+        #: Told (group, topic, topic id, queue id, one past the last, how many) of messages that a member is given.
+        self.on_given: Callable[[str, str, int, int, int, int], None] = lambda *given: None
+        self._damage_said = Seldom(loop.time)
+
+    @property
+    def parked(self) -> int:
+        return sum(map(len, self._parked.values()))
+
+    @property
+    def has_parked(self) -> bool:
+        return bool(self._parked)
+
+    # --- a pull arrives
+
+    def pull(self, peer: Peer, request: PullRequest, answer: Answer) -> None:
+        """Answer with messages, at once or when there are some.
+
+        ``answer`` may be kept for ``limits.PULL_SUSPEND_MAX_MS``: it must hold nothing large of the request.
+
+        Refusals: NO_PERMISSION, TOPIC_NOT_EXIST, INVALID_PARAMETER, GROUP_NOT_EXIST, LIMIT_REACHED: as named.
+            SUBSCRIPTION_NOT_EXIST, SUBSCRIPTION_NOT_LATEST: send a heartbeat, and pull again.
+            SUBSCRIPTION_PARSE_FAILED, FILTER_NOT_OFFERED: of the expression and its type.
+        """
+        group, commit_offset = request.group, request.commit_offset
+        if group not in self._view.groups and (group != TOOLS_GROUP or commit_offset is not None):
+            self._groups.ensure(group, partial(self._ensured, peer, request, answer))
+            return
+        topic = self._readable(request)
+        if isinstance(topic, Refused):
+            answer(topic)
+            return
+        tags = self._tags(request)
+        if isinstance(tags, Refused):
+            answer(tags)
+            return
+        if commit_offset is not None:
+            self._sequencer.submit(CommitOffset(group, request.topic, request.queue_id, commit_offset), _nothing)
+        pulled = self._look(topic, request, tags)
+        if pulled.status is _NOTHING_NEW and self._may_park(peer, request):
+            self._park(peer, request, topic, tags, answer)
+        else:
+            answer(pulled)
+
+    def _ensured(self, peer: Peer, request: PullRequest, answer: Answer, refused: Refused | Failed | None) -> None:
+        if refused is not None:
+            answer(refused)
+        elif peer.is_open:
+            self.pull(peer, request, answer)
+
+    def _readable(self, request: PullRequest) -> TopicView | Refused:
+        """The topic, or why this pull may not be served; RocketMQ's order."""
+        group, name = request.group, request.topic
+        settings = self._view.groups.get(group)
+        if settings is not None and not settings.consume_enabled:
+            return Refused(Why.NO_PERMISSION, f"group {group} may not consume")
+        if name in SYSTEM_TOPICS:
+            return Refused(Why.NO_PERMISSION, f"{name} is the broker's own and may not be consumed")
+        topic = self._view.topics_by_name.get(name)
+        if topic is None:
+            return Refused(Why.TOPIC_NOT_EXIST, f"topic {name} does not exist, apply first please!")
+        if not topic.permission & _READ:
+            return Refused(Why.NO_PERMISSION, f"topic {name} may not be read")
+        if not 0 <= request.queue_id < topic.read_queues:
+            text = f"queue {request.queue_id} of topic {name} does not exist; it has {topic.read_queues}"
+            return Refused(Why.INVALID_PARAMETER, text)
+        return topic
+
+    def _tags(self, request: PullRequest) -> Tags | Refused:
+        """The wanted tags, from the pull or from the group's heartbeat."""
+        group, topic = request.group, request.topic
+        if request.subscription is not None:
+            expression, expression_type = request.subscription
+        else:
+            session = self._view.session.consumers.get(group)
+            if session is None or not session.members:
+                return Refused(Why.SUBSCRIPTION_NOT_EXIST, f"no consumer of group {group} is registered")
+            known = session.subscriptions.get(topic)
+            if known is None:
+                return Refused(Why.SUBSCRIPTION_NOT_EXIST, f"group {group} is not subscribed to {topic}")
+            if known.version < request.subscription_version:
+                text = f"the subscription of {group} to {topic} is newer than its heartbeat"
+                return Refused(Why.SUBSCRIPTION_NOT_LATEST, text)
+            expression, expression_type = known.expression, known.expression_type
+        parsed = parse_filter(expression, expression_type or "")
+        if isinstance(parsed, TagFilter):
+            return parsed.hashes
+        return Refused(Why.FILTER_NOT_OFFERED if parsed.unknown_type else Why.SUBSCRIPTION_PARSE_FAILED, parsed.text)
+
+    # --- one look
+
+    def _look(self, topic: TopicView, request: PullRequest, tags: Tags) -> Pulled:
+        """What is there for this pull. Never raises for what the disk cannot read: a wake comes from the sequencer's turn."""
+        try:
+            return self._look_at(topic, request, tags)
+        except (StoreDamaged, OSError) as error:
+            return self._damaged(topic, request.queue_id, request.queue_offset, 0, 0, error)
+
+    def _look_at(self, topic: TopicView, request: PullRequest, tags: Tags) -> Pulled:
+        start, queue_id = request.queue_offset, request.queue_id
+        low, high = self._store.bounds(topic.topic_id, queue_id)
+        where = place(start, low, high)
+        if where is not None:
+            if isinstance(where, AtEnd):
+                return Pulled(_NOTHING_NEW, where.offset, low, high, bytearray())
+            return Pulled(Status.OFFSET_MOVED, where.nearest, low, high, bytearray())
+        count = min(max(request.messages_max, 1), limits.PULL_MESSAGES_MAX)
+        bytes_max = _STOCK_BYTES if count <= _STOCK_MESSAGES else limits.PULL_BYTES_MAX
+        if request.bytes_max > 0:
+            bytes_max = min(request.bytes_max, limits.PULL_BYTES_MAX)
+        outgoing = self._outgoing
+        if outgoing.is_near:
+            if outgoing.is_over:  # not parked: it comes again at once, and by then others were closed
+                return Pulled(Status.NO_MATCH, start, low, high, bytearray())
+            bytes_max = min(bytes_max, SMALL_PULL_BYTES)
+        entries = self._store.read_queue(
+            topic.topic_id, queue_id, start, count if tags is None else limits.PULL_SCAN_MAX
+        )
+        body, next_offset, given = self._collect(entries, start, tags, count, bytes_max)
+        if body:
+            self.on_given(request.group, topic.name, topic.topic_id, queue_id, next_offset, given)
+            return Pulled(_FOUND, next_offset, low, high, body)
+        if not entries or next_offset < start + len(entries):
+            return self._damaged(topic, queue_id, next_offset, low, high)
+        return Pulled(Status.NO_MATCH, next_offset, low, high, body)
+
+    def _collect(
+        self, entries: list[QueueEntry], start: int, tags: Tags, count: int, bytes_max: int
+    ) -> tuple[bytearray, int, int]:
+        """(messages as they leave, the offset after the last entry that was looked at, how many). The first always fits.
+
+        It ends before an entry that names no message of its size, and is not trimmed: that is damage.
+        """
+        body = bytearray()
+        at = 0
+        queue_offset = start
+        left = count
+        log_start = self._view.log_start
+        stored_view = self._store.stored_view
+        ahead_until = _dense_until(entries, count, bytes_max)
+        for offset, message_bytes, tag_hash, visible_at, store_time_ms, half_index, _ in entries:
+            if tags is None or tag_hash in tags:
+                end = at + message_bytes
+                if end > bytes_max and at:
+                    break
+                try:
+                    ahead = ahead_until - offset
+                    body += stored_view(offset, ahead if ahead > 0 else message_bytes + _HEADS_BYTES)
+                except LookupError:
+                    if visible_at >= log_start:
+                        break
+                    queue_offset += 1  # trimmed since: gone, as in RocketMQ's MESSAGE_WAS_REMOVING
+                    continue
+                except StoreDamaged:
+                    if not at:
+                        raise
+                    break  # what is before it leaves; the next pull is told
+                if len(body) != end:
+                    del body[at:]
+                    break
+                if half_index != -1:
+                    first_offset = self._store.first_offset(offset) if half_index >= 0 else offset
+                    _patch(body, at, offset, queue_offset, store_time_ms, half_index, first_offset)
+                at = end
+                left -= 1
+            queue_offset += 1
+            if not left:
+                break
+        return body, queue_offset, count - left
+
+    def _damaged(
+        self, topic: TopicView, queue_id: int, queue_offset: int, low: int, high: int, error: Exception | None = None
+    ) -> Pulled:
+        """The answer where an entry, or what it names, is damaged: the consumer stays there, nothing is skipped."""
+        text = f"topic {topic.name} queue {queue_id}: the message at offset {queue_offset} cannot be read: " + (
+            f"{error}; nothing is skipped"
+            if error is not None
+            else "its queue entry, or the log where it points, is damaged (nothing is skipped; `halfmq store verify` says "
+            "what to do)"
+        )
+        if self._damage_said.is_due((topic.topic_id, queue_id, queue_offset)):
+            log.error("%s", text)
+        return Pulled(Status.UNREADABLE, queue_offset, low, high, bytearray(), text)
+
+    # --- parked
+
+    def _may_park(self, peer: Peer, request: PullRequest) -> bool:
+        return request.wait_ms > 0 and not self._draining and len(self._of_peer.get(peer.number, ())) < PARKED_MAX
+
+    def _park(self, peer: Peer, request: PullRequest, topic: TopicView, tags: Tags, answer: Answer) -> None:
+        queue = (topic.topic_id, request.queue_id)
+        self._next_key += 1
+        key = self._next_key
+        wait_ms = min(request.wait_ms, limits.PULL_SUSPEND_MAX_MS)
+        timer = self._loop.call_later(wait_ms / 1000, self._time_is_up, queue, key)
+        self.parked_bytes += _cost(tags)
+        self._oldest[key] = queue
+        kept = PullRequest(*request[:7], None, 0, 0)
+        self._parked.setdefault(queue, {})[key] = Parked(peer, kept, topic, tags, answer, timer)
+        self._of_peer.setdefault(peer.number, {})[key] = queue
+        while self.parked_bytes > limits.PARKED_BYTES_MAX:
+            oldest = next(iter(self._oldest))
+            self._time_is_up(self._oldest[oldest], oldest)
+
+    def _unpark(self, queue: tuple[int, int], key: int) -> Parked | None:
+        there = self._parked.get(queue)
+        parked = there.pop(key, None) if there is not None else None
+        if parked is None or there is None:
+            return None
+        if not there:
+            del self._parked[queue]
+        del self._oldest[key]
+        self.parked_bytes -= _cost(parked.tags)
+        parked.timer.cancel()
+        mine = self._of_peer.get(parked.peer.number)
+        if mine is not None:
+            mine.pop(key, None)
+            if not mine:
+                del self._of_peer[parked.peer.number]
+        return parked
+
+    def wake(self, effect: WakeQueue) -> None:
+        """Messages became visible in this queue: its parked pulls look again; who finds nothing new stays parked.
+
+        The caller lets the answers out.
+        """
+        there = self._parked.get((effect.topic_id, effect.queue_id))
+        if not there:
+            return
+        queue = (effect.topic_id, effect.queue_id)
+        if len(there) <= WOKEN_MAX:
+            for key in list(there):
+                self._look_again(queue, key)
+        else:
+            self._wake_some(queue, deque(there))
+
+    def _wake_some(self, queue: tuple[int, int], keys: deque[int]) -> None:
+        """The next of many: others have their turn in between."""
+        for _ in range(min(WOKEN_MAX, len(keys))):
+            key = keys.popleft()
+            if key in self._parked.get(queue, ()):
+                self._look_again(queue, key)
+        self._flush()
+        if keys:
+            self._loop.call_soon(self._wake_some, queue, keys)
+
+    def _look_again(self, queue: tuple[int, int], key: int) -> None:
+        """Answer a parked pull if there is something for it, and if its peer takes answers."""
+        parked = self._parked[queue][key]
+        if parked.peer.is_full:
+            self._missed.add(parked.peer.number)
+            return
+        pulled = self._look(parked.topic, parked.request, parked.tags)
+        if pulled.status is not _NOTHING_NEW:
+            self._unpark(queue, key)
+            parked.answer(pulled)
+
+    def drained(self, peer: Peer) -> None:
+        """The peer takes answers again: what its parked pulls missed meanwhile. The caller lets the answers out."""
+        if peer.number in self._missed:
+            self._missed.discard(peer.number)
+            for key, queue in list(self._of_peer.get(peer.number, {}).items()):
+                self._look_again(queue, key)
+
+    def _time_is_up(self, queue: tuple[int, int], key: int) -> None:
+        parked = self._unpark(queue, key)
+        if parked is not None:
+            pulled = self._look(parked.topic, parked.request, parked.tags)
+            if pulled.body and parked.peer.is_full:  # "nothing new" keeps no messages; it will pull again
+                start = parked.request.queue_offset
+                pulled = Pulled(_NOTHING_NEW, start, pulled.min_offset, pulled.max_offset, bytearray())
+            parked.answer(pulled)
+            self._flush()
+
+    def peer_gone(self, number: int) -> None:
+        """Forget its parked pulls."""
+        self._missed.discard(number)
+        for key, queue in list(self._of_peer.get(number, {}).items()):
+            self._unpark(queue, key)
+
+    def drain(self) -> None:
+        """The broker stops: answer every parked pull now, and park no more."""
+        self._draining = True
+        for queue, there in list(self._parked.items()):
+            for key in list(there):
+                self._time_is_up(queue, key)
+
+
+def _dense_until(entries: list[QueueEntry], count: int, bytes_max: int) -> int:
+    """Log offset up to which one read serves the first ``count`` of these entries; 0 where they lie too far apart."""
+    if len(entries) < 2:
+        return 0
+    offset, message_bytes = entries[0][:2]
+    number = min(count, len(entries), 1 + bytes_max // max(1, message_bytes))
+    last = entries[number - 1]
+    end = last.offset + last.message_bytes + _HEADS_BYTES
+    return end if end - offset <= number * (message_bytes + _FAR_BYTES) else 0
+
+
+def _patch(
+    body: bytearray, at: int, offset: int, queue_offset: int, store_time_ms: int, half_index: int, first_offset: int
+) -> None:
+    """What consumers see of a half or a delayed message: its place, the time it became visible, where it lies now.
+
+    Its prepared offset is the half's first one, as its producer was answered: carrying a half forward does not change it.
+    """
+    _INT64.pack_into(body, at + AT_PHYSICAL_OFFSET, offset)
+    if half_index >= 0:
+        patch_committed(body, at, queue_offset, store_time_ms, first_offset)
+    else:
+        patch_released(body, at, queue_offset, store_time_ms)
+
+
+def _cost(tags: Tags) -> int:
+    return _PARKED_COST + (_TAG_COST * len(tags) if tags else 0)
+
+
+def _nothing(context: None, reply: Reply | Failed) -> None:
+    """Nobody waits for this reply."""

@@ -1,0 +1,181 @@
+"""What a service is given, without a socket, a disk or a loop: a peer, a clock to turn by hand, a sequencer over the real core,
+and queues of messages in memory.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from halfmq.core.session import Published
+from halfmq.core.view import View
+from halfmq.errors import StoreDamaged
+from halfmq.model.settings import BrokerSettings
+from halfmq.model.stored_message import StoredMessage, body_crc_of, encode
+from halfmq.store.consume_queue import QueueEntry
+from tests.support.core_log import PEER, CoreLog
+
+
+class FakePeer:
+    """A ``services.peer.Peer``."""
+
+    def __init__(self, number: int = 1) -> None:
+        self.number = number
+        self.address = f"10.0.0.7:{number}"
+        self.born_host = PEER
+        self.is_open = True
+        self.is_full = False
+        self.kept = 0
+
+    def keep(self, memory_bytes: int) -> None:
+        self.kept += memory_bytes
+
+    def give_back(self, memory_bytes: int) -> None:
+        self.kept -= memory_bytes
+
+
+class _Timer:
+    def __init__(self, at_s: float, call: Callable[[], None]) -> None:
+        self.at_s = at_s
+        self.call = call
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class HandLoop:
+    """An event loop whose time passes with ``pass_s``."""
+
+    def __init__(self) -> None:
+        self._now_s = 1_000.0
+        self.timers: list[_Timer] = []
+        self._soon: list[Callable[[], None]] = []
+
+    def time(self) -> float:
+        return self._now_s
+
+    def call_later(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> _Timer:
+        timer = _Timer(self._now_s + delay_s, lambda: call(*arguments))
+        self.timers.append(timer)
+        return timer
+
+    def call_soon(self, call: Callable[..., None], *arguments: Any) -> None:
+        self._soon.append(lambda: call(*arguments))
+
+    def turn(self) -> bool:
+        """Call what was to be called soon. False: nothing was."""
+        soon, self._soon = self._soon, []
+        for call in soon:
+            call()
+        return bool(soon)
+
+    def pass_s(self, seconds: float) -> None:
+        self._now_s += seconds
+        due = [timer for timer in self.timers if timer.at_s <= self._now_s]
+        self.timers = [timer for timer in self.timers if timer.at_s > self._now_s]
+        for timer in due:
+            if not timer.is_cancelled:
+                timer.call()
+
+    @property
+    def waits(self) -> int:
+        """Timers that are set."""
+        return sum(not timer.is_cancelled for timer in self.timers)
+
+
+class CoreSequencer:
+    """As ``Sequencer``: the real core decides each command at once, and what it logs is durable unless ``is_held``."""
+
+    def __init__(self, settings: BrokerSettings | None = None) -> None:
+        self.core = CoreLog(settings)
+        self.view: View = self.core.state
+        #: What the shells say and ask of the engine.
+        self.engine = self
+        self.commands: list[Any] = []
+        #: The disk does not follow: replies wait for ``release``.
+        self.is_held = False
+        self._held: list[Callable[[], None]] = []
+        #: How often the next deadline was looked at.
+        self.looks = 0
+
+    def note(self, event: Any) -> Any:
+        return self.core.session(event)
+
+    def submit(self, command: Any, deliver: Callable[[Any, Any], None] | None, context: Any = None) -> None:
+        self.commands.append(command)
+        reply = self.core.do(command)
+        if deliver is not None:
+            self._later(lambda: deliver(context, reply))
+
+    def submit_first(self, command: Any) -> None:
+        self.submit(command, None)
+
+    def after_durable(self, deliver: Callable[[Any, Any], None], context: Any, reply: Any) -> None:
+        self._later(lambda: deliver(context, reply))
+
+    def after_turn(self, call: Callable[..., None], *arguments: Any) -> bool:
+        return False
+
+    def look_at_deadline(self) -> None:
+        self.looks += 1
+
+    def _later(self, call: Callable[[], None]) -> None:
+        if self.is_held:
+            self._held.append(call)
+        else:
+            call()
+
+    def release(self) -> None:
+        held, self._held = self._held, []
+        self.is_held = False
+        for call in held:
+            call()
+
+
+class FakeQueues:
+    """What the store shows of queues: messages one after another at made-up log offsets."""
+
+    uuid = "0" * 32
+
+    def __init__(self, sequencer: CoreSequencer) -> None:
+        self._core = sequencer.core
+        self._queues: dict[tuple[int, int], list[QueueEntry]] = {}
+        self._bodies: dict[int, bytes] = {}
+        self.low: dict[tuple[int, int], int] = {}
+        self._end = 1_000
+        #: Log offsets that the disk cannot read.
+        self.damaged: set[int] = set()
+
+    def add(self, topic_id: int, queue_id: int, body: bytes = b"x", *, tag_hash: int = 0, time_ms: int = 5) -> int:
+        """A plain message at the end of this queue, visible; its log offset."""
+        entries = self._queues.setdefault((topic_id, queue_id), [])
+        offset = self._end
+        message = StoredMessage(
+            "T", queue_id, len(entries), 0, 0, 1, PEER, time_ms, PEER, 0, 0, body, body_crc_of(body), b""
+        )
+        stored = b"".join(encode(message, offset))
+        self._bodies[offset] = stored
+        entries.append(QueueEntry(offset, len(stored), tag_hash, offset, time_ms, -1, 0))
+        self._end += len(stored)
+        self._core.session(Published(self._end, self._end))
+        return offset
+
+    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
+        key = (topic_id, queue_id)
+        return self.low.get(key, 0), len(self._queues.get(key, ()))
+
+    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]:
+        return self._queues.get((topic_id, queue_id), [])[queue_offset : queue_offset + entries_max]
+
+    def stored_view(self, offset: int, ahead: int = 0) -> memoryview:
+        if offset in self.damaged:
+            raise StoreDamaged(f"log offset {offset} cannot be read")
+        return memoryview(self._bodies[offset])
+
+    def first_offset(self, offset: int) -> int:
+        return offset
+
+    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool) -> int:
+        entries = self._queues.get((topic_id, queue_id), [])
+        if upper:
+            return sum(entry.store_time_ms <= time_ms for entry in entries)
+        return sum(entry.store_time_ms < time_ms for entry in entries)
