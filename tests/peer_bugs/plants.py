@@ -18,7 +18,7 @@ from halfmq.broker import broker as broker_module
 from halfmq.broker.remoting.checks import BackCheck
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.sends import Sends
-from halfmq.broker.services.stored import StoredMessages
+from halfmq.broker.services.messages import StoredMessages
 from halfmq.client import check_listener
 from halfmq.client.check_listener import CheckListener
 from halfmq.client.prepare import Preparation

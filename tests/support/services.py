@@ -177,5 +177,5 @@ class FakeQueues:
     def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool) -> int:
         entries = self._queues.get((topic_id, queue_id), [])
         if upper:
-            return sum(entry.store_time_ms <= time_ms for entry in entries)
+            return max(0, sum(entry.store_time_ms <= time_ms for entry in entries) - 1)
         return sum(entry.store_time_ms < time_ms for entry in entries)

@@ -38,8 +38,9 @@ from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.long_settled import LongSettled
+from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.pulls import Pulls
-from halfmq.broker.services.stored import StoredMessages
+from halfmq.broker.services.queues import Queues
 from halfmq.broker.services.traffic import LOOK_MS, Traffic
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
@@ -243,7 +244,7 @@ class Broker:
             store_host=settings.store_host,
             broker_name=settings.broker_name,
         )
-        Lookups(gateway, sequencer, store, stored)
+        Lookups(gateway, sequencer, Queues(sequencer, store), stored)
         NameService(gateway, sequencer, settings, address)
         long_settled = LongSettled(view, store, self._offload)
         scan = GroupScan(view, self._loop)

@@ -11,7 +11,7 @@ from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.feedback import Feedback
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.stored import StoredMessages
+from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import CheckNotSent
 from halfmq.core.decision import SendCheck

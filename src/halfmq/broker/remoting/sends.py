@@ -12,7 +12,7 @@ from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.remoting.send_commands import batch_command, send_command
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.stored import StoredMessages
+from halfmq.broker.services.messages import StoredMessages
 from halfmq.core.commands import EndTransaction, SendBack, SettledRow, Wanted
 from halfmq.core.decision import Noted, Refused, Reply, Sent, SentBatch, Settled, Why
 from halfmq.core.engine import Failed

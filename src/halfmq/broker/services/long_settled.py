@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from halfmq.broker.offload import Offload
-from halfmq.broker.services.stored import settled_row
+from halfmq.broker.services.messages import settled_row
 from halfmq.core.commands import SettledRow
 from halfmq.core.view import View
 from halfmq.errors import StoreDamaged

@@ -9,7 +9,7 @@ its ``consumeFromWhere`` says. A queue that still begins at 0 and is young answe
 client says ``setZeroIfNotFound=false``: a topic is often made by its first message, and a group that waited for it with
 CONSUME_FROM_LAST_OFFSET would else begin behind that very message. RocketMQ calls a queue young while its first message
 is in the machine's memory; here it is a number of log bytes, so the answer is the same on every machine
-(``broker.lookups``). What was stored decides here; what a queue holds, the broker sees.
+(``broker.services.queues``). What was stored decides here; what a queue holds, the broker sees.
 
 **When the store is full of offsets.** All of them stand in the base of every segment. One that is new and has no room there
 is refused and kept for this run only. After a restart nobody knows whether a group without one never committed or was

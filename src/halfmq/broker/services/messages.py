@@ -6,8 +6,9 @@ rolled-back one or on a delayed message before its time find nothing.
 """
 
 import logging
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from halfmq import limits
 from halfmq.core.commands import SettledRow
 from halfmq.core.view import View
 from halfmq.errors import StoreDamaged
@@ -22,6 +23,20 @@ log = logging.getLogger("halfmq.stored")
 
 _HALVES: Final = frozenset({Kind.HALF, Kind.CARRIED_HALF})
 _DELAYED: Final = frozenset({Kind.DELAYED, Kind.CARRIED_DELAYED})
+
+#: Precedent: RocketMQ ``defaultQueryMaxNum``.
+KEY_MATCHES_MAX: Final = 32
+#: Clients read no larger frame than ``limits.FRAME_BYTES_MAX``.
+_KEY_BYTES_MAX: Final = limits.FRAME_BYTES_MAX // 2
+
+
+class KeyMatches(NamedTuple):
+    """``messages`` in the stored layout, as consumers see them."""
+
+    messages: list[bytearray]
+    #: The index holds everything up to this position, and this broker time.
+    indexed_ms: int
+    indexed_to: int
 
 
 class Reads(Protocol):
@@ -140,21 +155,31 @@ class StoredMessages:
         found = self.visible_bytes(offset)
         return None if found is None else decode(found)[0]
 
-    def by_key(self, topic: str, key: str, messages_max: int, begin_ms: int, end_ms: int) -> list[bytearray]:
-        """Visible messages of ``topic`` with this key or unique id, stored between two times, newest first."""
+    def by_key(
+        self, topic: str, key: str, messages_max: int, begin_ms: int, end_ms: int, *, is_unique: bool
+    ) -> KeyMatches:
+        """Visible messages of ``topic`` with this key or unique id, stored between two times, newest first.
+
+        At most ``KEY_MATCHES_MAX``, and no more bytes than half a frame holds, but always the first. ``is_unique``: the key is
+        a unique id, and ``messages_max`` does not count: copies that were sent again are all of interest.
+        """
+        count = KEY_MATCHES_MAX if is_unique else min(max(messages_max, 1), KEY_MATCHES_MAX)
+        found: list[bytearray] = []
         known = self._view.topics_by_name.get(topic)
-        if known is None:
-            return []
-        found = []
-        for one in self._store.find_by_key(known.topic_id, topic, key, messages_max):
+        matches = self._store.find_by_key(known.topic_id, topic, key, count) if known is not None else []
+        size = 0
+        for one in matches:
             entry = one.entry
-            if begin_ms <= entry.store_time_ms <= end_ms:
-                view = self._store.stored_view(entry.offset)
-                if entry.half_index == -1:
-                    found.append(bytearray(view))
-                else:
-                    found.append(self._as_it_leaves(view, one.queue_offset, entry))
-        return found
+            if not begin_ms <= entry.store_time_ms <= end_ms:
+                continue
+            view = self._store.stored_view(entry.offset)
+            size += len(view)
+            if found and size > _KEY_BYTES_MAX:
+                break
+            found.append(
+                bytearray(view) if entry.half_index == -1 else self._as_it_leaves(view, one.queue_offset, entry)
+            )
+        return KeyMatches(found, self._view.batch_time_ms, self._view.session.published)
 
     def _as_it_leaves(self, view: memoryview, queue_offset: int, entry: QueueEntry) -> bytearray:
         prepared = self._store.first_offset(entry.offset) if entry.half_index >= 0 else None

@@ -4,9 +4,13 @@ from pathlib import Path
 
 import pytest
 from tests.support.in_process import serving
+from tests.support.services import CoreSequencer, FakeQueues
 
-from halfmq.broker.services.stored import StoredMessages, patched
+from halfmq.broker.services import messages
+from halfmq.broker.services.messages import KeyMatches, StoredMessages, patched
+from halfmq.core.commands import SetTopic
 from halfmq.model.stored_message import StoredMessage, body_crc_of, decode, encode
+from halfmq.store.derive import FoundMessage
 
 ID = "AC10000100002A9F0000000000000001"
 HOST = bytes((10, 0, 0, 1, 0, 0, 0x2A, 0x9F))
@@ -93,3 +97,34 @@ def test_half_that_is_no_message_any_more_is_none_and_said(caplog: pytest.LogCap
     stored = StoredMessages(None, Damaged())  # type: ignore[arg-type]  # nothing else is asked of either
     assert stored.half_bytes(1_000) is None
     assert "the half at log offset 1000 is damaged" in caplog.text
+
+
+def keyed(*bodies: bytes) -> StoredMessages:
+    """Messages with one key, stored at 1, 2, ... ms; the newest comes first."""
+    sequencer = CoreSequencer()
+    sequencer.core.do(SetTopic("T", 1, 1, 6))
+    queues = FakeQueues(sequencer)
+    for number, body in enumerate(bodies):
+        queues.add(1, 0, body, time_ms=number + 1)
+    entries = queues.read_queue(1, 0, 0, len(bodies))
+    found = [FoundMessage(0, number, entry, message(b"")) for number, entry in enumerate(entries)][::-1]
+    queues.find_by_key = lambda topic_id, topic, key, most: found[:most]  # type: ignore[attr-defined]
+    return StoredMessages(sequencer.view, queues)  # type: ignore[arg-type]
+
+
+def bodies_of(found: KeyMatches) -> list[bytes]:
+    return [decode(one)[0].body for one in found.messages]
+
+
+def test_messages_of_a_key_are_bounded_by_number_time_and_what_a_frame_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = keyed(*[b"%d" % number for number in range(40)])
+    assert bodies_of(stored.by_key("T", "k", 2, 0, 99, is_unique=False)) == [b"39", b"38"]
+    assert len(bodies_of(stored.by_key("T", "k", 1 << 30, 0, 99, is_unique=False))) == messages.KEY_MATCHES_MAX
+    assert bodies_of(stored.by_key("T", "k", 0, 0, 99, is_unique=False)) == [b"39"]
+    assert len(bodies_of(stored.by_key("T", "k", 1, 0, 99, is_unique=True))) == messages.KEY_MATCHES_MAX
+    assert bodies_of(stored.by_key("T", "k", 9, 32, 33, is_unique=False)) == [b"32", b"31"]
+    assert bodies_of(stored.by_key("Nowhere", "k", 9, 0, 99, is_unique=False)) == []
+    large = keyed(bytes(600), bytes(500), bytes(2_000))
+    monkeypatch.setattr(messages, "_KEY_BYTES_MAX", 1_000)
+    assert list(map(len, bodies_of(large.by_key("T", "k", 9, 0, 99, is_unique=False)))) == [2_000], "always the first"
+    assert list(map(len, bodies_of(large.by_key("T", "k", 9, 0, 2, is_unique=False)))) == [500]

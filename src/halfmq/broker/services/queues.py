@@ -1,0 +1,151 @@
+"""Where queues begin and end, where a group stands in them, and what they hold at one position.
+
+Everything is read below the published position, so a crash takes nothing of it back, but for the topics themselves: the front
+door holds ``position`` until they are durable. Consumer offsets are session state, which promises nothing: they may be told at
+once.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, Protocol
+
+from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.peer import Peer
+from halfmq.core.commands import Actor, CommitOffset
+from halfmq.core.decision import Done, Refused
+from halfmq.core.engine import Failed
+from halfmq.core.queues.offsets import MayBeLost, Stored, query_offset
+from halfmq.store.consume_queue import QueueEntry
+
+#: A queue none of whose messages was ever trimmed counts as young while the log from its first message on is not longer
+#: than this. A new group starts a young queue at its beginning, whatever its clients say. As with RocketMQ, where "young"
+#: means that the first message is still in memory (``checkInDiskByConsumeOffset``, 40% of the machine's); needed where a
+#: topic is made by its first message: a consumer that waited for it would else jump over that very message.
+YOUNG_QUEUE_BYTES: Final = 1 << 30
+
+
+class QueueReads(Protocol):
+    """What is asked of the store."""
+
+    @property
+    def uuid(self) -> str: ...
+
+    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]: ...
+
+    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]: ...
+
+    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool) -> int: ...
+
+
+class TopicBounds(NamedTuple):
+    topic_id: int
+    #: By queue: (first offset still kept, offset after the last message below the position).
+    queues: tuple[tuple[int, int], ...]
+
+
+class Position(NamedTuple):
+    """Every queue of some topics at one position of the log: a transaction lies wholly below all ends, or wholly above."""
+
+    #: UUID of the store, 32 hex digits.
+    store: str
+    epoch: int
+    #: Nothing below it can be lost by a crash.
+    position: int
+    #: Only topics that exist.
+    topics: dict[str, TopicBounds]
+
+
+class Queues:
+    """Each call may raise StoreDamaged or OSError where the disk cannot read; nothing else went wrong then."""
+
+    def __init__(self, sequencer: Sequencer, store: QueueReads) -> None:
+        self._sequencer = sequencer
+        self._store = store
+        self._view = sequencer.view
+
+    # --- bounds
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """(first offset still kept, offset after the last message); (0, 0) of a queue that does not exist."""
+        known = self._view.topics_by_name.get(topic)
+        return (0, 0) if known is None else self._store.bounds(known.topic_id, queue_id)
+
+    def offset_at(self, topic: str, queue_id: int, time_ms: int, *, upper: bool) -> int:
+        """The offset of the first message stored at ``time_ms`` or later, or the queue's end; ``upper``: of the last message
+        stored at ``time_ms`` or before, or 0. As RocketMQ's boundary type. 0 in a topic that does not exist.
+        """
+        known = self._view.topics_by_name.get(topic)
+        return 0 if known is None else self._store.search_by_time(known.topic_id, queue_id, time_ms, upper=upper)
+
+    def earliest_ms(self, topic: str, queue_id: int) -> int | None:
+        """When the first message still kept was stored; None: there is none."""
+        known = self._view.topics_by_name.get(topic)
+        if known is None:
+            return None
+        first = self._store.read_queue(known.topic_id, queue_id, self._store.bounds(known.topic_id, queue_id)[0], 1)
+        return first[0].store_time_ms if first else None
+
+    def position(self, names: Iterable[str]) -> Position:
+        topics = {}
+        for name in names:
+            topic = self._view.topics_by_name.get(name)
+            if topic is not None:
+                bounds = tuple(self._store.bounds(topic.topic_id, queue) for queue in range(len(topic.ends)))
+                topics[name] = TopicBounds(topic.topic_id, bounds)
+        return Position(self._store.uuid, self._view.epoch, self._view.session.published, topics)
+
+    # --- consumer offsets
+
+    def consumer_offset(self, group: str, topic: str, queue_id: int, *, young_from_start: bool) -> int | None:
+        """Where the group goes on in the queue. None: it has no offset, and begins where its clients want to.
+
+        An offset that was submitted counts from its turn on: who says one and asks at once is answered behind the turn
+        (``Sequencer.after_turn``).
+
+        ``young_from_start``: a group without an offset begins a young queue at its first message, see ``YOUNG_QUEUE_BYTES``.
+        """
+        known = query_offset(self._view, group, topic, queue_id)
+        if isinstance(known, Stored):
+            return known.offset
+        if isinstance(known, MayBeLost):
+            return self.bounds(topic, queue_id)[0]
+        return 0 if young_from_start and self._is_young(topic, queue_id) else None
+
+    def _is_young(self, topic: str, queue_id: int) -> bool:
+        known = self._view.topics_by_name.get(topic)
+        if known is None:
+            return False
+        low, high = self._store.bounds(known.topic_id, queue_id)
+        if low > 0 or high == 0:
+            return False
+        first = self._store.read_queue(known.topic_id, queue_id, 0, 1)
+        return bool(first) and self._view.session.published - first[0].offset <= YOUNG_QUEUE_BYTES
+
+    def commit_offset(
+        self,
+        peer: Peer,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        waits: bool,
+        answer: Callable[[Done | Refused | Failed], None],
+    ) -> None:
+        """Keep where the group stands. A lower offset is fine: that is how offsets are reset.
+
+        ``waits``: the peer waits for the answer. Consumers do not, so who does and is no member of the group is an operator,
+        and the log keeps who it was.
+
+        Refusals: TOPIC_NOT_EXIST, GROUP_NOT_EXIST, INVALID_PARAMETER: there is nothing to keep. LIMIT_REACHED: it is known
+            until the next start only.
+        """
+        by = Actor(peer=peer.address) if waits and not self._is_member(peer, group) else None
+        self._sequencer.submit(CommitOffset(group, topic, queue_id, offset, by), _deliver, answer)
+
+    def _is_member(self, peer: Peer, group: str) -> bool:
+        session = self._view.session.consumers.get(group)
+        return session is not None and peer.number in session.members
+
+
+def _deliver(answer: Callable[[Any], None], reply: Any) -> None:
+    answer(reply)

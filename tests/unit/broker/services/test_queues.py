@@ -1,0 +1,133 @@
+"""Bounds and times of queues, where a group without an offset begins, and whose commit is an operator's."""
+
+from typing import Any
+
+import pytest
+from tests.support.core_log import consumer
+from tests.support.services import CoreSequencer, FakePeer, FakeQueues
+
+from halfmq.broker.services import queues as module
+from halfmq.broker.services.queues import Position, Queues, TopicBounds
+from halfmq.core.commands import Actor, CommitOffset, EnsureGroup, SetTopic
+from halfmq.core.decision import Done, Why
+from halfmq.core.queues import offsets
+
+
+class Bench:
+    """A topic T with two queues, and the group C."""
+
+    def __init__(self) -> None:
+        self.sequencer = CoreSequencer()
+        self.stored = FakeQueues(self.sequencer)
+        self.sequencer.core.do(SetTopic("T", 2, 2, 6))
+        self.sequencer.core.do(EnsureGroup("C"))
+        self.topic = self.sequencer.view.topics_by_name["T"].topic_id
+        self.queues = Queues(self.sequencer, self.stored)  # type: ignore[arg-type]
+
+    def begins(self, *, young_from_start: bool = True, queue_id: int = 0, topic: str = "T") -> int | None:
+        return self.queues.consumer_offset("C", topic, queue_id, young_from_start=young_from_start)
+
+    def commit(self, peer: FakePeer, offset: int, *, waits: bool = False, **changes: Any) -> Any:
+        answers: list[Any] = []
+        where = {"group": "C", "topic": "T", "queue_id": 0, **changes}
+        self.queues.commit_offset(peer, offset=offset, waits=waits, answer=answers.append, **where)  # type: ignore[arg-type]
+        (answer,) = answers
+        return answer
+
+
+def test_bounds_and_times_of_a_queue_and_of_none() -> None:
+    bench = Bench()
+    assert bench.queues.bounds("Nowhere", 0) == bench.queues.bounds("T", 0) == (0, 0)
+    assert bench.queues.earliest_ms("Nowhere", 0) is bench.queues.earliest_ms("T", 0) is None
+    for time_ms in (10, 20, 30):
+        bench.stored.add(bench.topic, 0, time_ms=time_ms)
+    bench.stored.low[bench.topic, 0] = 1
+    assert bench.queues.bounds("T", 0) == (1, 3)
+    assert bench.queues.earliest_ms("T", 0) == 20, "of the first that is kept"
+    assert bench.queues.offset_at("T", 0, 25, upper=False) == 2
+    assert bench.queues.offset_at("T", 0, 25, upper=True) == 1
+    assert bench.queues.offset_at("Nowhere", 0, 25, upper=True) == 0
+
+
+def test_position_has_every_queue_of_the_topics_that_exist() -> None:
+    bench = Bench()
+    bench.stored.add(bench.topic, 1)
+    view = bench.sequencer.view
+    assert bench.queues.position(["Nowhere", "T"]) == Position(
+        "0" * 32, view.epoch, view.session.published, {"T": TopicBounds(bench.topic, ((0, 0), (0, 1)))}
+    )
+    assert bench.queues.position([]).topics == {}
+
+
+# --- where a group begins -------------------------------------------------------------------------------------------
+
+
+def test_a_group_without_an_offset_begins_a_young_queue_at_its_first_message() -> None:
+    """The topic may have been made by that very message."""
+    bench = Bench()
+    assert bench.begins() is None, "nothing to jump over"
+    assert bench.begins(topic="Nowhere") is None
+    bench.stored.add(bench.topic, 0)
+    assert bench.begins() == 0
+    assert bench.begins(young_from_start=False) is None
+    assert bench.begins(queue_id=1) is None
+
+
+def test_a_queue_is_young_until_it_is_long_or_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    first = bench.stored.add(bench.topic, 0)
+    bench.stored.add(bench.topic, 0)
+    log_bytes = bench.sequencer.view.session.published - first
+    monkeypatch.setattr(module, "YOUNG_QUEUE_BYTES", log_bytes)
+    assert bench.begins() == 0
+    monkeypatch.setattr(module, "YOUNG_QUEUE_BYTES", log_bytes - 1)
+    assert bench.begins() is None
+    monkeypatch.setattr(module, "YOUNG_QUEUE_BYTES", log_bytes)
+    bench.stored.low[bench.topic, 0] = 1
+    assert bench.begins() is None
+
+
+def test_a_group_whose_offset_may_be_lost_begins_at_the_first_message_that_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.stored.add(bench.topic, 0)
+    bench.stored.low[bench.topic, 0] = 2
+    monkeypatch.setattr(offsets, "is_room_for_offset", lambda state, group: False)
+    assert bench.begins(young_from_start=False) == 2
+
+
+def test_what_the_group_said_last_counts() -> None:
+    bench = Bench()
+    bench.stored.add(bench.topic, 0)
+    assert bench.commit(FakePeer(), 7) == Done()
+    assert bench.begins() == 7
+    bench.commit(FakePeer(), 3)
+    assert bench.begins(young_from_start=False) == 3
+
+
+# --- who says it ----------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_and_is_no_member_is_an_operator() -> None:
+    bench, member = Bench(), FakePeer(4)
+    bench.sequencer.note(consumer(4, 0, "C", "T"))
+    bench.commit(member, 1)
+    bench.commit(member, 2, waits=True)
+    bench.commit(FakePeer(5), 3)
+    bench.commit(FakePeer(5), 4, waits=True)
+    assert bench.sequencer.commands == [
+        CommitOffset("C", "T", 0, 1),
+        CommitOffset("C", "T", 0, 2),
+        CommitOffset("C", "T", 0, 3),
+        CommitOffset("C", "T", 0, 4, Actor(peer="10.0.0.7:5")),
+    ]
+
+
+def test_what_cannot_be_kept_is_refused_by_its_reason() -> None:
+    """RocketMQ's front door says success to the first three; that is not for the service to know."""
+    bench = Bench()
+    assert bench.commit(FakePeer(), 1, topic="Nowhere").why is Why.TOPIC_NOT_EXIST
+    assert bench.commit(FakePeer(), 1, group="Nobody").why is Why.GROUP_NOT_EXIST
+    assert bench.commit(FakePeer(), -1).why is Why.INVALID_PARAMETER
