@@ -41,6 +41,7 @@ from halfmq.broker.services.long_settled import LongSettled
 from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.pulls import Pulls
 from halfmq.broker.services.queues import Queues
+from halfmq.broker.services.topics import Topics
 from halfmq.broker.services.traffic import LOOK_MS, Traffic
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
@@ -245,7 +246,7 @@ class Broker:
             broker_name=settings.broker_name,
         )
         Lookups(gateway, sequencer, Queues(sequencer, store), stored)
-        NameService(gateway, sequencer, settings, address)
+        NameService(gateway, sequencer, Topics(sequencer), settings, address)
         long_settled = LongSettled(view, store, self._offload)
         scan = GroupScan(view, self._loop)
         Operators(

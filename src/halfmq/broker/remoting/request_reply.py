@@ -18,8 +18,6 @@ from halfmq.model import properties as names
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_oneway_request, encode_send_response
 
-#: Ends the name of the topic that a client sends replies to; it begins with the cluster.
-REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 #: Of the header of a push. Clients do not look at it.
 _DEFAULT_TOPIC: Final = "TBW102"
 

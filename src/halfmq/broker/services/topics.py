@@ -1,0 +1,130 @@
+"""Which topics there are, and the administration of topics and groups.
+
+Topics that clients expect to find although nobody made them: ``TEMPLATE`` (where topics are made on first use: without its
+route the first send to a new topic fails, and a consumer never registers), ``<cluster>_REPLY_TOPIC`` (replies go where its
+route leads, and are stored nowhere) and ``%RETRY%`` of a group that exists, which is made when somebody asks for it.
+
+What reads names and queues may not be durable yet: the front door holds it. What changes a topic or a group takes ``peer``: the
+log keeps who it was.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.peer import Peer
+from halfmq.core.commands import Actor, Command, DeleteGroup, DeleteTopic, EnsureTopic, SetGroup, SetTopic
+from halfmq.core.decision import Done, GroupIsGone, Refused, Reply
+from halfmq.core.engine import Failed
+from halfmq.core.state import RETRY_PREFIX
+
+#: RocketMQ's template topic: inheritable, readable, writable.
+TEMPLATE: Final = "TBW102"
+#: Ends the name of the topic that a client sends replies to; it begins with the cluster.
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
+#: Of a group, where nothing else is said.
+RETRY_QUEUES: Final = 1
+_TEMPLATE_PERMISSION: Final = 7
+_REPLY_PERMISSION: Final = 6
+
+
+class TopicQueues(NamedTuple):
+    """``permission``: 4 read, 2 write, 1 inherit, as ``core.topics`` has it."""
+
+    read_queues: int
+    write_queues: int
+    permission: int
+
+
+Answer = Callable[[Done | Refused | Failed], None]
+
+
+class Topics:
+    def __init__(self, sequencer: Sequencer) -> None:
+        self._sequencer = sequencer
+        self._view = sequencer.view
+
+    # --- which there are
+
+    def route(self, name: str, answer: Callable[[TopicQueues | None], None]) -> None:
+        """The queues of a topic; None: nobody may send to it or read from it. Asking makes no topic but a ``%RETRY%``."""
+        queues = self._queues_of(name)
+        if queues is None and self._is_retry_of_known_group(name):
+            self._sequencer.submit(EnsureTopic(name, RETRY_QUEUES), self._ensured, (name, answer))
+        else:
+            answer(queues)
+
+    def _ensured(self, context: tuple[str, Callable[[TopicQueues | None], None]], reply: Reply | Failed) -> None:
+        name, answer = context
+        answer(self._queues_of(name))
+
+    def _queues_of(self, name: str) -> TopicQueues | None:
+        settings = self._view.settings
+        topic = self._view.topics_by_name.get(name)
+        if topic is not None:
+            return TopicQueues(topic.read_queues, topic.write_queues, topic.permission)
+        if name == TEMPLATE and settings.auto_create_topics:
+            return TopicQueues(settings.default_topic_queues, settings.default_topic_queues, _TEMPLATE_PERMISSION)
+        if name == settings.cluster + REPLY_TOPIC_SUFFIX:
+            return TopicQueues(1, 1, _REPLY_PERMISSION)
+        return None
+
+    def _is_retry_of_known_group(self, name: str) -> bool:
+        return name.startswith(RETRY_PREFIX) and name[len(RETRY_PREFIX) :] in self._view.groups
+
+    def names(self) -> list[str]:
+        """Of all topics, the template among them where topics are made on first use."""
+        names = [*self._view.topics_by_name]
+        return [*names, TEMPLATE] if self._view.settings.auto_create_topics else names
+
+    def ordered_queues(self, name: str) -> int | None:
+        """On how many queues the topic is ordered: those that are written, since one broker is the whole cluster. None: there
+        is no such topic."""
+        topic = self._view.topics_by_name.get(name)
+        return None if topic is None else topic.write_queues
+
+    # --- administration
+
+    def set_topic(
+        self, peer: Peer, name: str, read_queues: int, write_queues: int, permission: int, answer: Answer
+    ) -> None:
+        """Make a topic, or change it."""
+        self._submit(SetTopic(name, read_queues, write_queues, permission, _by(peer)), answer)
+
+    def delete_topic(self, peer: Peer, name: str, answer: Answer) -> None:
+        """Its messages and its route go with it."""
+        self._submit(DeleteTopic(name, _by(peer)), answer)
+
+    def set_group(
+        self,
+        peer: Peer,
+        name: str,
+        retry_max_times: int,
+        retry_queues: int,
+        consume_enabled: bool,
+        answer: Answer,
+    ) -> None:
+        """Make a consumer group, or change it."""
+        self._submit(SetGroup(name, retry_max_times, retry_queues, consume_enabled, _by(peer)), answer)
+
+    def delete_group(
+        self,
+        peer: Peer,
+        name: str,
+        *,
+        with_offsets: bool,
+        answer: Callable[[GroupIsGone | Done | Refused | Failed], None],
+    ) -> None:
+        """``with_offsets``: a group of this name that comes again begins anew."""
+        self._submit(DeleteGroup(name, with_offsets, _by(peer)), answer)
+
+    def _submit(self, command: Command, answer: Callable[[Any], None]) -> None:
+        self._sequencer.submit(command, _deliver, answer)
+
+
+def _by(peer: Peer) -> Actor:
+    return Actor(peer=peer.address)
+
+
+def _deliver(answer: Callable[[Any], None], reply: Reply | Failed) -> None:
+    answer(reply)
