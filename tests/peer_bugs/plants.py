@@ -15,9 +15,9 @@ from sqlalchemy import select
 
 from halfmq import AsyncClient, Outcome
 from halfmq.broker import broker as broker_module
-from halfmq.broker.remoting.checks import BackCheck
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.sends import Sends
+from halfmq.broker.services.checks import Checks
 from halfmq.broker.services.messages import StoredMessages
 from halfmq.client import check_listener
 from halfmq.client.check_listener import CheckListener
@@ -395,13 +395,13 @@ def any_member_answers_for_the_group(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def first_member_is_always_asked(patch: pytest.MonkeyPatch) -> None:
-    send = BackCheck.send
+    send = Checks.send
 
     def to_the_first(self: Any, check: Any) -> None:
         members = self._sequencer.engine.state.producer_groups[check.group].members
         send(self, check._replace(connection=next(iter(members), check.connection)))
 
-    patch.setattr(BackCheck, "send", to_the_first)
+    patch.setattr(Checks, "send", to_the_first)
 
 
 # --- clients ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from halfmq.broker.problems import Problems
 from halfmq.broker.recovery import recover
 from halfmq.broker.remoting.admin_stats import AdminStats
 from halfmq.broker.remoting.assignments import Assignments
-from halfmq.broker.remoting.checks import BackCheck
+from halfmq.broker.remoting.checks import PushedChecks
 from halfmq.broker.remoting.client_calls import ClientCalls
 from halfmq.broker.remoting.clients import Clients
 from halfmq.broker.remoting.connection import Connection
@@ -35,6 +35,8 @@ from halfmq.broker.remoting.request_reply import RequestReply
 from halfmq.broker.remoting.sends import Sends
 from halfmq.broker.seldom import Seldom
 from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.check_polls import CheckPolls
+from halfmq.broker.services.checks import Checks
 from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.long_settled import LongSettled
@@ -103,8 +105,8 @@ class Broker:
         self._gateway: Gateway
         self._sequencer: Sequencer
         self._pulls: Pulls
-        self._checks: BackCheck
-        self._feedback: Feedback
+        self._checks: Checks
+        self._check_polls: CheckPolls
         self._maintenance: Maintenance | None = None
         self._timer: DeadlineTimer
         self._not_stored = Seldom(loop.time)
@@ -235,16 +237,10 @@ class Broker:
         Sends(gateway, sequencer, stored, store_host=settings.store_host, durability=self.config.durability.value)
         self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)
         PullHandlers(gateway, self._pulls)
-        self._feedback = Feedback(gateway, sequencer, self._loop)
-        self._checks = BackCheck(
-            gateway,
-            sequencer,
-            stored,
-            self._feedback,
-            time,
-            store_host=settings.store_host,
-            broker_name=settings.broker_name,
-        )
+        self._check_polls = CheckPolls(sequencer, self._loop, gateway.flush)
+        Feedback(gateway, self._check_polls)
+        pushed = PushedChecks(gateway, store_host=settings.store_host, broker_name=settings.broker_name)
+        self._checks = Checks(sequencer, stored, self._check_polls, pushed, time)
         Lookups(gateway, sequencer, Queues(sequencer, store), stored)
         NameService(gateway, sequencer, Topics(sequencer), settings, address)
         long_settled = LongSettled(view, store, self._offload)
@@ -316,7 +312,7 @@ class Broker:
                     "beginning after a start",
                     effect.group, effect.queue_id, effect.topic,
                 )  # fmt: skip
-        self._feedback.flush()
+        self._check_polls.answer_served()
 
     def _connection_drained(self, connection: Connection) -> None:
         self._pulls.drained(connection)
@@ -324,8 +320,8 @@ class Broker:
 
     def _connection_closed(self, number: int) -> None:
         self._pulls.peer_gone(number)
-        self._checks.connection_closed(number)
-        self._feedback.connection_closed(number)
+        self._checks.peer_gone(number)
+        self._check_polls.peer_gone(number)
         self._clients.connection_closed(number)
         self._calls.connection_closed(number)
 
@@ -349,7 +345,7 @@ class Broker:
         for door in self._doors:
             door.close()
         self._pulls.drain()
-        self._feedback.release_all()
+        self._check_polls.release_all()
         await self._sleep(self.config.drain_ms / 1000)
         await self._settle()
         self._sequencer.engine.note(LogOffsetsNow())

@@ -41,7 +41,7 @@ def encode_poll(poll: Poll) -> dict[str, str]:
 
 
 def decode_poll(ext: Mapping[str, str]) -> Poll | str:
-    """What was asked for, the wait and the number cut to what may be; or what is wrong with it."""
+    """What was asked for, or what is wrong with it. The broker cuts the wait and the number to what may be."""
     group, client_id = ext.get(EXT_GROUP, ""), ext.get(EXT_CLIENT, "")
     wait, number = ext.get(EXT_WAIT_MS, "0"), ext.get(EXT_MAX, str(limits.FEEDBACK_CHECKS_MAX))
     if not group:
@@ -52,8 +52,7 @@ def decode_poll(ext: Mapping[str, str]) -> Poll | str:
         return f"{EXT_WAIT_MS} {wait!r}: milliseconds"
     if not (number.isascii() and number.isdigit() and len(number) < 10) or not int(number):
         return f"{EXT_MAX} {number!r}: 1 or more"
-    wait_ms = min(max(int(wait), limits.FEEDBACK_WAIT_MIN_MS), limits.FEEDBACK_WAIT_MAX_MS)
-    return Poll(group, client_id, wait_ms, min(int(number), limits.FEEDBACK_CHECKS_MAX))
+    return Poll(group, client_id, int(wait), int(number))
 
 
 def decode_handed_out(body: bytes) -> list[PulledMessage]:

@@ -59,7 +59,7 @@ async def test_a_parked_poll_gets_what_falls_due_and_its_answer_settles(tmp_path
         row = store.transaction_row(0)
         assert row is not None
         assert row.decided_by == 2
-        assert running.broker._feedback.parked == 0
+        assert running.broker._check_polls.parked == 0
 
 
 async def test_what_is_handed_out_is_leased_and_unknown_gives_it_back(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ async def test_time_is_up_with_an_empty_answer_and_nothing_is_counted(tmp_path: 
     async with serving(tmp_path, settings=QUICK) as running:
         client = await running.client()
         assert halves(await fetch(client, 0)) == []
-        assert running.broker._feedback.parked == 0
+        assert running.broker._check_polls.parked == 0
         await client.half("T", b"one", unique=ONE)
         await asyncio.sleep(0.3)
         assert running.state.producer_groups["P"].undecided[ONE].checks == 0
@@ -130,11 +130,11 @@ async def test_a_poll_dies_with_its_connection(tmp_path: Path) -> None:
         client, other = await running.client(), await running.client()
         waiting = asyncio.create_task(fetch(client))
         await asyncio.sleep(0.05)
-        assert running.broker._feedback.parked == 1
+        assert running.broker._check_polls.parked == 1
         await client.close()
         waiting.cancel()
         await asyncio.sleep(0.05)
-        assert (running.broker._feedback.parked, running.state.producer_groups["P"].pollers) == (0, {})
+        assert (running.broker._check_polls.parked, running.state.producer_groups["P"].pollers) == (0, {})
         await other.half("T", b"one", unique=ONE)
         assert len(halves(await fetch(other))) == 1
 
@@ -239,11 +239,12 @@ async def test_a_parked_poll_keeps_nothing_that_its_answer_does_not_need(tmp_pat
         client = await running.client()
         ext = {"group": "P", "clientId": "poller", "waitMs": "9000", "more": "x" * 9_000}
         client.write(command(FETCH, 4_711, ext, b"x" * 9_000, remark="x" * 9_000))
-        parked = running.broker._feedback._parked
+        parked = running.broker._check_polls._parked
         while not parked:
             await asyncio.sleep(0.005)
         (one,) = parked.values()
-        assert (one.request.body, one.request.remark, one.request.ext) == (b"", None, None)
-        running.broker._feedback.release_all()
+        _, kept = one.answer.args
+        assert (kept.body, kept.remark, kept.ext) == (b"", None, None)
+        running.broker._check_polls.release_all()
         running.broker._gateway.flush()
         assert (await asyncio.wait_for(client.expect(4_711), 5)).code == 0

@@ -1,0 +1,150 @@
+"""Long polls for checks: parked until core has some for them, answered once, and then forgotten.
+
+    poll -> core: somebody waits -> a tick finds what is due -> its checks come here as effects -> one answer
+                                 -> time is up -> core: nobody waits -> an empty answer
+
+Who polls decides core, by the same schedule as for checks that are pushed. A poll that core has served is answered by its
+effects, also when time is up meanwhile: they are on their way to the disk. A parked poll dies with its peer.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from halfmq import limits
+from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.peer import Peer
+from halfmq.core.decision import Refused, SendCheck, Why
+from halfmq.core.session import PollEnded, Polling
+from halfmq.core.transaction.admission import producer_groups_refusal
+from halfmq.errors import InvalidName
+from halfmq.model.ids import checked_name
+
+
+class CheckedHalf(NamedTuple):
+    """A half in the stored layout, under its first offsets, that is asked about for the time number ``checks``."""
+
+    half: bytes
+    checks: int
+
+
+#: Halves whose producer is asked, possibly none.
+Answer = Callable[[list[CheckedHalf] | Refused], None]
+
+
+@dataclass(slots=True)
+class _Parked:
+    peer: Peer
+    answer: Answer
+    timer: asyncio.TimerHandle
+    halves: list[CheckedHalf] = field(default_factory=list)
+
+
+class CheckPolls:
+    def __init__(self, sequencer: Sequencer, loop: asyncio.AbstractEventLoop, flush: Callable[[], None]) -> None:
+        """``flush``: called after answers that no request and no turn of the sequencer is behind, so that they leave."""
+        self._sequencer = sequencer
+        self._loop = loop
+        self._flush = flush
+        #: By peer's number and producer group: one poll each.
+        self._parked: dict[tuple[int, str], _Parked] = {}
+        #: Polls that core has served in this turn.
+        self._served: dict[tuple[int, str], None] = {}
+
+    @property
+    def parked(self) -> int:
+        return len(self._parked)
+
+    def poll(self, peer: Peer, group: str, client_id: str, wait_ms: int, checks_max: int, answer: Answer) -> None:
+        """Answer with checks of the group as soon as there are some, or with none when time is up.
+
+        What is handed out is leased: nobody else is asked before an answer is overdue. A poll for the same group over the same
+        peer ends the one before. ``wait_ms`` and ``checks_max`` are cut to ``limits.FEEDBACK_*``. ``answer`` is kept for as
+        long: it must hold nothing large of the request.
+
+        Refusals: INVALID_PARAMETER: of the name, or there are too many groups.
+        """
+        refused = self._refusal(peer.number, group)
+        if refused is not None:
+            answer(Refused(Why.INVALID_PARAMETER, refused))
+            return
+        key = peer.number, group
+        self._end(key)  # who polls anew has given up on the one before
+        wait_ms = min(max(wait_ms, limits.FEEDBACK_WAIT_MIN_MS), limits.FEEDBACK_WAIT_MAX_MS)
+        timer = self._loop.call_later(wait_ms / 1000, self._time_is_up, key)
+        self._parked[key] = _Parked(peer, answer, timer)
+        self._session(Polling(peer.number, client_id, group, min(checks_max, limits.FEEDBACK_CHECKS_MAX)))
+
+    def _refusal(self, number: int, group: str) -> str | None:
+        view = self._sequencer.view
+        groups = view.session.produces.get(number, {})
+        if (
+            group not in groups
+            and len(groups) + len(view.session.consumes.get(number, ())) >= limits.GROUPS_PER_CONNECTION_MAX
+        ):
+            return f"a connection may be in {limits.GROUPS_PER_CONNECTION_MAX} groups at most"
+        try:
+            checked_name(group, "producer group", limits.GROUP_CHARS_MAX)
+        except InvalidName as error:
+            return str(error)
+        return producer_groups_refusal(view, number, [group])
+
+    def _session(self, event: Polling | PollEnded) -> None:
+        self._sequencer.engine.note(event)
+        self._sequencer.look_at_deadline()
+
+    # --- what core hands out
+
+    def expects(self, check: SendCheck) -> bool:
+        """Whether this check is for a poll that waits here."""
+        return (check.connection, check.group) in self._parked
+
+    def add(self, check: SendCheck, half: bytes | None) -> bool:
+        """Put it into the answer of its poll. False: it cannot be handed over; the poll ends all the same."""
+        key = check.connection, check.group
+        parked = self._parked[key]
+        self._served[key] = None
+        if half is None or parked.peer.is_full:
+            return False
+        if parked.halves and sum(len(one.half) for one in parked.halves) + len(half) > limits.PULL_BYTES_MAX:
+            return False  # it comes with a later poll
+        parked.halves.append(CheckedHalf(half, check.checks))
+        return True
+
+    def answer_served(self) -> None:
+        """Answer the polls that were served; call it after each turn's effects."""
+        if self._served:
+            served, self._served = self._served, {}
+            for key in served:
+                self._answer(key)
+
+    # --- ends
+
+    def _answer(self, key: tuple[int, str]) -> None:
+        parked = self._parked.pop(key, None)
+        if parked is not None:
+            parked.timer.cancel()
+            parked.answer(parked.halves)
+
+    def _end(self, key: tuple[int, str]) -> None:
+        if key in self._parked:
+            self._session(PollEnded(*key))
+            self._answer(key)
+
+    def _time_is_up(self, key: tuple[int, str]) -> None:
+        group = self._sequencer.view.producer_groups.get(key[1])
+        if group is not None and key[0] in group.parked:
+            self._end(key)
+            self._flush()
+
+    def release_all(self) -> None:
+        """The broker stops: nobody waits any longer."""
+        for key in list(self._parked):
+            self._end(key)
+        self._flush()
+
+    def peer_gone(self, number: int) -> None:
+        """Forget its polls."""
+        for key in [key for key in self._parked if key[0] == number]:
+            self._parked.pop(key).timer.cancel()

@@ -1,0 +1,98 @@
+"""The back-check: ask a producer what became of its transaction.
+
+Core says which transaction, whom and how often it was asked; here its half message is read and handed over: pushed to the
+producer, or put into the answer of a poll (``check_polls``) where the producer fetches its checks. When neither is possible core
+is told, and the check does not count. A producer that does not read what it was sent counts as reachable again as soon as it
+does.
+
+The half leaves under the offsets that identify the transaction's first half, whatever copy its bytes lie in now: the answer
+must name them.
+"""
+
+from typing import Protocol
+
+from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.check_polls import CheckPolls
+from halfmq.broker.services.messages import StoredMessages
+from halfmq.broker.services.peer import Peer
+from halfmq.broker.timers import BrokerTime
+from halfmq.core.commands import CheckNotSent
+from halfmq.core.decision import SendCheck
+from halfmq.core.session import CheckLeft, Reachable
+from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, AT_QUEUE_OFFSET
+
+
+class Producers(Protocol):
+    """How a pushed check leaves: the front doors."""
+
+    def push_check(self, check: SendCheck, half: bytes) -> bool:
+        """Send the check to the peer ``check.connection``. False: it is gone, or does not read what it is sent."""
+        ...
+
+    def is_connected(self, number: int) -> bool: ...
+
+
+class Checks:
+    def __init__(
+        self, sequencer: Sequencer, stored: StoredMessages, polls: CheckPolls, producers: Producers, time: BrokerTime
+    ) -> None:
+        self._sequencer = sequencer
+        self._stored = stored
+        self._polls = polls
+        self._producers = producers
+        self._time = time
+        #: Peer's number -> producer group -> client id: checks that it had no space for.
+        self._missed: dict[int, dict[str, str]] = {}
+
+    def send(self, check: SendCheck) -> None:
+        """Hand over a check whose record is durable; core is told what became of it."""
+        half = self._half(check)
+        if self._leaves(check, half):
+            if self._sequencer.view.derived.policies:
+                left = CheckLeft(check.group, check.tx_id, check.checks, self._time.now_ms())
+                self._sequencer.engine.note(left)
+            return
+        if half is not None and self._producers.is_connected(check.connection):
+            self._remember(check)
+        # First: a check that is decided in the same turn must not be numbered as if this one had gone out.
+        self._sequencer.submit_first(CheckNotSent(check.group, check.tx_id, check.connection, half is None))
+
+    def _leaves(self, check: SendCheck, half: bytes | None) -> bool:
+        if self._polls.expects(check):
+            return self._polls.add(check, half)
+        group = self._sequencer.view.producer_groups.get(check.group)
+        if half is None or group is None or check.connection not in group.members:
+            return False  # a poll that has ended: who fetches is not pushed to
+        return self._producers.push_check(check, half)
+
+    def _remember(self, check: SendCheck) -> None:
+        group = self._sequencer.view.producer_groups.get(check.group)
+        client_id = group.members.get(check.connection) if group is not None else None
+        if client_id is not None:
+            self._missed.setdefault(check.connection, {})[check.group] = client_id
+
+    def drained(self, peer: Peer) -> None:
+        """The peer takes checks again: after the commands that said it does not."""
+        if peer.number in self._missed and not self._sequencer.after_turn(self._back, peer.number):
+            self._back(peer.number)
+
+    def _back(self, number: int) -> None:
+        groups = self._missed.pop(number, {})
+        if self._producers.is_connected(number):
+            for group, client_id in groups.items():
+                self._sequencer.engine.note(Reachable(number, client_id, group))
+            self._sequencer.look_at_deadline()
+
+    def peer_gone(self, number: int) -> None:
+        """Forget what it missed."""
+        self._missed.pop(number, None)
+
+    def _half(self, check: SendCheck) -> bytes | None:
+        """The half as it leaves: under the offsets that its producer was answered. None when the log has it no more."""
+        half = self._stored.half_bytes(check.offset)
+        if half is None:
+            return None
+        copy = bytearray(half)
+        copy[AT_QUEUE_OFFSET : AT_QUEUE_OFFSET + 8] = check.half_index.to_bytes(8, "big")
+        copy[AT_PHYSICAL_OFFSET : AT_PHYSICAL_OFFSET + 8] = check.first_offset.to_bytes(8, "big")
+        return bytes(copy)
