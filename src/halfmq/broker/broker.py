@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from halfmq.broker.config import BrokerConfig, address_text, check_caps, packed_host
 from halfmq.broker.listener import Bind, Door, bind
@@ -21,7 +21,7 @@ from halfmq.broker.recovery import recover
 from halfmq.broker.remoting.admin_stats import AdminStats
 from halfmq.broker.remoting.assignments import Assignments
 from halfmq.broker.remoting.checks import PushedChecks
-from halfmq.broker.remoting.client_calls import ClientCalls
+from halfmq.broker.remoting.client_calls import ClientCommands
 from halfmq.broker.remoting.clients import Clients
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.feedback import Feedback
@@ -31,18 +31,20 @@ from halfmq.broker.remoting.name_service import NameService
 from halfmq.broker.remoting.operators import Operators
 from halfmq.broker.remoting.producer_groups import ProducerGroups, tell_policy
 from halfmq.broker.remoting.pulls import PullHandlers
-from halfmq.broker.remoting.request_reply import RequestReply
+from halfmq.broker.remoting.request_reply import PushedReplies, RequestReply
 from halfmq.broker.remoting.sends import Sends
 from halfmq.broker.seldom import Seldom
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.checks import Checks
+from halfmq.broker.services.client_calls import ClientCalls
 from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.long_settled import LongSettled
 from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.pulls import Pulls
 from halfmq.broker.services.queues import Queues
+from halfmq.broker.services.replies import Replies
 from halfmq.broker.services.topics import Topics
 from halfmq.broker.services.traffic import LOOK_MS, Traffic
 from halfmq.broker.slow_sync import SlowSync
@@ -58,6 +60,7 @@ from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
 from halfmq.store.group_flush import Job, Syncer
 from halfmq.store.store import Store
+from halfmq.wire.remoting.header import Request
 
 log = logging.getLogger("halfmq.broker")
 
@@ -241,7 +244,8 @@ class Broker:
         Feedback(gateway, self._check_polls)
         pushed = PushedChecks(gateway, store_host=settings.store_host, broker_name=settings.broker_name)
         self._checks = Checks(sequencer, stored, self._check_polls, pushed, time)
-        Lookups(gateway, sequencer, Queues(sequencer, store), stored)
+        queues = Queues(sequencer, store)
+        Lookups(gateway, sequencer, queues, stored)
         NameService(gateway, sequencer, Topics(sequencer), settings, address)
         long_settled = LongSettled(view, store, self._offload)
         scan = GroupScan(view, self._loop)
@@ -256,11 +260,12 @@ class Broker:
         )
         ProducerGroups(gateway, sequencer, time)
         self._clients = Clients(gateway, sequencer, groups, time, broker_name=settings.broker_name)
-        RequestReply(
-            gateway, self._clients, time, store_host=settings.store_host, body_bytes_max=settings.body_bytes_max
-        )
-        Assignments(gateway, sequencer, broker_name=settings.broker_name)
-        self._calls = ClientCalls(gateway, view, self._loop)
+        requesters = PushedReplies(gateway, store_host=settings.store_host)
+        replies = Replies(requesters, self._clients.connection_of, time, body_bytes_max=settings.body_bytes_max)
+        RequestReply(gateway, replies)
+        Assignments(gateway, sequencer, queues, broker_name=settings.broker_name)
+        self._calls: ClientCalls[Request[Any]] = ClientCalls(view, self._loop, gateway.flush)
+        ClientCommands(gateway, self._calls)
         traffic = Traffic(lambda: store.messages_shown, time.now_ms())
         self._pulls.on_given = traffic.note
         AdminStats(gateway, sequencer, store, self._clients, traffic, time, self._loop, address=address)
@@ -323,7 +328,7 @@ class Broker:
         self._checks.peer_gone(number)
         self._check_polls.peer_gone(number)
         self._clients.connection_closed(number)
-        self._calls.connection_closed(number)
+        self._calls.peer_gone(number)
 
     def _fatal(self, error: BaseException) -> None:
         """Nothing more may be answered: cut every connection, so that clients see an unknown outcome, and stop."""

@@ -41,6 +41,10 @@ class Why(Enum):
     SUBSCRIPTION_PARSE_FAILED = "subscription-parse-failed"
     #: A type of expression that is known elsewhere, and not offered here.
     FILTER_NOT_OFFERED = "filter-not-offered"
+    #: The client that is to be given something is not connected, or does not read.
+    CLIENT_NOT_REACHED = "client-not-reached"
+    #: A client that was asked gave no answer.
+    CLIENT_TIMEOUT = "client-timeout"
 
 
 class Sent(NamedTuple):

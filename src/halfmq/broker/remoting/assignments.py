@@ -1,4 +1,5 @@
-"""400 and 401: who reads which queue, for consumers that leave it to the broker (``clientRebalance=false``), and how.
+"""400 and 401: who reads which queue, for consumers that leave it to the broker (``clientRebalance=false``), and how; from
+``services.queues``.
 
 Queues are always read in PULL mode: there is no POP here. 401 that asks for POP is refused, and the group goes on
 consuming as it did.
@@ -10,7 +11,7 @@ from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.sequencer import Sequencer
-from halfmq.core.queues.assignment import assigned_queues
+from halfmq.broker.services.queues import Queues
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.group_bodies import (
     PULL_MODE,
@@ -25,9 +26,9 @@ _BROADCASTING: Final = "BROADCASTING"
 
 
 class Assignments:
-    def __init__(self, gateway: Gateway, sequencer: Sequencer, *, broker_name: str) -> None:
+    def __init__(self, gateway: Gateway, sequencer: Sequencer, queues: Queues, *, broker_name: str) -> None:
         self._gateway = gateway
-        self._view = sequencer.view
+        self._queues = queues
         self._durably = DurableAnswers(gateway, sequencer)
         self._broker_name = broker_name
         gateway.handlers |= {
@@ -38,15 +39,14 @@ class Assignments:
     def query(self, connection: Connection, request: Request[Any]) -> None:
         """No list at all where the topic or the group's members are not known (yet): the client asks again soon."""
         asked = decode_assignment_query(request.body)
-        topic = self._view.topics_by_name.get(asked.topic)
-        session = self._view.session.consumers.get(asked.group)
-        queues: list[MessageQueue] | None = None
-        if topic is not None and session is not None and session.members:
-            members = [member.client_id for member in session.members.values()]
-            mine = assigned_queues(asked.strategy, topic.read_queues, members, asked.client_id)
-            if asked.message_model == _BROADCASTING:
-                mine = range(topic.read_queues)
-            queues = [MessageQueue(topic.name, self._broker_name, queue_id) for queue_id in mine]
+        mine = self._queues.assigned(
+            asked.group,
+            asked.topic,
+            asked.client_id,
+            strategy=asked.strategy,
+            is_broadcasting=asked.message_model == _BROADCASTING,
+        )
+        queues = None if mine is None else [MessageQueue(asked.topic, self._broker_name, queue) for queue in mine]
         self._durably.tell(connection, request, ResponseCode.SUCCESS, body=encode_assignments(queues))
 
     def set_mode(self, connection: Connection, request: Request[Any]) -> None:

@@ -13,6 +13,7 @@ from halfmq.broker.services.peer import Peer
 from halfmq.core.commands import Actor, CommitOffset
 from halfmq.core.decision import Done, Refused
 from halfmq.core.engine import Failed
+from halfmq.core.queues.assignment import assigned_queues
 from halfmq.core.queues.offsets import MayBeLost, Stored, query_offset
 from halfmq.store.consume_queue import QueueEntry
 
@@ -93,7 +94,22 @@ class Queues:
                 topics[name] = TopicBounds(topic.topic_id, bounds)
         return Position(self._store.uuid, self._view.epoch, self._view.session.published, topics)
 
-    # --- consumer offsets
+    # --- groups
+
+    def assigned(self, group: str, topic: str, client_id: str, *, strategy: str, is_broadcasting: bool) -> range | None:
+        """Which queues of the topic this member reads, where the group leaves that to the broker.
+
+        None: the topic or the group's members are not known (yet): the client keeps what it has and asks again soon.
+        ``strategy``: by RocketMQ's name, see ``core.queues.assignment``.
+        """
+        known = self._view.topics_by_name.get(topic)
+        session = self._view.session.consumers.get(group)
+        if known is None or session is None or not session.members:
+            return None
+        if is_broadcasting:
+            return range(known.read_queues)
+        members = [member.client_id for member in session.members.values()]
+        return assigned_queues(strategy, known.read_queues, members, client_id)
 
     def consumer_offset(self, group: str, topic: str, queue_id: int, *, young_from_start: bool) -> int | None:
         """Where the group goes on in the queue. None: it has no offset, and begins where its clients want to.

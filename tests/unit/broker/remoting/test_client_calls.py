@@ -7,7 +7,7 @@ import pytest
 from tests.support.in_process import serving
 from tests.support.raw_client import Answer, RawClient, command, frame
 
-from halfmq.broker.remoting import client_calls as client_calls
+from halfmq.broker.services import client_calls
 
 ASK = {"consumerGroup": "C", "clientId": "me", "jstackEnable": "true"}
 
@@ -103,6 +103,7 @@ async def test_a_call_keeps_nothing_that_its_answer_does_not_need(tmp_path: Path
         admin.write(command(307, 4_711, {**ASK, "more": "x" * 9_000}, remark="x" * 9_000))
         got = await pushed(member)
         (call,) = running.broker._calls._calls.values()
-        assert (call.request.body, call.request.remark, call.request.ext) == (b"", None, None)
+        _, kept = call.answer.args
+        assert (kept.body, kept.remark, kept.ext) == (b"", None, None)
         member.write(reply(got, body=b"{}"))
         assert (await asyncio.wait_for(admin.expect(4_711), 5)).body == b"{}"

@@ -131,3 +131,20 @@ def test_what_cannot_be_kept_is_refused_by_its_reason() -> None:
     assert bench.commit(FakePeer(), 1, topic="Nowhere").why is Why.TOPIC_NOT_EXIST
     assert bench.commit(FakePeer(), 1, group="Nobody").why is Why.GROUP_NOT_EXIST
     assert bench.commit(FakePeer(), -1).why is Why.INVALID_PARAMETER
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+def test_members_share_the_queues_out_and_nothing_is_known_without_members_or_topic() -> None:
+    bench = Bench()
+
+    def assigned(client_id: str, topic: str = "T", *, is_broadcasting: bool = False) -> range | None:
+        return bench.queues.assigned("C", topic, client_id, strategy="AVG", is_broadcasting=is_broadcasting)
+
+    assert assigned("client-1") is None
+    for number in (1, 2):
+        bench.sequencer.note(consumer(number, 0, "C", "T"))
+    assert [assigned(f"client-{number}") for number in (1, 2, 3)] == [range(1), range(1, 2), range(0)]
+    assert assigned("client-1", is_broadcasting=True) == range(2)
+    assert assigned("client-1", "Nowhere") is None
