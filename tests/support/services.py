@@ -91,7 +91,7 @@ class CoreSequencer:
         #: What the shells say and ask of the engine.
         self.engine = self
         self.commands: list[Any] = []
-        #: The disk does not follow: replies wait for ``release``.
+        #: The turn does not end, or the disk does not follow: replies wait for ``release``.
         self.is_held = False
         self._held: list[Callable[[], None]] = []
         #: How often the next deadline was looked at.
@@ -113,7 +113,9 @@ class CoreSequencer:
         self._later(lambda: deliver(context, reply))
 
     def after_turn(self, call: Callable[..., None], *arguments: Any) -> bool:
-        return False
+        if self.is_held:
+            self._held.append(lambda: call(*arguments))
+        return self.is_held
 
     def look_at_deadline(self) -> None:
         self.looks += 1

@@ -77,10 +77,10 @@ class Checks:
             self._back(peer.number)
 
     def _back(self, number: int) -> None:
-        groups = self._missed.pop(number, {})
-        if self._producers.is_connected(number):
-            for group, client_id in groups.items():
-                self._sequencer.engine.note(Reachable(number, client_id, group))
+        groups = self._missed.pop(number, {})  # empty if the peer is gone by now
+        for group, client_id in groups.items():
+            self._sequencer.engine.note(Reachable(number, client_id, group))
+        if groups:
             self._sequencer.look_at_deadline()
 
     def peer_gone(self, number: int) -> None:

@@ -1,8 +1,8 @@
 """Messages as consumers may see them: read from the log, patched in the copy that leaves.
 
 Only what is visible below the published position is found here: derived files follow the log no further, and a half
-message counts once its row in the transaction table says committed and shown. So 33 and 36 on an undecided half, on a
-rolled-back one or on a delayed message before its time find nothing.
+message counts once its row in the transaction table says committed and shown. So a look-up or a send-back of an undecided half,
+of a rolled-back one or of a delayed message before its time finds nothing.
 """
 
 import logging

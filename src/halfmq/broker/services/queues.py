@@ -56,7 +56,7 @@ class Position(NamedTuple):
 
 
 class Queues:
-    """Each call may raise StoreDamaged or OSError where the disk cannot read; nothing else went wrong then."""
+    """A call that reads raises StoreDamaged or OSError where the disk cannot be read: refuse that one request, serve others."""
 
     def __init__(self, sequencer: Sequencer, store: QueueReads) -> None:
         self._sequencer = sequencer

@@ -167,15 +167,6 @@ async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
             assert (await client.ask(FETCH, ext)).code == 29, changes
 
 
-async def test_a_connection_is_in_a_bounded_number_of_groups(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        for start in range(0, 1_024, 512):
-            await client.heartbeat("me", producers=[f"G{number}" for number in range(start, start + 512)])
-        assert "1024 groups" in ((await fetch(client)).remark or "")
-        assert halves(await fetch(client, 0, group="G7")) == []
-
-
 async def test_what_comes_too_late_for_its_poll_is_neither_pushed_nor_counted(tmp_path: Path) -> None:
     settings = BrokerSettings(check_immunity_ms=50, check_answer_ms=60_000)
     async with serving(tmp_path, settings=settings) as running:

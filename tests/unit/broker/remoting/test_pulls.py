@@ -2,7 +2,6 @@
 
 import asyncio
 import tracemalloc
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, pull_ext
 
 from halfmq import limits
-from halfmq.broker.services import pulls as pull_service
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import SYS_COMMITTED, SYS_TRANSACTION_MASK, StoredMessage, decode
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
@@ -141,30 +139,6 @@ async def test_parked_pull_wakes_when_a_message_is_committed(tmp_path: Path) -> 
         assert running.broker._pulls.parked == 0
 
 
-async def test_many_parked_pulls_of_a_queue_wake_in_parts_and_others_are_served_in_between(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pull_service, "WOKEN_MAX", 10)
-    async with serving(tmp_path) as running:
-        client, consumer = await running.client(), await running.client()
-        await sent(client, 1)
-        parked = [asyncio.create_task(consumer.pull("T", 1, wait_ms=10_000)) for _ in range(95)]
-        while running.broker._pulls.parked < 95:
-            await asyncio.sleep(0.001)
-        left: list[int] = []
-
-        def look() -> None:
-            left.append(running.broker._pulls.parked)
-            if left[-1]:
-                asyncio.get_running_loop().call_soon(look)
-
-        look()
-        await client.send("T", b"one", unique="D" * 32)
-        answers = await asyncio.wait_for(asyncio.gather(*parked), 5)
-        assert all([message.body for message, _ in messages(answer)] == [b"one"] for answer in answers)
-        assert max(before - after for before, after in pairwise(left)) <= 10
-
-
 async def test_parked_pull_is_not_woken_by_what_it_does_not_want_but_moves_on(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         client, consumer = await running.client(), await running.client()
@@ -212,28 +186,6 @@ async def test_a_parked_pull_keeps_what_its_answer_needs_and_nothing_else(tmp_pa
         assert kept < 2_000_000
         await client.send("T", b"x", unique="2" * 32)
         assert (await client.expect(919)).code == 0
-
-
-async def test_above_the_bound_the_pull_that_waits_longest_is_told_that_nothing_is_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "PARKED_BYTES_MAX", 20_000)
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        pulls = running.broker._pulls
-        await sent(client, 1)
-        for number in range(30):
-            client.write(command(11, 900 + number, pull_ext("T", "TOOLS_CONSUMER", 0, 1, wait_ms=20_000)))
-        assert (await client.expect(910)).code == 19
-        assert not client.expect(929).done()
-        assert pulls.parked_bytes <= 20_000
-        assert pulls.parked >= 15
-        tags = "||".join(f"tag{number}" for number in range(200))
-        client.write(command(11, 950, pull_ext("T", "TOOLS_CONSUMER", 0, 1, wait_ms=20_000, tags=tags)))
-        await until(lambda: pulls.parked < 5)
-        await client.close()
-        await until(lambda: pulls.parked == 0)
-        assert (pulls.parked_bytes, pulls._oldest) == (0, {})
 
 
 async def test_pulls_get_less_while_answers_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,20 +371,3 @@ async def test_parked_pulls_of_who_does_not_read_are_answered_when_it_reads_agai
             assert len(answer) > 1 << 20
         assert pulls.parked == 0
         writer.transport.abort()
-
-
-async def test_time_of_a_parked_pull_that_nobody_reads_ends_without_messages(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        await sent(client, 1)
-        waiting = asyncio.create_task(client.pull("T", 1, group="TOOLS", wait_ms=300))
-        pulls = running.broker._pulls
-        async with asyncio.timeout(5):
-            while not pulls.parked:
-                await asyncio.sleep(0.01)
-        connection = min(running.broker._gateway.connections.values(), key=lambda one: one.number)
-        connection.is_full = True
-        other = await running.client()
-        assert (await other.send("T", b"y", unique="9" * 32)).code == 0
-        answer = await waiting
-        assert (answer.code, answer.ext["nextBeginOffset"], answer.body) == (19, "1", b"")

@@ -146,6 +146,19 @@ def test_what_a_peer_missed_is_forgotten_with_it() -> None:
     assert dict(bench.sequencer.view.producer_groups["PG"].members) == {}
 
 
+def test_a_peer_that_reads_again_is_reachable_after_the_turn_that_says_it_is_not() -> None:
+    bench = Bench()
+    check = bench.due()
+    bench.peer.is_full = True
+    bench.checks.send(check)
+    group = bench.sequencer.view.producer_groups["PG"]
+    bench.sequencer.is_held = True
+    bench.checks.drained(bench.peer)
+    assert dict(group.members) == {}
+    bench.sequencer.release()
+    assert dict(group.members) == {1: "client-1"}
+
+
 def test_a_check_for_a_parked_poll_goes_into_its_answer() -> None:
     bench = Bench()
     bench.core.session(ConnectionClosed(1))
