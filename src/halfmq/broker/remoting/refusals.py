@@ -28,7 +28,7 @@ CODES: Final[dict[Why, ResponseCode]] = {
     Why.ALREADY_SETTLED: ResponseCode.ILLEGAL_OPERATION,
     Why.VERDICT_CONFLICT: ResponseCode.ILLEGAL_OPERATION,
     Why.INCOMPLETE: ResponseCode.ILLEGAL_OPERATION,
-    # After these three a Java consumer sends a heartbeat, or says what is wrong, and pulls again.
+    # A Java consumer logs these three and pulls again a little later; its next heartbeat may have come by then.
     Why.SUBSCRIPTION_NOT_EXIST: ResponseCode.SUBSCRIPTION_NOT_EXIST,
     Why.SUBSCRIPTION_NOT_LATEST: ResponseCode.SUBSCRIPTION_NOT_LATEST,
     Why.SUBSCRIPTION_PARSE_FAILED: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
