@@ -407,6 +407,7 @@ async def test_nobody_reads_the_output_and_the_broker_serves_and_stops(tmp_path:
             process.send_signal(signal.SIGTERM)
             await client.closed.wait()
             assert await asyncio.to_thread(process.wait) == 0
+            await client.close()
     finally:
         process.kill()
         process.wait()
