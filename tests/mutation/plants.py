@@ -75,8 +75,8 @@ PLANTS: Final = (
         2,
         "a producer that does not know is taken for one that rolls back",
         "core/transaction/machine.py",
-        "    answered = tx_id in group.in_flight\n",
-        "    answered = tx_id in group.in_flight\n    if answered:\n        return _roll_back(state, known, decided_by)\n",
+        "    answered = tx_id in group.session.in_flight\n",
+        "    answered = tx_id in group.session.in_flight\n    if answered:\n        return _roll_back(state, known, decided_by)\n",
     ),
     Plant(
         "wrong-offsets-accepted",
@@ -362,8 +362,8 @@ PLANTS: Final = (
         7,
         "a check that was not answered is not asked again",
         "core/transaction/check_schedule.py",
-        "                group.ready.extend(ids)\n",
-        "                group.ready.extend(tx_id for tx_id in ids if not group.undecided[tx_id].checks)\n",
+        "                group.session.ready.extend(ids)\n",
+        "                group.session.ready.extend(tx_id for tx_id in ids if not group.undecided[tx_id].checks)\n",
     ),
     Plant(
         "checks-lost-at-snapshot",
@@ -387,7 +387,7 @@ PLANTS: Final = (
         "checks of a decision that is thrown away count as in flight, and nobody asks again",
         "core/transaction/check_schedule.py",
         "        self.in_flight += 1\n",
-        "        self.in_flight += 1\n        self.group.in_flight[known.tx_id] = (1 << 62, connection)\n",
+        "        self.in_flight += 1\n        self.group.session.in_flight[known.tx_id] = (1 << 62, connection)\n",
     ),
     # --- 8, order
     Plant(

@@ -238,7 +238,7 @@ def attempts_that_reach_nobody_are_counted(patch: pytest.MonkeyPatch) -> None:
     next_check_ms = decide_module.next_check_ms
 
     def counted(state: Any, known: Undecided, now_ms: int) -> Checked | None:
-        alone = not state.producer_groups[known.group].members
+        alone = not state.producer_groups[known.group].session.members
         due = known.next_check_at_ms <= now_ms
         return _one_more(known, now_ms + 30_000) if alone and due else None
 
@@ -378,7 +378,7 @@ def check_for_a_busy_connection_is_dropped(patch: pytest.MonkeyPatch) -> None:
 def check_without_an_answer_is_never_repeated(patch: pytest.MonkeyPatch) -> None:
     """Rejected by a full pool, and still in flight for whoever asked."""
     patch.setattr(check_schedule, "expire_in_flight", lambda group, now_ms: None)
-    patch.setattr(check_schedule, "is_asked", lambda group, tx_id, now_ms: tx_id in group.in_flight)
+    patch.setattr(check_schedule, "is_asked", lambda group, tx_id, now_ms: tx_id in group.session.in_flight)
 
 
 @plant
@@ -398,7 +398,7 @@ def first_member_is_always_asked(patch: pytest.MonkeyPatch) -> None:
     send = BackCheck.send
 
     def to_the_first(self: Any, check: Any) -> None:
-        members = self._sequencer.engine.state.producer_groups[check.group].members
+        members = self._sequencer.engine.state.producer_groups[check.group].session.members
         send(self, check._replace(connection=next(iter(members), check.connection)))
 
     patch.setattr(BackCheck, "send", to_the_first)

@@ -39,7 +39,7 @@ def states_of(state: Any, durable: int, first_verdict: int) -> list[str]:
         found.append("set aside")
     if any(known.count == len(known.halves) for known in undecided):
         found.append("undecided")
-    if any(group.in_flight for group in groups):
+    if any(group.session.in_flight for group in groups):
         found.append("check in flight")
     verdicts = state.verdicts
     if verdicts:

@@ -60,13 +60,13 @@ class BackCheck:
         if self._feedback.expects(check):
             return self._feedback.add(check, None if half is None else with_check_times(half, check.checks))
         group = self._sequencer.view.producer_groups.get(check.group)
-        if half is None or group is None or check.connection not in group.members:
+        if half is None or group is None or check.connection not in group.session.members:
             return False  # a poll that has ended: who fetches is not pushed to
         return self._gateway.push_frame(check.connection, lambda opaque: self._frame(opaque, check, half))
 
     def _remember(self, check: SendCheck) -> None:
         group = self._sequencer.view.producer_groups.get(check.group)
-        client_id = group.members.get(check.connection) if group is not None else None
+        client_id = group.session.members.get(check.connection) if group is not None else None
         if client_id is not None:
             self._missed.setdefault(check.connection, {})[check.group] = client_id
 

@@ -145,7 +145,7 @@ def _delayed(state: State, record: DelayedRecord) -> None:
 def add_delayed(state: State, delayed: Delayed) -> None:
     before = state.delayed.get(delayed.first_offset)
     if before is None:
-        state.topics_by_id[delayed.topic_id].pending += 1
+        state.topics_by_id[delayed.topic_id].derived.pending += 1
         heappush(state.derived.delayed_heap, (delayed.due_ms, delayed.first_offset))
     else:
         forget_copy(state, before)
@@ -169,7 +169,7 @@ def _released(state: State, record: Released) -> None:
         topic.ends[ref.queue_id] = ref.queue_offset + 1
         delayed = state.delayed.pop(ref.first_offset, None)
         if delayed is not None:
-            topic.pending -= 1
+            topic.derived.pending -= 1
             forget_copy(state, delayed)
     heap = state.derived.delayed_heap
     while heap and heap[0][1] not in state.delayed:
@@ -182,9 +182,9 @@ def _released(state: State, record: Released) -> None:
 def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: int) -> None:
     """Put an undecided transaction into the bucket of its next check."""
     bucket = (at_ms + (CHECK_BUCKET_MS - 1)) & -CHECK_BUCKET_MS
-    ids = group.due.get(bucket)
+    ids = group.derived.due.get(bucket)
     if ids is None:
-        group.due[bucket] = {tx_id: None}
+        group.derived.due[bucket] = {tx_id: None}
         heappush(state.derived.check_heap, (bucket, group.name))
     else:
         ids[tx_id] = None
@@ -198,11 +198,11 @@ def count_undecided(state: State, group: ProducerGroup) -> None:
 
 def unschedule(state: State, group: ProducerGroup, tx_id: str, at_ms: int) -> None:
     bucket = (at_ms + (CHECK_BUCKET_MS - 1)) & -CHECK_BUCKET_MS
-    ids = group.due.get(bucket)
+    ids = group.derived.due.get(bucket)
     if ids is not None:
         ids.pop(tx_id, None)
         if not ids:
-            del group.due[bucket]
+            del group.derived.due[bucket]
             drop_stale_checks(state)
 
 
@@ -214,9 +214,9 @@ def _half(state: State, record: HalfRecord) -> None:
     half = Half(index, half_index, offset, offset, topic_id, message[1], message_bytes, tag_hash, key_hash, delay)
     now_ms = state.batch_time_ms
     immune_until_ms = now_ms + (immunity_ms if immunity_ms >= 0 else state.check_immunity_ms)
-    state.topics_by_id[topic_id].pending += 1
+    state.topics_by_id[topic_id].derived.pending += 1
     state.next_half_index = half_index + 1
-    group.bytes += message_bytes
+    group.derived.bytes += message_bytes
     state.derived.undecided_bytes += message_bytes
     undecided = group.undecided
     known = undecided.get(tx_id)
@@ -270,8 +270,8 @@ def _carried_half(state: State, record: CarriedHalf) -> None:
         forget_copy(state, other)
     note_copy(state, half)
     if not before:
-        state.topics_by_id[record.topic_id].pending += 1
-        group.bytes += record.message_bytes
+        state.topics_by_id[record.topic_id].derived.pending += 1
+        group.derived.bytes += record.message_bytes
         state.derived.undecided_bytes += record.message_bytes
     state.next_half_index = max(state.next_half_index, record.half_index + 1)
     if known is None:
@@ -323,9 +323,9 @@ def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
     copied = state.derived.copied
     for half in known.halves:
         message_bytes = half.message_bytes
-        group.bytes -= message_bytes
+        group.derived.bytes -= message_bytes
         state.derived.undecided_bytes -= message_bytes
-        topics[half.topic_id].pending -= 1
+        topics[half.topic_id].derived.pending -= 1
         if copied:
             forget_copy(state, half)
     unschedule(state, group, tx_id, known.next_check_at_ms)
@@ -389,7 +389,7 @@ def _topic_deleted(state: State, record: TopicDeleted) -> None:
     topic = state.topics_by_id.pop(record.topic_id)
     del state.topics_by_name[topic.name]
     state.derived.base_bytes -= topic_bytes(topic)
-    for group in topic.groups:
+    for group in topic.derived.groups:
         for key in keys_in(state.offsets.get(group, {}), topic.topic_id, len(topic.ends)):
             drop_offset(state, group, key)
     for name in list(state.derived.held_by.get(record.topic_id, ())):
@@ -410,7 +410,7 @@ def _group_deleted(state: State, record: GroupDeleted) -> None:
         return
     for topic_id, _ in state.offsets.get(name, ()):
         if topic_id in state.topics_by_id:
-            state.topics_by_id[topic_id].groups.pop(name, None)
+            state.topics_by_id[topic_id].derived.groups.pop(name, None)
     for key in list(state.offsets.get(name, ())):
         drop_offset(state, name, key)
 

@@ -146,10 +146,10 @@ def read_producer(state: State, payload: bytes) -> None:
     else:
         state.derived.policies[name] = state.derived.looking[name] = None
     if before is not None:
-        group.ready += before.past
+        group.session.ready += before.session.past
         take_turn(state, group)
         if group.policy is not None:
-            group.policy.left = before.left
+            group.policy.session.left = before.session.left
     drop_stale_looks(state)
     state.derived.base_bytes -= producer_bytes(state.producer_settings.pop(name, None))
     if not settings.is_default:

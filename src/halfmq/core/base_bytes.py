@@ -57,7 +57,7 @@ def set_offset(state: State, group: str, key: tuple[int, int], offset: int) -> N
         state.derived.base_bytes += group_bytes(group)
     if key not in offsets:
         state.derived.base_bytes += OFFSET_BYTES
-        state.topics_by_id[key[0]].groups[group] = None
+        state.topics_by_id[key[0]].derived.groups[group] = None
     offsets[key] = offset
 
 

@@ -24,8 +24,8 @@ def durable_digest(state: State) -> dict[str, Any]:
         "next_half_index": state.next_half_index,
         "topics": sorted(
             (
-                t.topic_id, t.name, t.read_queues, t.write_queues, t.permission, tuple(t.ends), tuple(t.mins), t.pending,
-                tuple(sorted((key, astuple(sent)[:7]) for key, sent in t.sent.items())),
+                t.topic_id, t.name, t.read_queues, t.write_queues, t.permission, tuple(t.ends), tuple(t.mins), t.derived.pending,
+                tuple(sorted((key, astuple(sent)[:7]) for key, sent in t.derived.sent.items())),
             )
             for t in state.topics_by_id.values()
         ),
@@ -36,7 +36,7 @@ def durable_digest(state: State) -> dict[str, Any]:
         "undecided": sorted(
             astuple(known) for group in state.producer_groups.values() for known in group.undecided.values()
         ),
-        "undecided_bytes": sorted((g.name, g.bytes) for g in state.producer_groups.values() if g.bytes),
+        "undecided_bytes": sorted((g.name, g.derived.bytes) for g in state.producer_groups.values() if g.derived.bytes),
         "delayed": sorted(astuple(delayed) for delayed in state.delayed.values()),
         "settled": sorted(
             (name, tx_id, verdict.committed, verdict.position, verdict.settled_at_ms, verdict.half_indexes)

@@ -84,7 +84,7 @@ def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Deci
     if name in state.groups or (command.with_offsets and name in state.offsets):
         records = (group_deleted(offset, name, command.with_offsets),)
         events = (ConsumerGroupGone(name, command.with_offsets),)
-        if retry is not None and not retry.pending and retry.mins == retry.ends:
+        if retry is not None and not retry.derived.pending and retry.mins == retry.ends:
             records += (topic_deleted(offset + records[0].size, retry),)
             effects = (TopicChanged(retry.topic_id, retry.name),)
             events += (topic_gone(retry),)

@@ -165,8 +165,8 @@ def _heartbeat(state: State, event: Heartbeat) -> tuple[MembersChanged, ...]:
         for name in event.producers:
             produces[name] = None
             group = state.producer_group(name)
-            if event.connection not in group.members:
-                group.members[event.connection] = event.client_id
+            if event.connection not in group.session.members:
+                group.session.members[event.connection] = event.client_id
                 cut_backoff(state, group)
     if event.consumers:
         state.session.consumes.setdefault(event.connection, {}).update(
@@ -180,7 +180,7 @@ def _reachable(state: State, event: Reachable) -> tuple[MembersChanged, ...]:
     """No back-off is cut short: what it missed is due, and the rest was not missed."""
     group = state.producer_group(event.producer)
     if event.producer in state.session.produces.get(event.connection, ()):
-        group.members.setdefault(event.connection, event.client_id)
+        group.session.members.setdefault(event.connection, event.client_id)
         take_turn(state, group)
     return ()
 
@@ -189,9 +189,9 @@ def _polling(state: State, event: Polling) -> tuple[MembersChanged, ...]:
     """The first poll of a connection is a producer that (re)connects; later ones only go on."""
     group = state.producer_group(event.producer)
     state.session.produces.setdefault(event.connection, {})[event.producer] = None
-    is_new = event.connection not in group.members and event.connection not in group.pollers
-    group.pollers[event.connection] = event.client_id
-    group.parked[event.connection] = event.room
+    is_new = event.connection not in group.session.members and event.connection not in group.session.pollers
+    group.session.pollers[event.connection] = event.client_id
+    group.session.parked_polls[event.connection] = event.room
     if is_new:
         cut_backoff(state, group)
     else:
@@ -202,7 +202,7 @@ def _polling(state: State, event: Polling) -> tuple[MembersChanged, ...]:
 def _poll_ended(state: State, event: PollEnded) -> tuple[MembersChanged, ...]:
     group = state.producer_groups.get(event.producer)
     if group is not None:
-        group.parked.pop(event.connection, None)
+        group.session.parked_polls.pop(event.connection, None)
     return ()
 
 
@@ -273,16 +273,16 @@ def _leave_producers(state: State, name: str, connection: int) -> None:
     group = state.producer_groups.get(name)
     if group is None:
         return
-    group.parked.pop(connection, None)
-    was_poller = group.pollers.pop(connection, None) is not None
-    if group.members.pop(connection, None) is None and not was_poller:
+    group.session.parked_polls.pop(connection, None)
+    was_poller = group.session.pollers.pop(connection, None) is not None
+    if group.session.members.pop(connection, None) is None and not was_poller:
         return
     # What it was asked it will not answer: another member may be asked before the answer is overdue.
-    lost = [tx_id for tx_id, (_, asked) in group.in_flight.items() if asked == connection]
+    lost = [tx_id for tx_id, (_, asked) in group.session.in_flight.items() if asked == connection]
     for tx_id in lost:
-        del group.in_flight[tx_id]
-    if lost and (group.members or group.pollers):
-        group.cut.extend(lost)
+        del group.session.in_flight[tx_id]
+    if lost and (group.session.members or group.session.pollers):
+        group.session.cut.extend(lost)
         take_turn(state, group)
 
 
@@ -307,7 +307,13 @@ def forget_idle_groups(state: State) -> None:
     if len(state.producer_groups) + len(state.session.consumers) < state.session.groups_kept_max:
         return
     for name, group in list(state.producer_groups.items()):
-        held = group.members or group.pollers or group.undecided or group.settled or group.in_flight
+        held = (
+            group.session.members
+            or group.session.pollers
+            or group.undecided
+            or group.settled
+            or group.session.in_flight
+        )
         if not held and name not in state.producer_settings:
             del state.producer_groups[name]
             state.session.asking.pop(name, None)
@@ -338,7 +344,7 @@ def _time_passed(state: State, event: TimePassed) -> None:
 
 
 def _queue_chosen(state: State, event: QueueChosen) -> None:
-    state.topics_by_id[event.topic_id].turn += 1
+    state.topics_by_id[event.topic_id].session.turn += 1
 
 
 def _group_gone(state: State, event: ConsumerGroupGone) -> None:

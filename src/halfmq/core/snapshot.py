@@ -186,9 +186,9 @@ def _load_undecided(state: State, rows: list[Undecided]) -> None:
         group.undecided[known.tx_id] = known
         schedule(state, group, known.tx_id, known.next_check_at_ms)
         for half in known.halves:
-            group.bytes += half.message_bytes
+            group.derived.bytes += half.message_bytes
             state.derived.undecided_bytes += half.message_bytes
-            state.topics_by_id[half.topic_id].pending += 1
+            state.topics_by_id[half.topic_id].derived.pending += 1
             note_copy(state, half)
 
 
@@ -216,7 +216,7 @@ def _load_sent(state: State, rows: list[SentOnce]) -> None:
         state.sent.append(sent)
         topic = state.topics_by_id.get(row.topic_id)
         if topic is not None:
-            topic.sent[row.unique_id] = sent
+            topic.derived.sent[row.unique_id] = sent
 
 
 _decode_frame: Final = msgspec.msgpack.Decoder(tuple[int, str, bytes]).decode

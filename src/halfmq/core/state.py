@@ -118,12 +118,36 @@ class SentOnce(msgspec.Struct, frozen=True, gc=False, array_like=True):
     connection: int
 
 
+class TopicDerived:
+    """What follows from the messages of a topic."""
+
+    __slots__ = ("groups", "pending", "sent")
+
+    def __init__(self) -> None:
+        #: Undecided halves and delayed messages that will come to this topic.
+        self.pending = 0
+        #: Consumer groups that have an offset in it, or had one refused. Some of them are deleted.
+        self.groups: dict[str, None] = {}
+        #: Unique id to the newest message of ``State.sent`` that has it.
+        self.sent: dict[str, SentOnce] = {}
+
+
+class TopicSession:
+    """What a restart forgets of a topic."""
+
+    __slots__ = ("turn",)
+
+    def __init__(self) -> None:
+        #: Counts up with each message whose sender leaves the choice of a queue to the broker.
+        self.turn = 0
+
+
 class Topic:
-    """One topic: settings, queue ends, and what the hot path needs ready-made."""
+    """One topic. The fields of its own are durable, or constants that follow from its name and the broker's settings."""
 
     __slots__ = (
-        "ends", "exempt", "frame_bytes", "groups", "half_suffixes", "mins", "name", "pending", "permission", "plain_suffix",
-        "read_queues", "sent", "topic_id", "turn", "wakes", "write_queues",
+        "derived", "ends", "exempt", "frame_bytes", "half_suffixes", "mins", "name", "permission", "plain_suffix", "read_queues",
+        "session", "topic_id", "wakes", "write_queues",
     )  # fmt: skip
 
     def __init__(
@@ -138,14 +162,9 @@ class Topic:
         self.ends: list[int] = []
         #: Per queue: the first queue offset that the log still holds.
         self.mins: list[int] = []
-        #: Undecided halves and delayed messages that will come to this topic.
-        self.pending = 0
-        #: Derived: consumer groups that have an offset in it, or had one refused. Some of them are deleted.
-        self.groups: dict[str, None] = {}
-        #: Unique id to plain message that may be sent again: newest per id.
-        self.sent: dict[str, SentOnce] = {}
-        #: Session: next queue where the sender leaves the choice to us.
-        self.turn = 0
+        self.derived = TopicDerived()
+        self.session = TopicSession()
+        # Constants, computed once for the hot path.
         #: Copies of messages keep their unique id here, so nothing is taken for sent again.
         self.exempt = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         #: Size of a message or half record without born host, body and properties.
@@ -178,13 +197,12 @@ class Topic:
 Place = tuple[Topic, int, tuple[Record, ...], tuple[Effect, ...], int]
 
 
-class Policy:
-    """What a producer group's policy is about to do: all of it session, made anew when the policy changes."""
+class PolicySession:
+    """How far the policy of a producer group has got: made anew when the policy changes, and at a start."""
 
-    __slots__ = ("left", "past", "scan", "scan_at_ms", "scan_next_ms", "settings")
+    __slots__ = ("left", "past", "scan", "scan_at_ms", "scan_next_ms")
 
-    def __init__(self, settings: ProducerSettings) -> None:
-        self.settings = settings
+    def __init__(self) -> None:
         #: Ids that were past a limit when they were looked at; who takes one looks again. Each once, however it got here:
         #: the decision that settles it does not see its own records.
         self.past: dict[str, None] = {}
@@ -197,47 +215,75 @@ class Policy:
         self.scan_next_ms = SET_ASIDE_MS
 
 
+class Policy:
+    """The policy of a producer group that does not wait for ever."""
+
+    __slots__ = ("session", "settings")
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        #: Durable, also in ``State.producer_settings``.
+        self.settings = settings
+        self.session = PolicySession()
+
+
+class ProducerDerived:
+    """What follows from the undecided transactions of a producer group."""
+
+    __slots__ = ("bytes", "due")
+
+    def __init__(self) -> None:
+        #: Message bytes of all undecided halves.
+        self.bytes = 0
+        #: Undecided ids by the bucket of ``next_check_at_ms``, until the bucket's time has come.
+        self.due: dict[int, dict[str, None]] = {}
+
+
+class ProducerSession:
+    """Who of a producer group is connected, and what was asked."""
+
+    __slots__ = ("cut", "heard", "in_flight", "members", "number", "parked_polls", "pollers", "ready", "turn")
+
+    def __init__(self, number: int) -> None:
+        #: Ascending in ``State.producer_groups``, so that who pages through all can go on.
+        self.number = number
+        #: Live connections, in order of registration, with their client ids.
+        self.members: dict[int, str] = {}
+        #: Live connections that fetch their checks instead of being sent them, with their client ids; and of these
+        #: the ones that wait for some now, with how many they take.
+        self.pollers: dict[int, str] = {}
+        self.parked_polls: dict[int, int] = {}
+        #: Counts up with each check, so that members take turns.
+        self.turn = 0
+        #: Ids whose bucket's time has come, and ids whose back-off a reconnection cut short. Either may
+        #: name transactions that were settled or asked since; who takes one looks again.
+        self.ready: deque[str] = deque()
+        self.cut: deque[str] = deque()
+        #: Id -> (answer deadline ms, connection). Deadlines ascend.
+        self.in_flight: dict[str, tuple[int, int]] = {}
+        #: Id -> (heard at ms, remark) of the last UNKNOWN.
+        self.heard: dict[str, tuple[int, str]] = {}
+
+
 class ProducerGroup:
     """One producer group: its undecided transactions, recent verdicts, and who can be asked."""
 
     __slots__ = (
-        "bytes", "cut", "due", "heard", "in_flight", "members", "name", "number", "parked", "policy", "pollers", "ready", "settled",
-        "turn", "undecided", "undecided_bytes_max", "undecided_max",
+        "derived", "name", "policy", "session", "settled", "undecided", "undecided_bytes_max", "undecided_max",
     )  # fmt: skip
 
     def __init__(self, name: str, settings: BrokerSettings, number: int = 0) -> None:
         self.name = name
-        #: Session: ascending in ``State.producer_groups``, so that who pages through all can go on.
-        self.number = number
-        #: Durable, from the group's own settings or the broker's.
+        #: From the group's own settings or the broker's.
         self.undecided_max = settings.undecided_max
         self.undecided_bytes_max = settings.undecided_bytes_max
-        #: Of a group that does not wait for ever.
+        #: None: its transactions wait for ever.
         self.policy: Policy | None = None
-        #: Durable, in order of preparation.
+        #: In order of preparation.
         self.undecided: dict[str, Undecided] = {}
-        #: Durable: message bytes of all undecided halves.
-        self.bytes = 0
-        #: Durable: recent verdicts by id, each also in ``State.verdicts``.
+        #: Recent verdicts by id, each also in ``State.verdicts``.
         self.settled: dict[str, Verdict] = {}
-        #: Derived: undecided ids by the bucket of ``next_check_at_ms``, until the bucket's time has come.
-        self.due: dict[int, dict[str, None]] = {}
-        #: Session: ids whose bucket's time has come, and ids whose back-off a reconnection cut short. Either may
-        #: name transactions that were settled or asked since; who takes one looks again.
-        self.ready: deque[str] = deque()
-        self.cut: deque[str] = deque()
-        #: Session: live connections of the group, in order of registration, with their client ids.
-        self.members: dict[int, str] = {}
-        #: Session: live connections that fetch their checks instead of being sent them, with their client ids; and of these
-        #: the ones that wait for some now, with how many they take.
-        self.pollers: dict[int, str] = {}
-        self.parked: dict[int, int] = {}
-        #: Session: counts up with each check, so that members take turns.
-        self.turn = 0
-        #: Session: id -> (answer deadline ms, connection). Deadlines ascend.
-        self.in_flight: dict[str, tuple[int, int]] = {}
-        #: Session: id -> (heard at ms, remark) of the last UNKNOWN.
-        self.heard: dict[str, tuple[int, str]] = {}
+        self.derived = ProducerDerived()
+        self.session = ProducerSession(number)
 
 
 class Subscription(NamedTuple):
@@ -256,7 +302,7 @@ class Member(NamedTuple):
 
 
 class ConsumerSession:
-    """Session: who consumes in a group, and what."""
+    """Who consumes in a group, and what. A restart forgets all of it; its settings are in ``State.groups``."""
 
     __slots__ = (
         "consume_type",
@@ -303,7 +349,7 @@ class DerivedState:
         self.held_by: dict[int, dict[str, None]] = {}
         #: At least as many bytes as ``holders`` takes in a base.
         self.holders_bytes = 0
-        #: (bucket ms, group name), a heap; every bucket in any ``ProducerGroup.due`` is in it, others are gone, or not first.
+        #: (bucket ms, group name), a heap; every bucket in any ``ProducerDerived.due`` is in it, others are gone, or not first.
         self.check_heap: list[tuple[int, str]] = []
         #: Undecided transactions of all groups, bytes of their messages, and how many groups have any.
         self.undecided_count = 0
@@ -446,7 +492,7 @@ def drop_stale_checks(state: State) -> None:
     heap = state.derived.check_heap
     while heap:
         group = state.producer_groups.get(heap[0][1])
-        if group is not None and heap[0][0] in group.due:
+        if group is not None and heap[0][0] in group.derived.due:
             return
         heappop(heap)
 
@@ -456,7 +502,7 @@ def drop_stale_looks(state: State) -> None:
     heap = state.derived.look_heap
     while heap:
         group = state.producer_groups.get(heap[0][1])
-        if group is not None and group.policy is not None and group.policy.scan_at_ms == heap[0][0]:
+        if group is not None and group.policy is not None and group.policy.session.scan_at_ms == heap[0][0]:
             return
         heappop(heap)
 
@@ -470,7 +516,7 @@ def drop_stale_offsets(state: State) -> None:
 
 def take_turn(state: State, group: ProducerGroup) -> None:
     """If the group has somebody to ask, and something to ask about: the next tick looks at it."""
-    if (group.ready or group.cut) and (group.members or group.parked):
+    if (group.session.ready or group.session.cut) and (group.session.members or group.session.parked_polls):
         state.session.asking[group.name] = None
 
 

@@ -191,7 +191,9 @@ def _out_of_reach(state: State, topic: Topic, read_queues: int) -> str:
                 f"that nobody could pull with {read_queues}. Lower the write queues now, and the read queues when retention "
                 "has emptied them; or delete the topic"
             )
-    coming = _coming_from(state, topic, read_queues) if topic.pending and read_queues < topic.read_queues else ""
+    coming = (
+        _coming_from(state, topic, read_queues) if topic.derived.pending and read_queues < topic.read_queues else ""
+    )
     if not coming:
         return ""
     return (
@@ -222,12 +224,12 @@ def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Deci
     topic = state.topics_by_name.get(command.name)
     if topic is None:
         return DONE
-    if topic.pending:
+    if topic.derived.pending:
         return Decision(
             NOTHING,
             Refused(
                 Why.LIMIT_REACHED,
-                f"topic {topic.name!r} has {topic.pending} undecided or delayed messages; settle them first",
+                f"topic {topic.name!r} has {topic.derived.pending} undecided or delayed messages; settle them first",
             ),
         )
     record = topic_deleted(next_offset(state), topic)
@@ -237,7 +239,7 @@ def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Deci
 
 
 def topic_gone(topic: Topic) -> TopicGone:
-    return TopicGone(topic.topic_id, len(topic.ends), tuple(topic.groups))
+    return TopicGone(topic.topic_id, len(topic.ends), tuple(topic.derived.groups))
 
 
 def topic_deleted(offset: int, topic: Topic) -> TopicDeleted:

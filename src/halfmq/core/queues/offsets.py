@@ -146,7 +146,7 @@ def note_logged(state: State, event: OffsetLogged) -> None:
 
 def note_refused(state: State, event: OffsetRefused) -> None:
     state.session.offsets_refused.setdefault(event.group, {})[event.topic_id, event.queue_id] = event.offset
-    state.topics_by_id[event.topic_id].groups[event.group] = None
+    state.topics_by_id[event.topic_id].derived.groups[event.group] = None
 
 
 def note_taken(state: State, event: OffsetsTaken) -> None:
@@ -179,7 +179,7 @@ def forget_offsets(state: State, group: str) -> None:
     """The group was deleted with its offsets."""
     for topic_id, _ in state.session.offsets_refused.get(group, ()):
         if topic_id in state.topics_by_id:
-            state.topics_by_id[topic_id].groups.pop(group, None)
+            state.topics_by_id[topic_id].derived.groups.pop(group, None)
     for of_group in (
         state.session.fresh_offsets,
         state.session.offsets_refused,

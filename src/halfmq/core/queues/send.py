@@ -78,7 +78,7 @@ def decide_send(state: State, command: SendMessage, now_ms: int) -> Decided:
 
 def next_queue(topic: Topic) -> int:
     """A write queue where the sender leaves the choice to us: they take turns, if the decision is ``chosen``."""
-    return (topic.turn + 1) % max(1, topic.write_queues)
+    return (topic.session.turn + 1) % max(1, topic.write_queues)
 
 
 def chosen(topic: Topic, decided: Decided) -> Decision:

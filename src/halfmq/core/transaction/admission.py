@@ -42,10 +42,10 @@ def refuse_half(
             Why.LIMIT_REACHED,
             f"group {group.name!r} has {count} undecided transactions, as many as it may; settle some",
         )
-    if group.bytes + message_bytes > group.undecided_bytes_max:
+    if group.derived.bytes + message_bytes > group.undecided_bytes_max:
         return Refused(
             Why.LIMIT_REACHED,
-            f"group {group.name!r} has {group.bytes} bytes of undecided messages; {group.undecided_bytes_max} are "
+            f"group {group.name!r} has {group.derived.bytes} bytes of undecided messages; {group.undecided_bytes_max} are "
             "allowed; settle some",
         )
     settings = state.settings

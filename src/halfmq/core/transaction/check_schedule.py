@@ -89,10 +89,10 @@ def move_due(state: State, now_ms: int) -> None:
             break
         bucket, name = heappop(heap)
         group = state.producer_groups.get(name)
-        ids = group.due.pop(bucket, None) if group is not None else None
+        ids = group.derived.due.pop(bucket, None) if group is not None else None
         if group is not None and ids:
             if group.policy is None:
-                group.ready.extend(ids)
+                group.session.ready.extend(ids)
             else:
                 sort_due(state, group, group.policy, ids, now_ms)
             take_turn(state, group)
@@ -100,18 +100,18 @@ def move_due(state: State, now_ms: int) -> None:
 
 
 def expire_in_flight(group: ProducerGroup, now_ms: int) -> None:
-    while group.in_flight:
-        tx_id, (deadline_ms, _) = next(iter(group.in_flight.items()))
+    while group.session.in_flight:
+        tx_id, (deadline_ms, _) = next(iter(group.session.in_flight.items()))
         if deadline_ms > now_ms:
             break
-        del group.in_flight[tx_id]
+        del group.session.in_flight[tx_id]
 
 
 def cut_backoff(state: State, group: ProducerGroup) -> None:
     """A producer (re)connected: look at everything undecided of its group again."""
     if group.undecided:
-        group.cut.clear()
-        group.cut.extend(group.undecided)
+        group.session.cut.clear()
+        group.session.cut.extend(group.undecided)
     take_turn(state, group)
 
 
@@ -175,30 +175,30 @@ class _Round:
 
     def __init__(self, group: ProducerGroup, now_ms: int) -> None:
         self.group = group
-        self.parked = dict(group.parked)
-        self.turn = group.turn
+        self.parked = dict(group.session.parked_polls)
+        self.turn = group.session.turn
         self.asked: list[tuple[str, int]] = []
         #: Checks that may still be answered.
-        self.in_flight = sum([until_ms > now_ms for until_ms, _ in group.in_flight.values()])
+        self.in_flight = sum([until_ms > now_ms for until_ms, _ in group.session.in_flight.values()])
         self.taken = {"ready": 0, "cut": 0}
-        self._ready = iter(group.ready)
-        self._cut = iter(group.cut)
+        self._ready = iter(group.session.ready)
+        self._cut = iter(group.session.cut)
         self._served: dict[int, None] = {}
         self._ids: set[str] = set()
 
     @property
     def somebody(self) -> bool:
         """Whether anybody can be asked now."""
-        return bool(self.group.members or self.parked)
+        return bool(self.group.session.members or self.parked)
 
     def next_to_ask(self, now_ms: int) -> tuple[Undecided | None, bool]:
         """(a transaction to ask about now, or None when the entry was stale; whether there was an entry)."""
         group = self.group
-        if self.taken["ready"] < len(group.ready):
+        if self.taken["ready"] < len(group.session.ready):
             self.taken["ready"] += 1
             known = group.undecided.get(next(self._ready))
             due = known is not None and known.next_check_at_ms <= now_ms
-        elif self.taken["cut"] < len(group.cut):
+        elif self.taken["cut"] < len(group.session.cut):
             self.taken["cut"] += 1
             known = group.undecided.get(next(self._cut))
             due = (
@@ -228,7 +228,7 @@ class _Round:
 
     def _member_in_turn(self) -> int:
         """A waiting fetcher whose room is used up waits no more; all that were served leave with ``event``."""
-        members, parked = self.group.members, self.parked
+        members, parked = self.group.session.members, self.parked
         self.turn += 1
         turn = self.turn % (len(members) + len(parked))
         if turn < len(members):
@@ -252,9 +252,9 @@ def _goes_on(state: State, event: DecisionEvent) -> bool:
     if not isinstance(event, ChecksAsked):
         return False
     group = state.producer_groups[event.group]
-    left = len(group.ready) + len(group.cut) - event.ready - event.cut
-    somebody = group.members or group.parked.keys() - set(event.served)
-    live = sum([until_ms > event.now_ms for until_ms, _ in group.in_flight.values()]) + len(event.asked)
+    left = len(group.session.ready) + len(group.session.cut) - event.ready - event.cut
+    somebody = group.session.members or group.session.parked_polls.keys() - set(event.served)
+    live = sum([until_ms > event.now_ms for until_ms, _ in group.session.in_flight.values()]) + len(event.asked)
     return bool(left and somebody) and live < state.settings.checks_in_flight_max
 
 
@@ -264,22 +264,22 @@ def note_asked(state: State, event: ChecksAsked) -> None:
         return
     expire_in_flight(group, event.now_ms)
     for _ in range(event.ready):
-        group.ready.popleft()
+        group.session.ready.popleft()
     for _ in range(event.cut):
-        group.cut.popleft()
+        group.session.cut.popleft()
     for tx_id, connection in event.asked:
         _forget_left(group, tx_id)
-        group.in_flight.pop(tx_id, None)
-        group.in_flight[tx_id] = (event.until_ms, connection)
-    group.turn = event.turn
+        group.session.in_flight.pop(tx_id, None)
+        group.session.in_flight[tx_id] = (event.until_ms, connection)
+    group.session.turn = event.turn
     for connection in event.served:
-        group.parked.pop(connection, None)  # it gets its answer, however little that is
+        group.session.parked_polls.pop(connection, None)  # it gets its answer, however little that is
     if event.in_turn:
         state.session.asking.pop(event.group, None)
-        if len(group.in_flight) < state.settings.checks_in_flight_max:
+        if len(group.session.in_flight) < state.settings.checks_in_flight_max:
             take_turn(state, group)
-        elif (group.ready or group.cut) and event.group not in state.session.full:
-            overdue_ms = state.session.full[event.group] = next(iter(group.in_flight.values()))[0]
+        elif (group.session.ready or group.session.cut) and event.group not in state.session.full:
+            overdue_ms = state.session.full[event.group] = next(iter(group.session.in_flight.values()))[0]
             heappush(state.session.full_heap, (overdue_ms, event.group))
 
 
@@ -292,18 +292,18 @@ def note_waiting(state: State, event: CheckWaits) -> None:
 def note_heard(state: State, event: AnswerHeard) -> None:
     group = state.producer_groups.get(event.group)
     if group is not None:
-        group.in_flight.pop(event.tx_id, None)
+        group.session.in_flight.pop(event.tx_id, None)
         take_turn(state, group)
-        group.heard[event.tx_id] = (event.now_ms, event.remark)
+        group.session.heard[event.tx_id] = (event.now_ms, event.remark)
 
 
 def note_no_longer_asked(state: State, event: NoLongerAsked) -> None:
     group = state.producer_groups.get(event.group)
     if group is None:
         return
-    if group.in_flight.pop(event.tx_id, None) is not None:
+    if group.session.in_flight.pop(event.tx_id, None) is not None:
         take_turn(state, group)
-    group.heard.pop(event.tx_id, None)
+    group.session.heard.pop(event.tx_id, None)
 
 
 def note_failed(state: State, event: CheckFailed) -> None:
@@ -311,16 +311,16 @@ def note_failed(state: State, event: CheckFailed) -> None:
     if group is None:
         return
     if event.in_flight:
-        group.in_flight.pop(event.tx_id, None)
+        group.session.in_flight.pop(event.tx_id, None)
     if event.gone:
-        group.members.pop(event.connection, None)  # one that fetches is not: it may have come anew since
+        group.session.members.pop(event.connection, None)  # one that fetches is not: it may have come anew since
     take_turn(state, group)
 
 
 def _forget_left(group: ProducerGroup, tx_id: str) -> None:
     """Another check is to come: that an earlier one of its number went out in time says nothing about it."""
     if group.policy is not None:
-        group.policy.left.pop(tx_id, None)
+        group.policy.session.left.pop(tx_id, None)
 
 
 def _checked(state: State, known: Undecided, checks: int, offset: int, now_ms: int) -> Checked:
@@ -363,7 +363,7 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
     known = group.undecided.get(command.tx_id) if group is not None else None
     if group is None or known is None or known.next_check_at_ms >= SET_ASIDE_MS:
         return DONE
-    asked_meanwhile = group.in_flight.get(command.tx_id, (0, command.connection))[1] != command.connection
+    asked_meanwhile = group.session.in_flight.get(command.tx_id, (0, command.connection))[1] != command.connection
     failed = CheckFailed(
         command.group, command.tx_id, command.connection, in_flight=not asked_meanwhile, gone=not command.unreadable
     )
@@ -406,7 +406,7 @@ def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
         record = _checked(state, known, checks, offset, now_ms)._replace(next_check_at_ms=now_ms)
         return Decision((record,), Asked("", checks + 1), (), (*taken_up, CheckWaits(group.name, known.tx_id)))
     record, effect = round_.ask(state, known, 1 if set_aside else known.checks + 1, offset, now_ms)
-    name = group.members.get(effect.connection) or group.pollers.get(effect.connection, "")
+    name = group.session.members.get(effect.connection) or group.session.pollers.get(effect.connection, "")
     return Decision((record,), Asked(name, record.checks), (effect,), (*taken_up, round_.event(state, now_ms)))
 
 
@@ -424,7 +424,7 @@ def decide_ask_aside(state: State, command: AskAside, bytes_max: int, now_ms: in
     aside = set_aside_in(group) if group is not None else {}
     if group is None or not aside:
         return Decision(NOTHING, AskedAside((), 0))
-    if not (group.members or group.pollers):
+    if not (group.session.members or group.session.pollers):
         return Decision(NOTHING, Refused(Why.NOT_NOW, f"cannot ask: no producer of group {group.name!r} is connected"))
     round_ = _Round(group, now_ms)
     room = min(command.asked_max, CHECKS_PER_TICK_MAX, state.settings.checks_in_flight_max - round_.in_flight)
@@ -451,16 +451,16 @@ def decide_ask_aside(state: State, command: AskAside, bytes_max: int, now_ms: in
 
 def set_aside_in(group: ProducerGroupView) -> Mapping[str, None]:
     """Ids of what was set aside in the group, in that order."""
-    return group.due.get(_ASIDE_BUCKET, {})
+    return group.derived.due.get(_ASIDE_BUCKET, {})
 
 
 def _why_not_now(group: ProducerGroup, known: Undecided, now_ms: int) -> str:
     if now_ms < known.immune_until_ms:
         return f"is immune for another {known.immune_until_ms - now_ms} ms: its local transaction may still be running"
-    asked = group.in_flight.get(known.tx_id)
+    asked = group.session.in_flight.get(known.tx_id)
     if asked is not None and asked[0] > now_ms:
         return f"is asked about already; the answer is overdue in {asked[0] - now_ms} ms"
-    if not (group.members or group.pollers):
+    if not (group.session.members or group.session.pollers):
         return f"cannot be asked about: no producer of group {group.name!r} is connected"
     return ""
 

@@ -93,7 +93,11 @@ def _topics(state: State) -> Iterator[str]:
         name = topic.name
         yield "" if state.topics_by_name.get(name) is topic else f"topic {name} is not found by its name"
         yield "" if 0 < topic_id < state.next_topic_id else f"topic {name} has an id that is still to be given"
-        yield "" if topic.pending == pending.get(topic_id, 0) else f"topic {name} counts {topic.pending} waiting"
+        yield (
+            ""
+            if topic.derived.pending == pending.get(topic_id, 0)
+            else f"topic {name} counts {topic.derived.pending} waiting"
+        )
         yield (
             "" if all(0 <= low <= end for low, end in zip(topic.mins, topic.ends, strict=False)) else f"ends of {name}"
         )
@@ -102,12 +106,12 @@ def _topics(state: State) -> Iterator[str]:
 
 
 def _group(state: State, group: ProducerGroup) -> Iterator[str]:
-    scheduled = {tx_id: bucket for bucket, ids in group.due.items() for tx_id in ids}
-    ready = set(group.ready)
-    past = set(group.policy.past) if group.policy is not None else set()
+    scheduled = {tx_id: bucket for bucket, ids in group.derived.due.items() for tx_id in ids}
+    ready = set(group.session.ready)
+    past = set(group.policy.session.past) if group.policy is not None else set()
     heap = set(state.derived.check_heap)
     halves_bytes = 0
-    yield "" if sum(map(len, group.due.values())) == len(scheduled) else f"{group.name}: scheduled twice"
+    yield "" if sum(map(len, group.derived.due.values())) == len(scheduled) else f"{group.name}: scheduled twice"
     yield "" if scheduled.keys() <= group.undecided.keys() else f"{group.name}: a settled transaction is scheduled"
     for tx_id, known in group.undecided.items():
         what = f"{group.name}/{tx_id}"
@@ -132,19 +136,27 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
             placed = state.log_start <= half.offset < state.log_end and half.first_offset <= half.offset
             yield "" if placed else f"{what}: its bytes at {half.offset} are not in the log"
             yield "" if half.half_index < state.next_half_index else f"{what}: half index {half.half_index}"
-    yield "" if group.bytes == halves_bytes else f"{group.name}: counts {group.bytes} bytes of {halves_bytes}"
-    reachable = (group.ready or group.cut) and (group.members or group.parked)
+    yield (
+        ""
+        if group.derived.bytes == halves_bytes
+        else f"{group.name}: counts {group.derived.bytes} bytes of {halves_bytes}"
+    )
+    reachable = (group.session.ready or group.session.cut) and (group.session.members or group.session.parked_polls)
     waits = not reachable or group.name in state.session.asking or group.name in state.session.full
     yield "" if waits else f"{group.name}: is ready and takes no turn"
-    yield "" if group.parked.keys() <= group.pollers.keys() else f"{group.name}: somebody waits who never came"
+    yield (
+        ""
+        if group.session.parked_polls.keys() <= group.session.pollers.keys()
+        else f"{group.name}: somebody waits who never came"
+    )
     has_policy = group.name in state.derived.policies
     yield "" if has_policy == (group.policy is not None) else f"{group.name}: its policy is not looked after"
     if group.policy is not None:
-        at_ms = group.policy.scan_at_ms
-        rests = not (group.policy.past or group.policy.scan)
+        at_ms = group.policy.session.scan_at_ms
+        rests = not (group.policy.session.past or group.policy.session.scan)
         looked = rests and (at_ms >= SET_ASIDE_MS or (at_ms, group.name) in state.derived.look_heap)
         yield "" if looked or group.name in state.derived.looking else f"{group.name}: nobody looks after its policy"
-    for tx_id in group.in_flight:
+    for tx_id in group.session.in_flight:
         yield "" if tx_id in group.undecided else f"{group.name}/{tx_id}: settled and in flight"
 
 
@@ -172,7 +184,9 @@ def _windows(state: State) -> Iterator[str]:
     yield "" if not state.sent or state.sent[0].log_offset >= state.log_start else "a sent message from before the log"
     kept = {id(sent) for sent in state.sent}
     for topic in state.topics_by_id.values():
-        yield "" if all(id(sent) in kept for sent in topic.sent.values()) else f"{topic.name} remembers for ever"
+        yield (
+            "" if all(id(sent) in kept for sent in topic.derived.sent.values()) else f"{topic.name} remembers for ever"
+        )
 
 
 def _delayed(state: State) -> Iterator[str]:

@@ -29,9 +29,9 @@ _VERDICTS_LOOKED_AT_MAX = 20_000
 def groups_from(view: View, number: int, groups_max: int) -> tuple[Sequence[ProducerGroupView], int]:
     """(at most so many producer groups from this number on, where the next page begins; 0: that was the last one)."""
     groups = list(view.producer_groups.values())
-    at = bisect_left(groups, number, key=lambda group: group.number)
+    at = bisect_left(groups, number, key=lambda group: group.session.number)
     page = groups[at : at + groups_max]
-    return page, page[-1].number + 1 if at + groups_max < len(groups) else 0
+    return page, page[-1].session.number + 1 if at + groups_max < len(groups) else 0
 
 
 def oldest_undecided(
@@ -95,7 +95,7 @@ def _listed(view: View, group: ProducerGroupView, known: Undecided, now_ms: int)
         tuple(topics),
         known.checks,
         max(0, known.next_check_at_ms - now_ms) if known.next_check_at_ms < SET_ASIDE_MS else 0,
-        len(group.members) + len(group.pollers),
+        len(group.session.members) + len(group.session.pollers),
         "" if known.next_check_at_ms < SET_ASIDE_MS else _BECAUSE[AsideBecause(known.next_check_at_ms - SET_ASIDE_MS)],
     )
 
@@ -156,12 +156,12 @@ def _stats(
         group=group.name,
         undecided=len(group.undecided),
         undecided_max=group.undecided_max,
-        message_bytes=group.bytes,
+        message_bytes=group.derived.bytes,
         message_bytes_max=group.undecided_bytes_max,
         oldest_ms=max(0, now_ms - oldest.prepared_at_ms) if oldest is not None else 0,
         set_aside=len(set_aside_in(group)),
-        in_flight=sum(deadline_ms > now_ms for deadline_ms, _ in group.in_flight.values()),
-        producers=len(group.members) + len(group.pollers),
+        in_flight=sum(deadline_ms > now_ms for deadline_ms, _ in group.session.in_flight.values()),
+        producers=len(group.session.members) + len(group.session.pollers),
         committed=committed,
         rolled_back=rolled_back,
         counted_ms=span_ms,

@@ -287,10 +287,10 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decided:
         return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))
     if wanted is _COMMIT:
         decided = _commit(state, known, decided_by, now_ms)
-        return _settled(group, tx_id, decided) if group.in_flight or group.heard else decided
+        return _settled(group, tx_id, decided) if group.session.in_flight or group.session.heard else decided
     if wanted is _ROLLBACK:
         return _settled(group, tx_id, _roll_back(state, known, decided_by))
-    answered = tx_id in group.in_flight
+    answered = tx_id in group.session.in_flight
     heard = AnswerHeard(group_name, tx_id, now_ms, remark[:200])
     return Decision(due_sooner(state, known, now_ms) if answered else NOTHING, Noted(), (), (heard,))
 
@@ -302,7 +302,9 @@ def _settled(group: ProducerGroup, tx_id: str, decided: Decided) -> Decided:
 
 
 def no_longer_asked(group: ProducerGroup, tx_id: str) -> tuple[NoLongerAsked, ...]:
-    return (NoLongerAsked(group.name, tx_id),) if tx_id in group.in_flight or tx_id in group.heard else ()
+    return (
+        (NoLongerAsked(group.name, tx_id),) if tx_id in group.session.in_flight or tx_id in group.session.heard else ()
+    )
 
 
 def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> Decision:

@@ -42,12 +42,12 @@ def is_at_limit(policy: PolicyView | None, known: Undecided) -> bool:
     if policy is None:
         return False
     limit = policy.settings.check_limit
-    return 0 < limit <= known.checks and policy.left.get(known.tx_id) == known.checks
+    return 0 < limit <= known.checks and policy.session.left.get(known.tx_id) == known.checks
 
 
 def is_asked(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
     """Whether somebody may still answer about it. What is overdue stays in ``in_flight`` until the group asks again."""
-    asked = group.in_flight.get(tx_id)
+    asked = group.session.in_flight.get(tx_id)
     return asked is not None and asked[0] > now_ms
 
 
@@ -68,9 +68,9 @@ def sort_due(state: State, group: ProducerGroup, policy: Policy, ids: Iterable[s
     for tx_id in ids:
         known = group.undecided[tx_id]
         if is_at_limit(policy, known) or (known.checks and why_past(policy, known, now_ms) is not None):
-            policy.past[tx_id] = state.derived.looking[group.name] = None
+            policy.session.past[tx_id] = state.derived.looking[group.name] = None
         else:
-            group.ready.append(tx_id)
+            group.session.ready.append(tx_id)
 
 
 def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer_ms: int) -> None:
@@ -78,12 +78,12 @@ def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer
     policy = group.policy
     if policy is None or not 0 < policy.settings.check_limit <= checks:
         return
-    asked = group.in_flight.get(tx_id)
+    asked = group.session.in_flight.get(tx_id)
     if asked is None or now_ms > asked[0] - answer_ms // 2:
         return
-    policy.left[tx_id] = checks
-    if len(policy.left) > _LEFT_KEPT + 2 * len(group.undecided):
-        policy.left = {one: number for one, number in policy.left.items() if one in group.undecided}
+    policy.session.left[tx_id] = checks
+    if len(policy.session.left) > _LEFT_KEPT + 2 * len(group.undecided):
+        policy.session.left = {one: number for one, number in policy.session.left.items() if one in group.undecided}
 
 
 def note_taken_up(state: State, event: TakenUp) -> None:
@@ -92,25 +92,25 @@ def note_taken_up(state: State, event: TakenUp) -> None:
     policy = group.policy if group is not None else None
     if policy is not None and policy.settings.skip_age_ms:
         _look_by(policy, event.look_by_ms)
-        heappush(state.derived.look_heap, (policy.scan_at_ms, event.group))
+        heappush(state.derived.look_heap, (policy.session.scan_at_ms, event.group))
         drop_stale_looks(state)
 
 
 def _look_by(policy: Policy, at_ms: int) -> None:
-    policy.scan_at_ms = min(policy.scan_at_ms, at_ms)
-    policy.scan_next_ms = min(policy.scan_next_ms, at_ms)  # of the round that is under way
+    policy.session.scan_at_ms = min(policy.session.scan_at_ms, at_ms)
+    policy.session.scan_next_ms = min(policy.session.scan_next_ms, at_ms)  # of the round that is under way
 
 
 def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
     """One step of a round, beginning one if its time has come: who is past a limit goes to ``Policy.past``."""
-    scan = policy.scan
+    scan = policy.session.scan
     age_ms = policy.settings.skip_age_ms
     if not scan:
-        if now_ms < policy.scan_at_ms:
+        if now_ms < policy.session.scan_at_ms:
             return
         scan.extend(group.undecided)
         # Who comes later is younger: nobody else can be old before that.
-        policy.scan_next_ms = now_ms + age_ms if age_ms else SET_ASIDE_MS
+        policy.session.scan_next_ms = now_ms + age_ms if age_ms else SET_ASIDE_MS
     for _ in range(min(LOOKED_AT_MAX, len(scan))):
         known = group.undecided.get(scan.popleft())
         if known is None:
@@ -118,17 +118,17 @@ def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
         if why_past(policy, known, now_ms) is None or is_asked(group, known.tx_id, now_ms):
             _note_when(policy, known, now_ms)
         else:
-            policy.past[known.tx_id] = None
+            policy.session.past[known.tx_id] = None
     if not scan:
         rest_ms = min(max(age_ms // _ROUND_PART, _ROUND_MIN_MS), _ROUND_MAX_MS)
-        policy.scan_at_ms = max(policy.scan_next_ms, now_ms + rest_ms)
+        policy.session.scan_at_ms = max(policy.session.scan_next_ms, now_ms + rest_ms)
 
 
 def _note_when(policy: Policy, known: Undecided, now_ms: int) -> None:
     age_ms = policy.settings.skip_age_ms
     if age_ms and known.next_check_at_ms < SET_ASIDE_MS:
         old_at_ms = max(known.prepared_at_ms + age_ms, known.immune_until_ms)
-        policy.scan_next_ms = min(policy.scan_next_ms, max(old_at_ms, now_ms))
+        policy.session.scan_next_ms = min(policy.session.scan_next_ms, max(old_at_ms, now_ms))
 
 
 def next_look_ms(state: State) -> int | None:
@@ -160,13 +160,13 @@ def note_looked(state: State, event: PolicyLooked) -> None:
     if group is None or policy is None:
         return
     for tx_id in event.looked_at:
-        policy.past.pop(tx_id, None)
+        policy.session.past.pop(tx_id, None)
     if event.look_by_ms and policy.settings.skip_age_ms:
         _look_by(policy, event.look_by_ms)
     if event.asked_again:
-        group.ready.extend(event.asked_again)
+        group.session.ready.extend(event.asked_again)
         take_turn(state, group)
-    if policy.scan or policy.past:
+    if policy.session.scan or policy.session.past:
         state.derived.looking[event.group] = None
     else:
         put_off(state, group, policy)
@@ -174,11 +174,11 @@ def note_looked(state: State, event: PolicyLooked) -> None:
 
 def put_off(state: State, group: ProducerGroup, policy: Policy) -> None:
     """Nothing more to do in the group before its next round."""
-    if policy.scan_at_ms < SET_ASIDE_MS:
-        heappush(state.derived.look_heap, (policy.scan_at_ms, group.name))
+    if policy.session.scan_at_ms < SET_ASIDE_MS:
+        heappush(state.derived.look_heap, (policy.session.scan_at_ms, group.name))
     drop_stale_looks(state)
 
 
 def _is_next_round(state: State, at_ms: int, name: str) -> bool:
     group = state.producer_groups.get(name)
-    return group is not None and group.policy is not None and group.policy.scan_at_ms == at_ms
+    return group is not None and group.policy is not None and group.policy.session.scan_at_ms == at_ms

@@ -67,7 +67,7 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
         again: list[str] = []
         look_by_ms = 0
         full = False
-        for tx_id in policy.past if policy is not None else ():
+        for tx_id in policy.session.past if policy is not None else ():
             known = group.undecided.get(tx_id)
             # Where an operator asked meanwhile its next check is scheduled.
             if known is None or is_asked(group, tx_id, now_ms) or (name, tx_id) in asked or policy is None:
@@ -92,7 +92,7 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
             if rolled_back:
                 acts.events.extend(no_longer_asked(group, tx_id))
         acts.events.append(PolicyLooked(name, tuple(looked_at), tuple(again), look_by_ms))
-        more = more or full or (policy is not None and bool(policy.scan))
+        more = more or full or (policy is not None and bool(policy.session.scan))
         if full:
             break
     return acts._replace(more=more)

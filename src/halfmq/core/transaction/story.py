@@ -99,7 +99,7 @@ def _checks(group: ProducerGroupView, known: Undecided, now_ms: int) -> tuple[st
         sentences.append("Nobody was asked about it yet.")
     if group.policy is not None and known.next_check_at_ms < SET_ASIDE_MS:
         sentences += _policy(group.policy.settings)
-    heard = group.heard.get(known.tx_id)
+    heard = group.session.heard.get(known.tx_id)
     if heard is not None:
         said = f", with the remark: {heard[1]}" if heard[1] else ""
         sentences.append(f"The last answer came {span(now_ms - heard[0])} ago and was UNKNOWN{said}.")
@@ -128,11 +128,11 @@ def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) 
         )
     if now_ms < known.immune_until_ms:
         return f"It is undecided and immune: nobody is asked for another {span(known.immune_until_ms - now_ms)}."
-    asked = group.in_flight.get(known.tx_id)
+    asked = group.session.in_flight.get(known.tx_id)
     if asked is not None and asked[0] > now_ms:
-        name = group.members.get(asked[1]) or group.pollers.get(asked[1], f"connection {asked[1]}")
+        name = group.session.members.get(asked[1]) or group.session.pollers.get(asked[1], f"connection {asked[1]}")
         return f"It waits for the answer of {name}, for another {span(asked[0] - now_ms)}; then {_what_then(group, known)}."
-    if not (group.members or group.pollers):
+    if not (group.session.members or group.session.pollers):
         return (
             f"It waits because no producer of group {group.name} is connected; one that connects is asked at once, and an "
             "operator can decide."
@@ -142,9 +142,9 @@ def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) 
         if is_at_limit(group.policy, known):
             return f"It was asked about as often as the policy of its group allows: in {in_time} {_what_then(group, known)}."
         return f"It will be asked about again in {in_time}."
-    if len(group.in_flight) >= view.settings.checks_in_flight_max:
-        return f"It is due to be asked about, behind {len(group.in_flight)} checks of its group that wait for answers."
-    if not (group.members or group.parked):
+    if len(group.session.in_flight) >= view.settings.checks_in_flight_max:
+        return f"It is due to be asked about, behind {len(group.session.in_flight)} checks of its group that wait for answers."
+    if not (group.session.members or group.session.parked_polls):
         return f"It is due, and goes to the next client that fetches the checks of group {group.name}."
     return "It is due to be asked about now."
 

@@ -135,4 +135,4 @@ def test_who_fetches_has_its_answer_also_where_that_is_less_than_it_has_room_for
     log.session(ConnectionClosed(1))
     poll(log, 7, room=3)
     assert ask(log)[0] == AskedAside(("T0",), 0)
-    assert log.state.producer_groups["PG"].parked == {}
+    assert log.state.producer_groups["PG"].session.parked_polls == {}

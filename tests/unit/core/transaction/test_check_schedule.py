@@ -108,7 +108,7 @@ def test_one_check_is_in_flight_until_it_is_answered_or_overdue() -> None:
     assert log.checks_after(4_900) == [], "the back-off is over, the answer is not overdue"
     assert len(log.checks_after(200)) == 1
     log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
-    assert not log.state.producer_groups["PG"].in_flight
+    assert not log.state.producer_groups["PG"].session.in_flight
 
 
 def test_an_interval_shorter_than_the_wait_for_answers_counts_once_there_is_one() -> None:
@@ -234,8 +234,8 @@ def test_who_was_asked_meanwhile_is_not_blamed_for_the_one_before() -> None:
     assert second.connection != first.connection
     log.do(CheckNotSent("PG", "T1", first.connection))
     group = log.state.producer_groups["PG"]
-    assert second.connection in group.members
-    assert group.in_flight["T1"][1] == second.connection
+    assert second.connection in group.session.members
+    assert group.session.in_flight["T1"][1] == second.connection
     assert group.undecided["T1"].checks == 1, "the one that left"
     assert log.checks_after(100) == []
     check(log.state)
@@ -248,7 +248,7 @@ def test_a_half_that_cannot_be_read_is_not_counted_and_no_fault_of_the_producer(
     due_ms = log.state.producer_groups["PG"].undecided["T1"].next_check_at_ms
     log.do(CheckNotSent("PG", "T1", asked.connection, unreadable=True))
     group = log.state.producer_groups["PG"]
-    assert asked.connection in group.members
+    assert asked.connection in group.session.members
     assert (group.undecided["T1"].checks, group.undecided["T1"].next_check_at_ms) == (0, due_ms)
     log.do(half("T2"))
     assert [check.tx_id for check in log.checks_after(6_100)][-1] == "T2"
@@ -363,7 +363,7 @@ def test_only_the_check_that_reached_nobody_is_taken_back() -> None:
     assert log.do(CheckNotSent("PG", "T1", second.connection)) == Done()
     known = log.state.producer_groups["PG"].undecided["T1"]
     assert (known.checks, known.next_check_at_ms) == (1, log.now_ms)
-    assert second.connection not in log.state.producer_groups["PG"].members
+    assert second.connection not in log.state.producer_groups["PG"].session.members
     record = log.of(Checked)[-1]
     assert (record.group, record.tx_id, record.half_index, record.checks) == ("PG", "T1", reply.queue_offset, 1)
 
@@ -375,7 +375,7 @@ def test_a_check_record_says_number_half_and_when_the_next_is_due() -> None:
     (record,) = log.of(Checked)
     assert (record.half_index, record.checks) == (reply.queue_offset, 1)
     assert record.next_check_at_ms == log.now_ms + backoff_ms(log.settings, "T1", 1)
-    assert log.state.producer_groups["PG"].in_flight == {"T1": (log.now_ms + 4_000, 1)}
+    assert log.state.producer_groups["PG"].session.in_flight == {"T1": (log.now_ms + 4_000, 1)}
 
 
 def test_the_next_check_is_never_due_before_the_answer_is_overdue() -> None:
@@ -566,11 +566,11 @@ def test_one_tick_looks_at_exactly_as_many_entries_as_it_may(monkeypatch: pytest
     log = with_producer()
     log.do(half("T1"))
     group = log.state.producer_groups["PG"]
-    group.ready.extend(["settled"] * 5)
+    group.session.ready.extend(["settled"] * 5)
     log.state.session.asking["PG"] = None
     for left, more in ((2, True), (0, False)):
         assert checks_of_a_tick(log.state, 1 << 20, log.now_ms) == ([], [], more)
-        assert (len(group.ready), "PG" in log.state.session.asking) == (left, more)
+        assert (len(group.session.ready), "PG" in log.state.session.asking) == (left, more)
 
 
 def test_checks_are_sent_while_there_is_room_for_the_longest_record() -> None:

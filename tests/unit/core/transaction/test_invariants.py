@@ -31,15 +31,15 @@ def undecided(state: State) -> object:
 
 
 DAMAGE: dict[str, Callable[[State], object]] = {
-    "nobody will ask": lambda state: state.producer_groups["PG"].due.clear(),
+    "nobody will ask": lambda state: state.producer_groups["PG"].derived.due.clear(),
     "a check inside the immunity": lambda state: state.producer_groups["PG"].undecided.update(
         T2=replace(state.producer_groups["PG"].undecided["T2"], immune_until_ms=10**15)
     ),
     "undecided and settled": lambda state: state.producer_groups["PG"].settled.update(
         T2=state.producer_groups["PG"].settled["T1"]
     ),
-    "counts 1 bytes": lambda state: setattr(state.producer_groups["PG"], "bytes", 1),
-    "counts 9 waiting": lambda state: setattr(state.topics_by_name["orders"], "pending", 9),
+    "counts 1 bytes": lambda state: setattr(state.producer_groups["PG"].derived, "bytes", 1),
+    "counts 9 waiting": lambda state: setattr(state.topics_by_name["orders"].derived, "pending", 9),
     "which is gone": lambda state: state.topics_by_id.clear(),
     "is not found by its name": lambda state: state.topics_by_name.clear(),
     "is never shown": lambda state: state.derived.delayed_heap.clear(),
@@ -57,10 +57,10 @@ DAMAGE: dict[str, Callable[[State], object]] = {
         "policy", Policy(ProducerSettings("PG"))
     ),
     "an offset is not logged": lambda state: state.session.fresh_offsets.update(CG={(1, 0): 7}),
-    "settled and in flight": lambda state: state.producer_groups["PG"].in_flight.update(T1=(1, 1)),
+    "settled and in flight": lambda state: state.producer_groups["PG"].session.in_flight.update(T1=(1, 1)),
     "takes no turn": lambda state: (
-        state.producer_groups["PG"].ready.append("T2"),
-        state.producer_groups["PG"].members.update({1: "client-1"}),
+        state.producer_groups["PG"].session.ready.append("T2"),
+        state.producer_groups["PG"].session.members.update({1: "client-1"}),
     ),
     "settings of group Gone, which is forgotten": lambda state: state.producer_settings.update(
         Gone=ProducerSettings("Gone")
@@ -76,9 +76,9 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     ),
     "^queues of orders$|mins": lambda state: state.topics_by_name["orders"].mins.pop(),
     "^queues of orders|ends": lambda state: state.topics_by_name["orders"].ends.pop(),
-    "^PG: scheduled twice": lambda state: state.producer_groups["PG"].due.update({64: {"T2": None}}),
+    "^PG: scheduled twice": lambda state: state.producer_groups["PG"].derived.due.update({64: {"T2": None}}),
     "^PG: a settled transaction is scheduled$": lambda state: next(
-        iter(state.producer_groups["PG"].due.values())
+        iter(state.producer_groups["PG"].derived.due.values())
     ).update(T1=None),
     "^PG/T2: stands under another name$": lambda state: change(state, group="Other"),
     "^PG/T2: stands under another name": lambda state: change(state, tx_id="T3"),
@@ -109,7 +109,9 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "^PG/T2: half index 2$": lambda state: change(
         state, halves=(replace(t2(state).halves[0], half_index=state.next_half_index),)
     ),
-    "^PG: somebody waits who never came$": lambda state: state.producer_groups["PG"].parked.update({9: 1}),
+    "^PG: somebody waits who never came$": lambda state: state.producer_groups["PG"].session.parked_polls.update(
+        {9: 1}
+    ),
     "^PG: its policy is not looked after$": lambda state: state.derived.policies.update(PG=None),
     "^two verdicts at one position, or out of order$": lambda state: twice(state),
     "^5 queue locks are counted, which are 0$": lambda state: setattr(state.session, "locks_held", 5),
@@ -176,8 +178,8 @@ def test_damage_is_noticed_and_named(text: str) -> None:
 
 def test_all_that_is_wrong_is_named_up_to_twenty() -> None:
     log = filled()
-    log.state.producer_groups["PG"].bytes = 1
-    log.state.topics_by_name["orders"].pending = 9
+    log.state.producer_groups["PG"].derived.bytes = 1
+    log.state.topics_by_name["orders"].derived.pending = 9
     with pytest.raises(InvariantViolated) as caught:
         check(log.state)
     assert [text.partition(" counts")[0] for text in str(caught.value).split("; ")] == ["topic orders", "PG:"]

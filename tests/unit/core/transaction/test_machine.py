@@ -490,9 +490,9 @@ def test_unknown_changes_nothing_but_is_remembered_for_the_story() -> None:
     log = CoreLog()
     reply = log.do(half("T1"))
     assert nothing_logged(log, end("T1", reply, Wanted.UNKNOWN, remark="database down")) == Noted()
-    assert log.state.producer_groups["PG"].heard["T1"] == (log.now_ms, "database down")
+    assert log.state.producer_groups["PG"].session.heard["T1"] == (log.now_ms, "database down")
     log.do(end("T1", reply))
-    assert not log.state.producer_groups["PG"].heard
+    assert not log.state.producer_groups["PG"].session.heard
 
 
 def test_a_full_disk_stops_new_halves_and_no_verdicts() -> None:
@@ -743,7 +743,7 @@ def test_the_remark_is_kept_up_to_200_characters() -> None:
     log = CoreLog()
     reply = log.do(half("T1"))
     log.do(end("T1", reply, Wanted.UNKNOWN, remark="x" * 300))
-    assert log.state.producer_groups["PG"].heard["T1"][1] == "x" * 200
+    assert log.state.producer_groups["PG"].session.heard["T1"][1] == "x" * 200
 
 
 def test_only_so_many_other_groups_are_asked_whose_a_transaction_is(monkeypatch: pytest.MonkeyPatch) -> None:

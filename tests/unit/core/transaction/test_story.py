@@ -201,7 +201,7 @@ def test_how_long_it_waits_for_whom_is_told() -> None:
     log.checks_after(6_100)
     log.later(1_000)
     assert told(log).endswith("It waits for the answer of client-3, for another 4 s; then it is asked again.")
-    log.state.producer_groups["PG"].members.clear()
+    log.state.producer_groups["PG"].session.members.clear()
     assert "It waits for the answer of connection 3, " in told(log)
     log.session(producer(3, log.now_ms))
     log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
@@ -230,9 +230,9 @@ def test_a_group_that_fetches_its_checks_is_told_who_gets_it() -> None:
     log = CoreLog()
     log.do(half("T1"))
     log.later(7_000)
-    log.state.producer_groups["PG"].pollers[5] = "poller-5"
+    log.state.producer_groups["PG"].session.pollers[5] = "poller-5"
     assert told(log).endswith("It is due, and goes to the next client that fetches the checks of group PG.")
-    log.state.producer_groups["PG"].in_flight["T1"] = (log.now_ms + 2_000, 5)
+    log.state.producer_groups["PG"].session.in_flight["T1"] = (log.now_ms + 2_000, 5)
     assert "It waits for the answer of poller-5, for another 2 s" in told(log)
 
 
@@ -287,5 +287,5 @@ def test_a_full_budget_is_full_at_exactly_that_number() -> None:
     assert told(log, waiting).endswith(
         "It is due to be asked about, behind 2 checks of its group that wait for answers."
     )
-    log.state.producer_groups["PG"].in_flight.popitem()
+    log.state.producer_groups["PG"].session.in_flight.popitem()
     assert told(log, waiting).endswith("It is due to be asked about now.")
