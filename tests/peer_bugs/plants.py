@@ -31,6 +31,7 @@ from halfmq.core.decision import Decision, Done, Refused, Settled
 from halfmq.core.engine import Engine, Failed
 from halfmq.core.state import Undecided
 from halfmq.core.transaction import check_schedule, machine, retention, states
+from halfmq.core.transaction.next_check import is_due, to_number
 from halfmq.errors import HalfmqError, SendTimeout
 from halfmq.model.records import CarriedHalf, Checked, Committed, HalfRecord, checked_size
 from halfmq.model.stored_message import decode
@@ -227,7 +228,7 @@ def immune_transactions_are_counted(patch: pytest.MonkeyPatch) -> None:
     """The count is raised in each round, before the immunity is looked at."""
 
     def counted(state: Any, known: Undecided, now_ms: int) -> Checked | None:
-        return _one_more(known, known.next_check_at_ms) if known.immune_until_ms > now_ms else None
+        return _one_more(known, to_number(known.next_check)) if known.immune_until_ms > now_ms else None
 
     _count_more(patch, counted)
 
@@ -239,11 +240,12 @@ def attempts_that_reach_nobody_are_counted(patch: pytest.MonkeyPatch) -> None:
 
     def counted(state: Any, known: Undecided, now_ms: int) -> Checked | None:
         alone = not state.producer_groups[known.group].session.members
-        due = known.next_check_at_ms <= now_ms
+        due = is_due(known.next_check, now_ms)
         return _one_more(known, now_ms + 30_000) if alone and due else None
 
     def soonest(state: Any) -> int | None:
-        waiting = [one.next_check_at_ms for group in state.producer_groups.values() for one in group.undecided.values()]
+        known = [one for group in state.producer_groups.values() for one in group.undecided.values()]
+        waiting = [to_number(one.next_check) for one in known]
         asked = next_check_ms(state)
         return min([*waiting, *([] if asked is None else [asked])], default=None)
 

@@ -8,18 +8,19 @@ that are not known here; carrying them was not needed, because they were settled
 """
 
 from collections.abc import Callable, Iterable
-from heapq import heappop, heappush
+from heapq import heappop
 from operator import attrgetter
 from typing import Any, Final
 
-from halfmq.core.base import apply_base, read_epoch, read_group, read_producer, read_topic
+from halfmq.core.base import apply_base
 from halfmq.core.base_bytes import count_group, drop_offset, group_bytes, set_offset, topic_bytes
 from halfmq.core.clock_jumps import forget_jumps
 from halfmq.core.copies import forget_copy, note_copy
+from halfmq.core.derived import add_delayed, count_half, count_undecided, schedule, schedule_or_suspend, unschedule
 from halfmq.core.queues.offsets import keys_in
 from halfmq.core.queues.sent_again import forget_old, forget_sent, forget_verdict, remember, remember_verdict
+from halfmq.core.schema import read_epoch, read_group, read_producer, read_topic
 from halfmq.core.state import (
-    CHECK_BUCKET_MS,
     Delayed,
     Half,
     ProducerGroup,
@@ -27,16 +28,15 @@ from halfmq.core.state import (
     State,
     Undecided,
     Verdict,
-    drop_stale_checks,
     set_holders,
 )
+from halfmq.core.transaction.next_check import NextCheck, Suspended, from_number
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import aligned
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
     DELAYED_MESSAGE_AT,
     MESSAGE_AT,
-    SET_ASIDE_MS,
     Base,
     CarriedDelayed,
     CarriedHalf,
@@ -142,17 +142,6 @@ def _delayed(state: State, record: DelayedRecord) -> None:
         remember(state, topic, sent)
 
 
-def add_delayed(state: State, delayed: Delayed) -> None:
-    before = state.delayed.get(delayed.first_offset)
-    if before is None:
-        state.topics_by_id[delayed.topic_id].derived.pending += 1
-        heappush(state.derived.delayed_heap, (delayed.due_ms, delayed.first_offset))
-    else:
-        forget_copy(state, before)
-    state.delayed[delayed.first_offset] = delayed
-    note_copy(state, delayed)
-
-
 def _carried_delayed(state: State, record: CarriedDelayed) -> None:
     add_delayed(
         state,
@@ -179,33 +168,6 @@ def _released(state: State, record: Released) -> None:
 # --- transactions ----------------------------------------------------------------------------------------------
 
 
-def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: int) -> None:
-    """Put an undecided transaction into the bucket of its next check."""
-    bucket = (at_ms + (CHECK_BUCKET_MS - 1)) & -CHECK_BUCKET_MS
-    ids = group.derived.due.get(bucket)
-    if ids is None:
-        group.derived.due[bucket] = {tx_id: None}
-        heappush(state.derived.check_heap, (bucket, group.name))
-    else:
-        ids[tx_id] = None
-
-
-def count_undecided(state: State, group: ProducerGroup) -> None:
-    """The group is about to have one more undecided transaction."""
-    state.derived.undecided_count += 1
-    state.derived.undecided_groups += not group.undecided
-
-
-def unschedule(state: State, group: ProducerGroup, tx_id: str, at_ms: int) -> None:
-    bucket = (at_ms + (CHECK_BUCKET_MS - 1)) & -CHECK_BUCKET_MS
-    ids = group.derived.due.get(bucket)
-    if ids is not None:
-        ids.pop(tx_id, None)
-        if not ids:
-            del group.derived.due[bucket]
-            drop_stale_checks(state)
-
-
 def _half(state: State, record: HalfRecord) -> None:
     (offset, size, topic_id, message, half_index, group_name, tx_id, index, count, tag_hash, key_hash, _, delay,
      immunity_ms, _) = record  # fmt: skip
@@ -216,22 +178,25 @@ def _half(state: State, record: HalfRecord) -> None:
     immune_until_ms = now_ms + (immunity_ms if immunity_ms >= 0 else state.check_immunity_ms)
     state.topics_by_id[topic_id].derived.pending += 1
     state.next_half_index = half_index + 1
+    derived = state.derived
     group.derived.bytes += message_bytes
-    state.derived.undecided_bytes += message_bytes
+    derived.undecided_bytes += message_bytes
     undecided = group.undecided
     known = undecided.get(tx_id)
     if known is None:
-        state.derived.undecided_count += 1
+        derived.undecided_count += 1
         if not undecided:
-            state.derived.undecided_groups += 1
+            derived.undecided_groups += 1
         undecided[tx_id] = Undecided(group_name, tx_id, (half,), count, now_ms, immune_until_ms, 0, immune_until_ms)
         schedule(state, group, tx_id, immune_until_ms)
         return
     immune_until_ms = max(known.immune_until_ms, immune_until_ms)
-    next_check_at_ms = max(known.next_check_at_ms, immune_until_ms)
+    check = known.next_check
+    if not isinstance(check, Suspended):
+        check = max(check, immune_until_ms)
     _replace(
         state, group, known, _with_half(known.halves, half), max(known.count, count), known.prepared_at_ms,
-        immune_until_ms, known.checks, next_check_at_ms,
+        immune_until_ms, known.checks, check,
     )  # fmt: skip
 
 
@@ -247,15 +212,15 @@ def _with_half(halves: tuple[Half, ...], half: Half) -> tuple[Half, ...]:
 
 def _replace(
     state: State, group: ProducerGroup, known: Undecided, halves: tuple[Half, ...], count: int, prepared_at_ms: int,
-    immune_until_ms: int, checks: int, next_check_at_ms: int,
+    immune_until_ms: int, checks: int, next_check: NextCheck,
 ) -> None:  # fmt: skip
     tx_id = known.tx_id
     group.undecided[tx_id] = Undecided(
-        known.group, tx_id, halves, count, prepared_at_ms, immune_until_ms, checks, next_check_at_ms
+        known.group, tx_id, halves, count, prepared_at_ms, immune_until_ms, checks, next_check
     )
-    if next_check_at_ms != known.next_check_at_ms:
-        unschedule(state, group, tx_id, known.next_check_at_ms)
-        schedule(state, group, tx_id, next_check_at_ms)
+    if next_check != known.next_check:
+        unschedule(state, group, tx_id, known.next_check)
+        schedule_or_suspend(state, group, tx_id, next_check)
 
 
 def _carried_half(state: State, record: CarriedHalf) -> None:
@@ -265,26 +230,25 @@ def _carried_half(state: State, record: CarriedHalf) -> None:
         record.message_bytes, record.tag_hash, record.key_hash, record.delay,
     )  # fmt: skip
     known = group.undecided.get(record.tx_id)
+    check = from_number(record.next_check_at_ms)
     before = [other for other in known.halves if other.half_index == half.half_index] if known is not None else []
     for other in before:
         forget_copy(state, other)
     note_copy(state, half)
     if not before:
-        state.topics_by_id[record.topic_id].derived.pending += 1
-        group.derived.bytes += record.message_bytes
-        state.derived.undecided_bytes += record.message_bytes
+        count_half(state, group, record.topic_id, record.message_bytes)
     state.next_half_index = max(state.next_half_index, record.half_index + 1)
     if known is None:
         count_undecided(state, group)
         group.undecided[record.tx_id] = Undecided(
             record.group, record.tx_id, (half,), record.count, record.prepared_at_ms, record.immune_until_ms,
-            record.checks, record.next_check_at_ms,
+            record.checks, check,
         )  # fmt: skip
-        schedule(state, group, record.tx_id, record.next_check_at_ms)
+        schedule_or_suspend(state, group, record.tx_id, check)
         return
     _replace(
         state, group, known, _with_half(known.halves, half), record.count, record.prepared_at_ms,
-        record.immune_until_ms, record.checks, record.next_check_at_ms,
+        record.immune_until_ms, record.checks, check,
     )  # fmt: skip
 
 
@@ -295,7 +259,7 @@ def _checked(state: State, record: Checked) -> None:
         return
     _replace(
         state, group, known, known.halves, known.count, known.prepared_at_ms, known.immune_until_ms, record.checks,
-        record.next_check_at_ms,
+        from_number(record.next_check_at_ms),
     )  # fmt: skip
 
 
@@ -306,7 +270,7 @@ def _set_aside(state: State, record: SetAside) -> None:
         return
     _replace(
         state, group, known, known.halves, known.count, known.prepared_at_ms, known.immune_until_ms, record.checks,
-        SET_ASIDE_MS + record.because,
+        Suspended.because(record.because),
     )  # fmt: skip
 
 
@@ -316,19 +280,21 @@ def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
     known = undecided.pop(tx_id, None)
     if known is None:
         return None
-    state.derived.undecided_count -= 1
+    of_group = group.derived
+    derived = state.derived
+    derived.undecided_count -= 1
     if not undecided:
-        state.derived.undecided_groups -= 1
+        derived.undecided_groups -= 1
     topics = state.topics_by_id
-    copied = state.derived.copied
+    copied = derived.copied
     for half in known.halves:
         message_bytes = half.message_bytes
-        group.derived.bytes -= message_bytes
-        state.derived.undecided_bytes -= message_bytes
+        of_group.bytes -= message_bytes
+        derived.undecided_bytes -= message_bytes
         topics[half.topic_id].derived.pending -= 1
         if copied:
             forget_copy(state, half)
-    unschedule(state, group, tx_id, known.next_check_at_ms)
+    unschedule(state, group, tx_id, known.next_check)
     return known
 
 

@@ -55,10 +55,8 @@ from halfmq.core.transaction.check_schedule import (
     decide_check_not_sent,
     next_check_ms,
     send_checks,
-    set_aside_in,
 )
 from halfmq.core.transaction.machine import decide_end, decide_resolve
-from halfmq.core.transaction.past_limit import next_look_ms
 from halfmq.core.transaction.policy import decide_set_producer, enforce
 from halfmq.core.transaction.retention import carry_bytes_bound, decide_carry_forward, decide_trim, looked_for_alive
 from halfmq.model.placement import segment_start
@@ -86,7 +84,7 @@ def decide(state: State, command: Command, now_ms: int) -> Decision:
 def next_deadline_ms(state: State) -> int | None:
     """When to send ``Tick``, broker time ms; 0 or past: at once. None: when something happens."""
     soonest: int | None = None
-    for at_ms in (next_check_ms(state), next_look_ms(state), next_due_ms(state), next_log_ms(state)):
+    for at_ms in (next_check_ms(state), next_due_ms(state), next_log_ms(state)):
         if at_ms is not None and (soonest is None or at_ms < soonest):
             soonest = at_ms
     return soonest
@@ -192,8 +190,7 @@ def _send_back_bound(state: State, command: SendBack) -> int:
 def _tick_bound(state: State, command: Tick) -> int:
     if not (
         state.session.asking
-        or state.session.full_heap
-        or state.derived.check_heap
+        or state.derived.group_deadlines
         or state.derived.delayed_heap
         or state.session.offsets_due
         or state.derived.policies
@@ -209,7 +206,7 @@ def _tick_bound(state: State, command: Tick) -> int:
 
 def _ask_aside_bound(state: State, command: AskAside) -> int:
     group = state.producer_groups.get(command.group)
-    asked = min(command.asked_max, CHECKS_PER_TICK_MAX, len(set_aside_in(group)) if group is not None else 0)
+    asked = min(command.asked_max, CHECKS_PER_TICK_MAX, len(group.derived.suspended) if group is not None else 0)
     return min(asked * _CHECKED_BYTES_MAX, _tick_bytes(state))
 
 

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, Protocol
 
 from halfmq import limits
 from halfmq.core.apply import apply, apply_all, close_batch, open_batch
-from halfmq.core.base import epoch_started, make_base
+from halfmq.core.base import make_base
 from halfmq.core.base_room import why_no_base
 from halfmq.core.clock_jumps import jump_of_start
 from halfmq.core.commands import CarryForward, Command, EndTransaction, ResolveTransaction, SendBatch, SendMessage, Tick
@@ -35,6 +35,7 @@ from halfmq.core.decide import DECIDE, comes_before, decide, next_deadline_ms, s
 from halfmq.core.decision import Done, Effect, Refused, Reply, Why
 from halfmq.core.events import DecisionEvent, DelayedPutAside
 from halfmq.core.queues.ordering import keep_for_holders
+from halfmq.core.schema import epoch_started
 from halfmq.core.session import DiskSpace, Event, MembersChanged, apply_session
 from halfmq.core.snapshot import Snapshot, snapshot_rows
 from halfmq.core.state import State, next_offset

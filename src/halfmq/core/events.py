@@ -49,13 +49,13 @@ class ChecksAsked(NamedTuple):
     until_ms: int
     #: (transaction id, connection).
     asked: tuple[tuple[str, int], ...]
-    #: ``ProducerGroup.turn`` from here on.
+    #: ``ProducerSession.turn`` from here on.
     turn: int
     #: Connections that fetched some, and so wait no more.
     served: tuple[int, ...]
-    #: Entries of ``ready`` and ``cut`` that were looked at.
-    ready: int = 0
-    cut: int = 0
+    #: Entries of ``due`` and ``early`` that were looked at.
+    due: int = 0
+    early: int = 0
     #: It was the group's turn in a tick.
     in_turn: bool = False
 
@@ -85,7 +85,7 @@ class TakenUp(NamedTuple):
 
 
 class PolicyLooked(NamedTuple):
-    """A policy has looked at these ids of ``Policy.past``. ``asked_again``: of them those that are within its limits again.
+    """A policy has looked at these ids of ``PolicySession.past``. ``asked_again``: of them those that are within its limits again.
 
     ``look_by_ms``: when the answer about one that is asked about meanwhile is overdue, 0: none is.
     """

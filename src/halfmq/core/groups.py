@@ -10,11 +10,11 @@ from typing import Final
 
 from halfmq import limits
 from halfmq.core.audit import signed, signed_if_room
-from halfmq.core.base import group_deleted, group_set
 from halfmq.core.commands import DeleteGroup, EnsureGroup, SetGroup
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, Effect, GroupIsGone, Refused, TopicChanged, Why
 from halfmq.core.events import ConsumerGroupGone, DecisionEvent
 from halfmq.core.queues.send import retry_topic
+from halfmq.core.schema import group_deleted, group_set
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, next_offset
 from halfmq.core.topics import make_group, refuse_group, topic_deleted, topic_gone
 from halfmq.errors import InvalidName

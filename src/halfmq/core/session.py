@@ -282,7 +282,7 @@ def _leave_producers(state: State, name: str, connection: int) -> None:
     for tx_id in lost:
         del group.session.in_flight[tx_id]
     if lost and (group.session.members or group.session.pollers):
-        group.session.cut.extend(lost)
+        group.session.early.extend(lost)
         take_turn(state, group)
 
 

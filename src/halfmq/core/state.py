@@ -17,9 +17,10 @@ import msgspec
 
 from halfmq import limits
 from halfmq.core.decision import Effect, WakeQueue
+from halfmq.core.transaction.next_check import NextCheck
 from halfmq.model.placement import segment_start
 from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC, TRACED
-from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, SET_ASIDE_MS, Record
+from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, Record
 from halfmq.model.settings import BrokerSettings, GroupSettings, ProducerSettings, caps
 from halfmq.model.stored_message import size_of
 
@@ -31,6 +32,8 @@ CHECK_BUCKET_MS: Final = 64
 HOLDER_BYTES: Final = 12
 #: Up to this many groups nobody asks whether they hold anything.
 GROUPS_KEPT_MIN: Final = 1_024
+#: Later than any time.
+NEVER_MS: Final = 1 << 62
 
 
 # What there are very many of: structs that the collector leaves alone (``gc=False``: they hold numbers, text and each other, so no
@@ -70,8 +73,8 @@ class Undecided(msgspec.Struct, frozen=True, gc=False, array_like=True):
     immune_until_ms: int
     #: Checks sent.
     checks: int
-    #: At or after ``immune_until_ms`` while no check was sent. From ``SET_ASIDE_MS`` on: nobody asks by itself any more.
-    next_check_at_ms: int
+    #: At or after ``immune_until_ms`` while no check was sent.
+    next_check: NextCheck
 
 
 class Delayed(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -208,11 +211,12 @@ class PolicySession:
         self.past: dict[str, None] = {}
         #: Id -> number of its last allowed check, which reached a producer in time to be answered. Some are settled.
         self.left: dict[str, int] = {}
-        #: Ids that are still to be looked at in this round; the next round begins at ``scan_at_ms``.
+        #: Ids that are still to be looked at in this round, which goes on in the next tick; the next round begins at
+        #: ``scan_at_ms``, at ``NEVER_MS`` if the policy does not go by age.
         self.scan: deque[str] = deque()
         self.scan_at_ms = 0
         #: What the round says so far about when the next one is worth it.
-        self.scan_next_ms = SET_ASIDE_MS
+        self.scan_next_ms = NEVER_MS
 
 
 class Policy:
@@ -229,19 +233,23 @@ class Policy:
 class ProducerDerived:
     """What follows from the undecided transactions of a producer group."""
 
-    __slots__ = ("bytes", "due")
+    __slots__ = ("bytes", "scheduled", "suspended")
 
     def __init__(self) -> None:
         #: Message bytes of all undecided halves.
         self.bytes = 0
-        #: Undecided ids by the bucket of ``next_check_at_ms``, until the bucket's time has come.
-        self.due: dict[int, dict[str, None]] = {}
+        #: Undecided ids by the bucket of their ``Scheduled``, until the bucket's time has come.
+        self.scheduled: dict[int, dict[str, None]] = {}
+        #: Undecided ids that are ``Suspended``, in that order: an operator asks about the first ones first.
+        self.suspended: dict[str, None] = {}
 
 
 class ProducerSession:
     """Who of a producer group is connected, and what was asked."""
 
-    __slots__ = ("cut", "heard", "in_flight", "members", "number", "parked_polls", "pollers", "ready", "turn")
+    __slots__ = (
+        "due", "early", "full_until_ms", "heard", "in_flight", "members", "number", "parked_polls", "pollers", "turn",
+    )  # fmt: skip
 
     def __init__(self, number: int) -> None:
         #: Ascending in ``State.producer_groups``, so that who pages through all can go on.
@@ -254,13 +262,16 @@ class ProducerSession:
         self.parked_polls: dict[int, int] = {}
         #: Counts up with each check, so that members take turns.
         self.turn = 0
-        #: Ids whose bucket's time has come, and ids whose back-off a reconnection cut short. Either may
-        #: name transactions that were settled or asked since; who takes one looks again.
-        self.ready: deque[str] = deque()
-        self.cut: deque[str] = deque()
-        #: Id -> (answer deadline ms, connection). Deadlines ascend.
+        #: Ids whose bucket's time has come. Some were settled or asked since; who takes one looks again.
+        self.due: deque[str] = deque()
+        #: Ids that are asked about before their time, since a producer connected; the same holds. Apart from ``due``, since
+        #: what is due goes first, and here the schedule is not looked at.
+        self.early: deque[str] = deque()
+        #: Id -> (answer deadline ms, connection). Deadlines ascend. Apart from the schedule, since a lost connection ends it.
         self.in_flight: dict[str, tuple[int, int]] = {}
-        #: Id -> (heard at ms, remark) of the last UNKNOWN.
+        #: While as many checks are in flight as may be, and more are to be sent: when the first of them is overdue. Else 0.
+        self.full_until_ms = 0
+        #: Id -> (heard at ms, remark) of the last UNKNOWN, for ``story``.
         self.heard: dict[str, tuple[int, str]] = {}
 
 
@@ -334,8 +345,8 @@ class DerivedState:
     """
 
     __slots__ = (
-        "base_bytes", "check_heap", "copied", "delayed_heap", "groups_bytes", "held_by", "holders_bytes", "look_heap", "looking",
-        "policies", "undecided_bytes", "undecided_count", "undecided_groups",
+        "base_bytes", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "looking", "policies",
+        "undecided_bytes", "undecided_count", "undecided_groups",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -349,17 +360,20 @@ class DerivedState:
         self.held_by: dict[int, dict[str, None]] = {}
         #: At least as many bytes as ``holders`` takes in a base.
         self.holders_bytes = 0
-        #: (bucket ms, group name), a heap; every bucket in any ``ProducerDerived.due`` is in it, others are gone, or not first.
-        self.check_heap: list[tuple[int, str]] = []
+        #: (ms, producer group name), a heap: when a tick has to do something in which group. Every bucket of
+        #: ``ProducerDerived.scheduled``, every ``ProducerSession.full_until_ms``, and ``PolicySession.scan_at_ms`` of a policy
+        #: that rests are in it; other entries are not true any more, or not first. So a tick costs what is due, not how many
+        #: groups there are.
+        self.group_deadlines: list[tuple[int, str]] = []
         #: Undecided transactions of all groups, bytes of their messages, and how many groups have any.
         self.undecided_count = 0
         self.undecided_bytes = 0
         self.undecided_groups = 0
-        #: Producer groups with a policy; of these the ones that the next tick has to look at; and (``scan_at_ms``, name), a heap
-        #: of the others. Some entries are not true any more.
+        #: Producer groups with a policy: while there is none, ticks and connections pay nothing for policies.
         self.policies: dict[str, None] = {}
+        #: Of these the ones that the next tick has to look at, in the order in which they take turns. Apart from
+        #: ``SessionState.asking``, since a policy acts also while nobody is connected, and a look costs more than a check.
         self.looking: dict[str, None] = {}
-        self.look_heap: list[tuple[int, str]] = []
         #: (due ms, first offset), a heap; every delayed message is in it, or in ``SessionState.delayed_aside``.
         self.delayed_heap: list[tuple[int, int]] = []
 
@@ -368,8 +382,8 @@ class SessionState:
     """What a restart forgets and clients say again: only ``session.apply_session`` changes it."""
 
     __slots__ = (
-        "answered", "asking", "carrying", "consumers", "consumes", "delayed_aside", "disk_full", "fresh_offsets", "full",
-        "full_heap", "groups_kept_max", "groups_numbered", "locks_held", "locks_looked_at_ms", "offsets_due", "offsets_due_heap",
+        "answered", "asking", "carrying", "consumers", "consumes", "delayed_aside", "disk_full", "fresh_offsets",
+        "groups_kept_max", "groups_numbered", "locks_held", "locks_looked_at_ms", "offsets_due", "offsets_due_heap",
         "offsets_logged", "offsets_refused", "offsets_to_log", "produces", "published", "sender",
     )  # fmt: skip
 
@@ -383,13 +397,10 @@ class SessionState:
         self.answered = 0
         #: Connection behind the command whose records are applied; 0 during redo. The engine sets it.
         self.sender = 0
-        #: Groups with entries in ``ready`` or ``cut`` and somebody who can be asked now, in the order in which they take
+        #: Groups with entries in ``due`` or ``early`` and somebody who can be asked now, in the order in which they take
         #: turns. Some have lost one or the other since: who takes one looks again. A group without anybody comes back when
         #: somebody registers or polls, one with as many checks in flight as may be when an answer comes, or is overdue.
         self.asking: dict[str, None] = {}
-        #: Of groups with so many checks in flight: when the first of these is overdue; and (that time, name), a heap of the same.
-        self.full: dict[str, int] = {}
-        self.full_heap: list[tuple[int, str]] = []
         self.consumers: dict[str, ConsumerSession] = {}
         #: Queue locks of all of them; and when those that ran out were looked for among all.
         self.locks_held = 0
@@ -487,23 +498,18 @@ class State:
         return group
 
 
-def drop_stale_checks(state: State) -> None:
-    """See to it that the first of ``check_heap`` is a bucket that there is. For who took one away."""
-    heap = state.derived.check_heap
+def drop_stale_deadlines(state: State) -> None:
+    """Restore that the first of ``group_deadlines`` is true. For whoever removed a bucket or moved a time."""
+    heap = state.derived.group_deadlines
     while heap:
-        group = state.producer_groups.get(heap[0][1])
-        if group is not None and heap[0][0] in group.derived.due:
-            return
-        heappop(heap)
-
-
-def drop_stale_looks(state: State) -> None:
-    """See to it that the first of ``look_heap`` is a group's next round. For who changed when one comes."""
-    heap = state.derived.look_heap
-    while heap:
-        group = state.producer_groups.get(heap[0][1])
-        if group is not None and group.policy is not None and group.policy.session.scan_at_ms == heap[0][0]:
-            return
+        at_ms, name = heap[0]
+        group = state.producer_groups.get(name)
+        if group is not None:
+            policy = group.policy
+            if at_ms in group.derived.scheduled or group.session.full_until_ms == at_ms:
+                return
+            if policy is not None and policy.session.scan_at_ms == at_ms:
+                return
         heappop(heap)
 
 
@@ -516,7 +522,7 @@ def drop_stale_offsets(state: State) -> None:
 
 def take_turn(state: State, group: ProducerGroup) -> None:
     """If the group has somebody to ask, and something to ask about: the next tick looks at it."""
-    if (group.session.ready or group.session.cut) and (group.session.members or group.session.parked_polls):
+    if (group.session.due or group.session.early) and (group.session.members or group.session.parked_polls):
         state.session.asking[group.name] = None
 
 

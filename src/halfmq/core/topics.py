@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.core.audit import signed, signed_if_room
-from halfmq.core.base import group_set, topic_set
 from halfmq.core.base_bytes import QUEUE_BYTES, TOPIC_BYTES, group_bytes
 from halfmq.core.base_room import base_has_room, no_room, refuse_named
 from halfmq.core.commands import DeleteTopic, EnsureTopic, SetTopic
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, Refused, TopicChanged, Why
 from halfmq.core.events import TopicGone
+from halfmq.core.schema import group_set, topic_set
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, Topic, next_offset
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name

@@ -94,12 +94,12 @@ def test_a_producer_that_reads_again_is_asked_what_is_due_and_no_back_off_is_cut
     log.do(half("T1"))
     log.session(producer(1, log.now_ms))
     group = log.state.producer_groups["PG"]
-    group.session.cut.clear()
+    group.session.early.clear()
     group.session.members.clear()
     log.state.session.asking.clear()
     log.session(Reachable(1, "client-1", "PG"))
     assert group.session.members == {1: "client-1"}
-    assert not group.session.cut
+    assert not group.session.early
     assert not log.state.session.asking
     log.session(Unregistered(1, "client-1", "PG", ""))
     log.session(Reachable(1, "client-1", "PG"))

@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from halfmq import limits
-from halfmq.core.base import group_set
 from halfmq.core.commands import LockQueues, UnlockQueues
 from halfmq.core.decision import NOTHING, Decision, Done, Locked
 from halfmq.core.events import LocksRunOut, QueuesLocked, QueuesUnlocked
+from halfmq.core.schema import group_set
 from halfmq.core.state import ConsumerSession, State, holders_bytes, next_offset
 
 Queue = tuple[str, int]

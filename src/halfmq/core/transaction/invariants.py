@@ -8,12 +8,10 @@ from collections.abc import Iterator
 
 from halfmq import limits
 from halfmq.core.base_bytes import recount
-from halfmq.core.state import CHECK_BUCKET_MS, Delayed, Half, ProducerGroup, State, holders_bytes
+from halfmq.core.state import CHECK_BUCKET_MS, NEVER_MS, Delayed, Half, ProducerGroup, State, holders_bytes
+from halfmq.core.transaction.next_check import Suspended
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
-from halfmq.model.records import SET_ASIDE_MS, AsideBecause
-
-_REASONS = frozenset(AsideBecause)
 
 
 def check(state: State) -> int:
@@ -106,13 +104,14 @@ def _topics(state: State) -> Iterator[str]:
 
 
 def _group(state: State, group: ProducerGroup) -> Iterator[str]:
-    scheduled = {tx_id: bucket for bucket, ids in group.derived.due.items() for tx_id in ids}
-    ready = set(group.session.ready)
+    scheduled = {tx_id: bucket for bucket, ids in group.derived.scheduled.items() for tx_id in ids}
+    due = set(group.session.due)
     past = set(group.policy.session.past) if group.policy is not None else set()
-    heap = set(state.derived.check_heap)
+    heap = set(state.derived.group_deadlines)
     halves_bytes = 0
-    yield "" if sum(map(len, group.derived.due.values())) == len(scheduled) else f"{group.name}: scheduled twice"
-    yield "" if scheduled.keys() <= group.undecided.keys() else f"{group.name}: a settled transaction is scheduled"
+    yield "" if sum(map(len, group.derived.scheduled.values())) == len(scheduled) else f"{group.name}: scheduled twice"
+    known_ids = scheduled.keys() | group.derived.suspended.keys()
+    yield "" if known_ids <= group.undecided.keys() else f"{group.name}: a settled transaction is scheduled"
     for tx_id, known in group.undecided.items():
         what = f"{group.name}/{tx_id}"
         indexes = [half.index for half in known.halves]
@@ -123,15 +122,17 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
         last = max(indexes, default=-1)
         yield "" if not known.count or last < known.count else f"{what}: index {last} of {known.count}"
         yield "" if tx_id not in group.settled else f"{what}: undecided and settled"
-        yield "" if known.immune_until_ms <= known.next_check_at_ms else f"{what}: a check inside the immunity"
-        bucket = (known.next_check_at_ms + CHECK_BUCKET_MS - 1) & -CHECK_BUCKET_MS
-        in_bucket = scheduled.get(tx_id) == bucket and (bucket, group.name) in heap
-        waits = tx_id not in scheduled and (tx_id in ready or tx_id in past)
-        yield "" if in_bucket or waits else f"{what}: nobody will ask"
-        aside = known.next_check_at_ms >= SET_ASIDE_MS
-        yield (
-            "" if not aside or known.next_check_at_ms - SET_ASIDE_MS in _REASONS else f"{what}: set aside for no reason"
-        )
+        check = known.next_check
+        suspended = isinstance(check, Suspended)
+        yield "" if suspended == (tx_id in group.derived.suspended) else f"{what}: suspended or not, and nobody knows"
+        if isinstance(check, Suspended):
+            yield "" if tx_id not in scheduled else f"{what}: suspended and scheduled"
+        else:
+            yield "" if known.immune_until_ms <= check else f"{what}: a check inside the immunity"
+            bucket = (check + CHECK_BUCKET_MS - 1) & -CHECK_BUCKET_MS
+            in_bucket = scheduled.get(tx_id) == bucket and (bucket, group.name) in heap
+            waits = tx_id not in scheduled and (tx_id in due or tx_id in past)
+            yield "" if in_bucket or waits else f"{what}: nobody will ask"
         for half in known.halves:
             placed = state.log_start <= half.offset < state.log_end and half.first_offset <= half.offset
             yield "" if placed else f"{what}: its bytes at {half.offset} are not in the log"
@@ -141,9 +142,11 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
         if group.derived.bytes == halves_bytes
         else f"{group.name}: counts {group.derived.bytes} bytes of {halves_bytes}"
     )
-    reachable = (group.session.ready or group.session.cut) and (group.session.members or group.session.parked_polls)
-    waits = not reachable or group.name in state.session.asking or group.name in state.session.full
-    yield "" if waits else f"{group.name}: is ready and takes no turn"
+    reachable = (group.session.due or group.session.early) and (group.session.members or group.session.parked_polls)
+    full_until_ms = group.session.full_until_ms
+    waits = not reachable or group.name in state.session.asking or full_until_ms > 0
+    yield "" if waits else f"{group.name}: has checks that are due and takes no turn"
+    yield "" if not full_until_ms or (full_until_ms, group.name) in heap else f"{group.name}: nobody sees it overdue"
     yield (
         ""
         if group.session.parked_polls.keys() <= group.session.pollers.keys()
@@ -154,7 +157,7 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
     if group.policy is not None:
         at_ms = group.policy.session.scan_at_ms
         rests = not (group.policy.session.past or group.policy.session.scan)
-        looked = rests and (at_ms >= SET_ASIDE_MS or (at_ms, group.name) in state.derived.look_heap)
+        looked = rests and (at_ms >= NEVER_MS or (at_ms, group.name) in heap)
         yield "" if looked or group.name in state.derived.looking else f"{group.name}: nobody looks after its policy"
     for tx_id in group.session.in_flight:
         yield "" if tx_id in group.undecided else f"{group.name}/{tx_id}: settled and in flight"

@@ -27,6 +27,7 @@ from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
 from halfmq.core.transaction.admission import refuse_half
 from halfmq.core.transaction.check_schedule import due_sooner
+from halfmq.core.transaction.next_check import to_number
 from halfmq.core.transaction.states import OUTCOMES, Outcome, standing_state
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name, hash64, offset_message_id
@@ -426,7 +427,7 @@ def carry_half(known: Undecided, half: Half, offset: int) -> CarriedHalf:
     return CarriedHalf(
         offset, carried_half_size(half.message_bytes), half.offset, half.first_offset, half.half_index, half.topic_id,
         half.message_bytes, known.group, known.tx_id, half.index, known.count, known.prepared_at_ms,
-        known.immune_until_ms, known.checks, known.next_check_at_ms, half.queue_id, half.tag_hash, half.key_hash,
+        known.immune_until_ms, known.checks, to_number(known.next_check), half.queue_id, half.tag_hash, half.key_hash,
         half.delay,
     )  # fmt: skip
 

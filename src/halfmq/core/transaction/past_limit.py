@@ -16,14 +16,15 @@ was too old before: a round comes when its answer is overdue, and whoever was as
 """
 
 from collections.abc import Iterable
-from heapq import heappop, heappush
+from heapq import heappush
 from itertools import islice
 from typing import Final
 
 from halfmq.core.events import PolicyLooked, TakenUp
-from halfmq.core.state import Policy, ProducerGroup, State, Undecided, drop_stale_looks, take_turn
+from halfmq.core.state import NEVER_MS, Policy, ProducerGroup, State, Undecided, drop_stale_deadlines, take_turn
+from halfmq.core.transaction.next_check import Suspended, is_due
 from halfmq.core.view import PolicyView
-from halfmq.model.records import SET_ASIDE_MS, AsideBecause
+from halfmq.model.records import AsideBecause
 
 #: Undecided transactions that one step of a round looks at.
 LOOKED_AT_MAX: Final = 4_096
@@ -33,7 +34,7 @@ GROUPS_PER_TICK_MAX: Final = 64
 _ROUND_PART: Final = 64
 _ROUND_MIN_MS: Final = 1_000
 _ROUND_MAX_MS: Final = 60_000
-#: Above so many, and twice those that are undecided, settled ones are swept out of ``Policy.left``.
+#: Above so many, and twice those that are undecided, settled ones are swept out of ``PolicySession.left``.
 _LEFT_KEPT: Final = 1_024
 
 
@@ -53,9 +54,9 @@ def is_asked(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
 
 def why_past(policy: Policy, known: Undecided, now_ms: int) -> AsideBecause | None:
     """The limit that it is past; None if it is not, or nobody looks after it any more anyway."""
-    if known.next_check_at_ms >= SET_ASIDE_MS or now_ms < known.immune_until_ms:
+    if isinstance(known.next_check, Suspended) or now_ms < known.immune_until_ms:
         return None
-    if is_at_limit(policy, known) and known.next_check_at_ms <= now_ms:
+    if is_at_limit(policy, known) and is_due(known.next_check, now_ms):
         return AsideBecause.CHECKS
     age_ms = policy.settings.skip_age_ms
     if age_ms and now_ms >= known.prepared_at_ms + age_ms:
@@ -70,7 +71,7 @@ def sort_due(state: State, group: ProducerGroup, policy: Policy, ids: Iterable[s
         if is_at_limit(policy, known) or (known.checks and why_past(policy, known, now_ms) is not None):
             policy.session.past[tx_id] = state.derived.looking[group.name] = None
         else:
-            group.session.ready.append(tx_id)
+            group.session.due.append(tx_id)
 
 
 def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer_ms: int) -> None:
@@ -92,8 +93,8 @@ def note_taken_up(state: State, event: TakenUp) -> None:
     policy = group.policy if group is not None else None
     if policy is not None and policy.settings.skip_age_ms:
         _look_by(policy, event.look_by_ms)
-        heappush(state.derived.look_heap, (policy.session.scan_at_ms, event.group))
-        drop_stale_looks(state)
+        heappush(state.derived.group_deadlines, (policy.session.scan_at_ms, event.group))
+        drop_stale_deadlines(state)
 
 
 def _look_by(policy: Policy, at_ms: int) -> None:
@@ -102,7 +103,7 @@ def _look_by(policy: Policy, at_ms: int) -> None:
 
 
 def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
-    """One step of a round, beginning one if its time has come: who is past a limit goes to ``Policy.past``."""
+    """One step of a round, beginning one if its time has come: who is past a limit goes to ``PolicySession.past``."""
     scan = policy.session.scan
     age_ms = policy.settings.skip_age_ms
     if not scan:
@@ -110,7 +111,7 @@ def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
             return
         scan.extend(group.undecided)
         # Who comes later is younger: nobody else can be old before that.
-        policy.session.scan_next_ms = now_ms + age_ms if age_ms else SET_ASIDE_MS
+        policy.session.scan_next_ms = now_ms + age_ms if age_ms else NEVER_MS
     for _ in range(min(LOOKED_AT_MAX, len(scan))):
         known = group.undecided.get(scan.popleft())
         if known is None:
@@ -126,30 +127,18 @@ def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
 
 def _note_when(policy: Policy, known: Undecided, now_ms: int) -> None:
     age_ms = policy.settings.skip_age_ms
-    if age_ms and known.next_check_at_ms < SET_ASIDE_MS:
+    if age_ms and not isinstance(known.next_check, Suspended):
         old_at_ms = max(known.prepared_at_ms + age_ms, known.immune_until_ms)
         policy.session.scan_next_ms = min(policy.session.scan_next_ms, max(old_at_ms, now_ms))
 
 
-def next_look_ms(state: State) -> int | None:
-    """When a tick has something to do here; 0: at once. None: when something happens."""
-    if state.derived.looking:
-        return 0
-    return state.derived.look_heap[0][0] if state.derived.look_heap else None
-
-
 def look_further(state: State, now_ms: int) -> None:
-    """A step of each round that is under way, of very many groups some; the groups whose next round has come begin one."""
-    heap = state.derived.look_heap
-    while heap and heap[0][0] <= now_ms:
-        at_ms, name = heappop(heap)
-        if _is_next_round(state, at_ms, name):
-            state.derived.looking[name] = None
+    """A step of each round that is under way, of very many groups some. ``move_due`` says whose next round has come."""
     for name in islice(state.derived.looking, GROUPS_PER_TICK_MAX):
         group = state.producer_groups[name]
         if group.policy is not None:
             look_around(group, group.policy, now_ms)
-    drop_stale_looks(state)
+    drop_stale_deadlines(state)
 
 
 def note_looked(state: State, event: PolicyLooked) -> None:
@@ -164,7 +153,7 @@ def note_looked(state: State, event: PolicyLooked) -> None:
     if event.look_by_ms and policy.settings.skip_age_ms:
         _look_by(policy, event.look_by_ms)
     if event.asked_again:
-        group.session.ready.extend(event.asked_again)
+        group.session.due.extend(event.asked_again)
         take_turn(state, group)
     if policy.session.scan or policy.session.past:
         state.derived.looking[event.group] = None
@@ -174,11 +163,6 @@ def note_looked(state: State, event: PolicyLooked) -> None:
 
 def put_off(state: State, group: ProducerGroup, policy: Policy) -> None:
     """Nothing more to do in the group before its next round."""
-    if policy.session.scan_at_ms < SET_ASIDE_MS:
-        heappush(state.derived.look_heap, (policy.session.scan_at_ms, group.name))
-    drop_stale_looks(state)
-
-
-def _is_next_round(state: State, at_ms: int, name: str) -> bool:
-    group = state.producer_groups.get(name)
-    return group is not None and group.policy is not None and group.policy.session.scan_at_ms == at_ms
+    if policy.session.scan_at_ms < NEVER_MS:
+        heappush(state.derived.group_deadlines, (policy.session.scan_at_ms, group.name))
+    drop_stale_deadlines(state)

@@ -23,11 +23,11 @@ from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.core.audit import signed_if_room
-from halfmq.core.base import producer_set
 from halfmq.core.base_room import refuse_producer
 from halfmq.core.commands import SetProducer
 from halfmq.core.decision import NOTHING, Decision, Effect, PolicyActed, ProducerIsSet, Refused, Why
 from halfmq.core.events import DecisionEvent, PolicyLooked
+from halfmq.core.schema import producer_set
 from halfmq.core.state import Policy, State, Undecided, next_offset
 from halfmq.core.transaction.machine import no_longer_asked, roll_back
 from halfmq.core.transaction.past_limit import GROUPS_PER_TICK_MAX, is_asked, why_past

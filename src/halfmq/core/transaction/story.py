@@ -8,10 +8,11 @@ from typing import Final
 
 from halfmq.core.commands import SettledRow
 from halfmq.core.state import Undecided, Verdict
+from halfmq.core.transaction.next_check import Suspended
 from halfmq.core.transaction.past_limit import is_at_limit
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.view import ProducerGroupView, View
-from halfmq.model.records import SET_ASIDE_MS, AsideBecause, DecidedBy, OperatorActed
+from halfmq.model.records import DecidedBy, OperatorActed
 from halfmq.model.settings import PastLimit, ProducerSettings
 
 #: Groups in which a transaction is looked for that the named one does not have: a hint, not worth more.
@@ -97,7 +98,7 @@ def _checks(group: ProducerGroupView, known: Undecided, now_ms: int) -> tuple[st
         sentences.append(f"Its producer group was asked {times(known.checks)}.")
     else:
         sentences.append("Nobody was asked about it yet.")
-    if group.policy is not None and known.next_check_at_ms < SET_ASIDE_MS:
+    if group.policy is not None and not isinstance(known.next_check, Suspended):
         sentences += _policy(group.policy.settings)
     heard = group.session.heard.get(known.tx_id)
     if heard is not None:
@@ -119,9 +120,9 @@ def _policy(settings: ProducerSettings) -> list[str]:
 
 
 def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) -> str:
-    if known.next_check_at_ms >= SET_ASIDE_MS:
-        by_checks = known.next_check_at_ms == SET_ASIDE_MS + AsideBecause.CHECKS
-        why = f"it was asked about {times(known.checks)}" if by_checks else "of its age"
+    check = known.next_check
+    if isinstance(check, Suspended):
+        why = f"it was asked about {times(known.checks)}" if check is Suspended.CHECKS else "of its age"
         return (
             f"The policy of group {group.name} set it aside because {why}: nobody is asked any more by itself. It is still "
             "undecided; its producer or an operator can settle it, and `halfmq tx check` asks again."
@@ -137,8 +138,8 @@ def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) 
             f"It waits because no producer of group {group.name} is connected; one that connects is asked at once, and an "
             "operator can decide."
         )
-    if known.next_check_at_ms > now_ms:
-        in_time = span(known.next_check_at_ms - now_ms)
+    if check > now_ms:
+        in_time = span(check - now_ms)
         if is_at_limit(group.policy, known):
             return f"It was asked about as often as the policy of its group allows: in {in_time} {_what_then(group, known)}."
         return f"It will be asked about again in {in_time}."

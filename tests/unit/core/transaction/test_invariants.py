@@ -12,8 +12,8 @@ from halfmq.core.events import DelayedPutAside
 from halfmq.core.session import apply_session
 from halfmq.core.state import Policy, State, Undecided
 from halfmq.core.transaction.invariants import check
+from halfmq.core.transaction.next_check import Suspended
 from halfmq.errors import InvariantViolated
-from halfmq.model.records import SET_ASIDE_MS
 from halfmq.model.settings import BrokerSettings, ProducerSettings
 
 
@@ -31,7 +31,7 @@ def undecided(state: State) -> object:
 
 
 DAMAGE: dict[str, Callable[[State], object]] = {
-    "nobody will ask": lambda state: state.producer_groups["PG"].derived.due.clear(),
+    "nobody will ask": lambda state: state.producer_groups["PG"].derived.scheduled.clear(),
     "a check inside the immunity": lambda state: state.producer_groups["PG"].undecided.update(
         T2=replace(state.producer_groups["PG"].undecided["T2"], immune_until_ms=10**15)
     ),
@@ -59,7 +59,7 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "an offset is not logged": lambda state: state.session.fresh_offsets.update(CG={(1, 0): 7}),
     "settled and in flight": lambda state: state.producer_groups["PG"].session.in_flight.update(T1=(1, 1)),
     "takes no turn": lambda state: (
-        state.producer_groups["PG"].session.ready.append("T2"),
+        state.producer_groups["PG"].session.due.append("T2"),
         state.producer_groups["PG"].session.members.update({1: "client-1"}),
     ),
     "settings of group Gone, which is forgotten": lambda state: state.producer_settings.update(
@@ -76,9 +76,9 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     ),
     "^queues of orders$|mins": lambda state: state.topics_by_name["orders"].mins.pop(),
     "^queues of orders|ends": lambda state: state.topics_by_name["orders"].ends.pop(),
-    "^PG: scheduled twice": lambda state: state.producer_groups["PG"].derived.due.update({64: {"T2": None}}),
+    "^PG: scheduled twice": lambda state: state.producer_groups["PG"].derived.scheduled.update({64: {"T2": None}}),
     "^PG: a settled transaction is scheduled$": lambda state: next(
-        iter(state.producer_groups["PG"].derived.due.values())
+        iter(state.producer_groups["PG"].derived.scheduled.values())
     ).update(T1=None),
     "^PG/T2: stands under another name$": lambda state: change(state, group="Other"),
     "^PG/T2: stands under another name": lambda state: change(state, tx_id="T3"),
@@ -94,9 +94,11 @@ DAMAGE: dict[str, Callable[[State], object]] = {
         halves=tuple(replace(t2(state).halves[0], index=at) for at in range(limits.TRANSACTION_MESSAGES_MAX + 1)),
     ),
     "PG/T2: index 1 of 1$": lambda state: change(state, halves=(replace(t2(state).halves[0], index=1),)),
-    "PG/T2: nobody will ask$": lambda state: state.derived.check_heap.clear(),
-    "PG/T2: nobody will ask": lambda state: change(state, next_check_at_ms=t2(state).next_check_at_ms + 64),
-    "PG/T2: set aside for no reason": lambda state: change(state, next_check_at_ms=SET_ASIDE_MS + 99),
+    "PG/T2: nobody will ask$": lambda state: state.derived.group_deadlines.clear(),
+    "PG/T2: nobody will ask": lambda state: change(state, next_check=t2(state).next_check + 64),
+    "PG/T2: suspended or not, and nobody knows": lambda state: change(state, next_check=Suspended.AGE),
+    "PG/T2: suspended and scheduled": lambda state: change(state, next_check=Suspended.CHECKS),
+    "^PG: nobody sees it overdue$": lambda state: setattr(state.producer_groups["PG"].session, "full_until_ms", 7),
     "PG/T2: its bytes at 8192000 are not in the log": lambda state: change(
         state, halves=(replace(t2(state).halves[0], offset=8_192_000),)
     ),
@@ -210,7 +212,7 @@ def test_what_stands_exactly_on_a_line_is_right() -> None:
     state.next_topic_id = topic.topic_id + 1
     object.__setattr__(state.settings, "sent_again_ids_max", max(len(state.verdicts), len(state.sent)))
     state.bases[state.log_end] = ()
-    group.undecided["T2"] = replace(t2(state), immune_until_ms=t2(state).next_check_at_ms)
+    group.undecided["T2"] = replace(t2(state), immune_until_ms=t2(state).next_check)
     check(state)
     state = CoreLog().state
     state.log_start = state.log_end

@@ -7,13 +7,13 @@ from tests.support.looked import Looked
 from halfmq.core.commands import SetProducer, Tick
 from halfmq.core.events import TakenUp
 from halfmq.core.session import apply_session
+from halfmq.core.transaction.check_schedule import next_check_ms
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.past_limit import (
     LOOKED_AT_MAX,
     is_asked,
     is_at_limit,
     look_around,
-    next_look_ms,
     note_left,
     why_past,
 )
@@ -70,7 +70,7 @@ def test_one_step_looks_at_a_bounded_number_and_the_next_goes_on() -> None:
     policy.session.scan_at_ms = 0
     look_around(group, policy, log.now_ms)
     assert (len(policy.session.past), len(policy.session.scan)) == (LOOKED_AT_MAX, 11)
-    assert next_look_ms(log.state) == 0
+    assert next_check_ms(log.state) == 0
     look_around(group, policy, log.now_ms)
     assert (len(policy.session.past), len(policy.session.scan)) == (LOOKED_AT_MAX + 11, 0)
 
@@ -137,7 +137,7 @@ def test_past_the_check_limit_is_who_is_due_again_and_past_the_age_who_is_exactl
     policy = group.policy
     assert policy is not None
     policy.session.left = {"T1": 1}
-    known = replace(group.undecided["T1"], checks=1, next_check_at_ms=log.now_ms + 9_000)
+    known = replace(group.undecided["T1"], checks=1, next_check=log.now_ms + 9_000)
     assert why_past(policy, known, log.now_ms + 8_999) is None
     assert why_past(policy, known, log.now_ms + 9_000) is AsideBecause.CHECKS
     young = replace(known, checks=0)
@@ -202,7 +202,8 @@ def test_the_next_round_begins_when_the_next_one_is_old_enough() -> None:
     log.do(half("T2", CHECK_IMMUNITY_TIME_IN_SECONDS="700"))
     policy.session.scan_at_ms = log.now_ms
     log.tick()
-    assert policy.session.scan_at_ms == began_ms + 600_000 == next_look_ms(log.state)
+    assert policy.session.scan_at_ms == began_ms + 600_000
+    assert (policy.session.scan_at_ms, "PG") in log.state.derived.group_deadlines
     log.now_ms = began_ms + 600_000 - 1
     look_around(group, policy, log.now_ms)
     assert not policy.session.past
@@ -218,17 +219,17 @@ def test_the_soonest_round_of_all_groups_is_the_next() -> None:
     log = aged()
     log.do(SetProducer(ProducerSettings("Q", 0, PastLimit.WAIT, 60_000)))
     log.do(SetProducer(ProducerSettings("R", 0, PastLimit.WAIT, 60_000)))
-    assert next_look_ms(log.state) == 0, "each is looked at once it is there"
+    assert next_check_ms(log.state) == 0, "each is looked at once it is there"
     began_ms = log.now_ms
     log.tick()
     for name, in_ms in (("PG", 700), ("Q", 500), ("R", 600)):
         apply_session(log.state, TakenUp(name, began_ms + in_ms))
-    assert next_look_ms(log.state) == began_ms + 500
+    assert next_check_ms(log.state) == began_ms + 500
     log.later(500)
     log.tick()
-    assert next_look_ms(log.state) == began_ms + 600
+    assert next_check_ms(log.state) == began_ms + 600
     log.do(SetProducer(ProducerSettings("R")))
-    assert next_look_ms(log.state) == began_ms + 700, "without a policy nobody looks"
+    assert next_check_ms(log.state) == began_ms + 700, "without a policy nobody looks"
     check(log.state)
 
 
@@ -242,10 +243,10 @@ def test_a_tick_looks_only_at_policies_whose_round_has_come() -> None:
     log.later(100)
     seen = Looked(log.state.producer_groups)
     log.state.producer_groups = seen
-    assert next_look_ms(log.state) == log.now_ms
+    assert next_check_ms(log.state) == log.now_ms
     log.tick()
-    assert next_look_ms(log.state) is not None
-    assert set(seen.names) <= {"G007", log.state.derived.look_heap[0][1]}
+    assert next_check_ms(log.state) is not None
+    assert set(seen.names) <= {"G007", log.state.derived.group_deadlines[0][1]}
     check(log.state)
 
 
@@ -262,10 +263,11 @@ def test_a_check_limit_alone_looks_for_no_age_and_runs_no_timer() -> None:
     log = aged(0, limit=3)
     log.do(half("T1"))
     log.tick()
-    assert next_look_ms(log.state) is None
+    (bucket,) = log.state.producer_groups["PG"].derived.scheduled
+    assert log.state.derived.group_deadlines == [(bucket, "PG")], "only for the check"
     log.later(3_600_000)
     log.tick()
-    assert next_look_ms(log.state) is None
+    assert next_check_ms(log.state) is None
 
 
 def test_what_was_settled_meanwhile_does_not_hold_up_the_round() -> None:
@@ -283,7 +285,7 @@ def test_what_was_settled_meanwhile_does_not_hold_up_the_round() -> None:
 def test_a_policy_that_is_taken_away_before_it_was_looked_at_leaves_nothing_to_do() -> None:
     """It was the last one: a timer that nobody answers would fire for ever."""
     log = aged()
-    assert next_look_ms(log.state) == 0
+    assert next_check_ms(log.state) == 0
     log.do(SetProducer(ProducerSettings("PG")))
-    assert next_look_ms(log.state) is None
+    assert next_check_ms(log.state) is None
     check(log.state)

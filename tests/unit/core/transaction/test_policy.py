@@ -20,9 +20,9 @@ from halfmq.core.transaction import past_limit
 from halfmq.core.transaction import policy as policy_module
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.listing import group_stats, oldest_undecided
+from halfmq.core.transaction.next_check import Suspended
 from halfmq.core.transaction.story import story
 from halfmq.model.records import (
-    SET_ASIDE_MS,
     AsideBecause,
     Checked,
     Committed,
@@ -174,7 +174,7 @@ def test_what_was_set_aside_is_asked_no_more_and_stays_undecided_and_can_be_sett
     assert asked(run(log, 3_600_000)) == [1, 2]
     (record,) = log.of(SetAside)
     assert (record.decided_by, record.because, record.checks, record.half_index) == (5, 1, 2, reply.queue_offset)
-    assert log.state.producer_groups["PG"].undecided["T1"].next_check_at_ms == SET_ASIDE_MS + 1
+    assert log.state.producer_groups["PG"].undecided["T1"].next_check is Suspended.CHECKS
     told = " ".join(story(log.state, "PG", "T1", log.now_ms))
     assert "The policy of group PG set it aside because it was asked about 2 times" in told
     (listed,) = oldest_undecided(log.state, "", 10, log.now_ms)[1]
@@ -328,11 +328,11 @@ def test_what_waits_for_the_policy_is_not_lost_when_the_policy_goes() -> None:
     tx = group.undecided["T1"]
     log.later(20_000)
     # As a tick that had no room left it: due, past the limit, not yet settled.
-    group.derived.due.clear()
+    group.derived.scheduled.clear()
     group.policy.session.past[tx.tx_id] = None
     log.do(SetProducer(ProducerSettings("PG", undecided_max=7)))
     check(log.state)
-    assert list(group.session.ready) == ["T1"]
+    assert list(group.session.due) == ["T1"]
 
 
 def test_another_policy_does_not_forget_that_the_last_check_was_heard() -> None:
@@ -498,7 +498,7 @@ def test_what_was_set_aside_is_taken_up_again_by_asking_and_counts_from_one() ->
     assert len(log.of(SetAside)) == 1
     assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
     log.session(CheckLeft("PG", "T1", 1, log.now_ms))
-    assert log.state.producer_groups["PG"].undecided["T1"].next_check_at_ms < SET_ASIDE_MS
+    assert not isinstance(log.state.producer_groups["PG"].undecided["T1"].next_check, Suspended)
     assert durable_digest(log.redone()) == durable_digest(log.state)
     assert asked(run(log, 60_000)) == [2]
     assert len(log.of(SetAside)) == 2
@@ -688,10 +688,10 @@ def test_what_is_past_no_limit_any_more_is_asked_about_as_others_are() -> None:
     group = log.state.producer_groups["PG"]
     policy = group.policy
     assert policy is not None
-    group.derived.due.clear()
+    group.derived.scheduled.clear()
     policy.session.past["T1"] = None
     assert policies_of_a_tick(log.state, 4_096, log.now_ms) == ([], [], False)
-    assert (list(group.session.ready), dict(policy.session.past)) == (["T1"], {})
+    assert (list(group.session.due), dict(policy.session.past)) == (["T1"], {})
     assert not log.state.session.asking, "nobody is there to be asked"
     log.session(producer(1, log.now_ms))
     assert asked(log.tick()) == [1]
@@ -763,4 +763,4 @@ def test_a_policy_that_is_set_again_and_again_leaves_nothing_behind() -> None:
         log.later(1_000)
         log.do(SetProducer(ProducerSettings("G", skip_age_ms=259_200_000 + number)))
         log.tick()
-    assert len(log.state.derived.look_heap) == 1
+    assert len(log.state.derived.group_deadlines) == 1

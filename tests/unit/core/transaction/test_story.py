@@ -207,7 +207,7 @@ def test_how_long_it_waits_for_whom_is_told() -> None:
     log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
     log.later(2_000)
     assert "The last answer came 2 s ago and was UNKNOWN. It will be asked about again in " in told(log)
-    waits_ms = log.state.producer_groups["PG"].undecided["T1"].next_check_at_ms - log.now_ms
+    waits_ms = log.state.producer_groups["PG"].undecided["T1"].next_check - log.now_ms
     assert told(log).endswith(f"again in {span(waits_ms)}.")
     log.later(waits_ms)
     assert told(log).endswith("It is due to be asked about now.")
