@@ -378,8 +378,8 @@ PLANTS: Final = (
         7,
         "records that do not fit although the bound said so are applied all the same, and the broker stops",
         "core/engine.py",
-        "        if not decision[0] or self._fit(decision[0]):\n",
-        "        if not decision[0] or decision[0]:\n",
+        "        if not decision.records or self._fit(decision.records):\n",
+        "        if not decision.records or decision.records:\n",
     ),
     Plant(
         "discarded-checks-are-lost",
@@ -387,7 +387,7 @@ PLANTS: Final = (
         "checks of a decision that is thrown away count as in flight, and nobody asks again",
         "core/transaction/check_schedule.py",
         "        self.in_flight += 1\n",
-        "        self.in_flight += 1\n        self.group.session.in_flight[known.tx_id] = (1 << 62, connection)\n",
+        "        self.in_flight += 1\n        self.group.session.in_flight[known.tx_id] = InFlight(1 << 62, connection)\n",
     ),
     # --- 8, order
     Plant(
@@ -558,7 +558,7 @@ PLANTS: Final = (
         7,
         "redo works out an immunity from the settings of now, not from those that it was written under",
         "core/schema.py",
-        "    state.epoch_immunity_ms = fields[2] if len(fields) > 2 else -1\n",
+        "    state.epoch_immunity_ms = immunity_ms\n",
         "    state.epoch_immunity_ms = -1\n",
     ),
     Plant(

@@ -103,13 +103,15 @@ def apply(state: State, record: Record) -> None:
 def apply_all(state: State, records: Iterable[Record]) -> None:
     """``apply`` each of them, in order."""
     for record in records:
-        if record[0] != state.log_end or not state.batch_open or not (state.loaded or type(record) is Base):
+        # By number: of records of many types, names take twice as long, 0.08 us for each.
+        offset, size = record[0], record[1]
+        if offset != state.log_end or not state.batch_open or not (state.loaded or type(record) is Base):
             raise InvariantViolated(
-                f"{type(record).__name__} at {record[0]}: the log ends at {state.log_end}, "
+                f"{type(record).__name__} at {offset}: the log ends at {state.log_end}, "
                 f"batch open: {state.batch_open}, base seen: {state.loaded}"
             )
         _APPLY[type(record)](state, record)
-        state.log_end += record[1]
+        state.log_end += size
 
 
 # --- messages --------------------------------------------------------------------------------------------------
@@ -118,14 +120,14 @@ def apply_all(state: State, records: Iterable[Record]) -> None:
 def _message(state: State, record: MessageRecord) -> None:
     offset, _, topic_id, message, unique_id, _, _, _ = record
     topic = state.topics_by_id[topic_id]
-    queue_id = message[1]
-    queue_offset = message[2]
+    queue_id = message.queue_id
+    queue_offset = message.queue_offset
     topic.ends[queue_id] = queue_offset + 1
-    if message[9] == 0 and not topic.exempt:
+    if message.reconsume_times == 0 and not topic.exempt:
         remember(
             state, topic,
             SentOnce(
-                unique_id, topic_id, message[12], offset, queue_id, queue_offset, state.batch_time_ms, state.session.sender
+                unique_id, topic_id, message.body_crc, offset, queue_id, queue_offset, state.batch_time_ms, state.session.sender
             ),
         )  # fmt: skip
 
@@ -173,7 +175,7 @@ def _half(state: State, record: HalfRecord) -> None:
      immunity_ms, _) = record  # fmt: skip
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
     message_bytes = size - MESSAGE_AT
-    half = Half(index, half_index, offset, offset, topic_id, message[1], message_bytes, tag_hash, key_hash, delay)
+    half = Half(index, half_index, offset, offset, topic_id, message.queue_id, message_bytes, tag_hash, key_hash, delay)
     now_ms = state.batch_time_ms
     immune_until_ms = now_ms + (immunity_ms if immunity_ms >= 0 else state.check_immunity_ms)
     state.topics_by_id[topic_id].derived.pending += 1
@@ -303,19 +305,20 @@ def _committed(state: State, record: Committed) -> None:
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
     _settle(state, group, tx_id)
     topics = state.topics_by_id
-    for ref in refs:
-        if ref[7]:
-            _commit_delayed(state, ref)
-        else:
-            topics[ref[4]].ends[ref[5]] = ref[6] + 1
     halves: int | tuple[int, ...]
     places: int | tuple[int, ...]
+    for ref in refs:
+        _, _, first_offset, half_index, topic_id, queue_id, queue_offset, due_ms, _, _ = ref
+        if due_ms:
+            _commit_delayed(state, ref)
+        else:
+            topics[topic_id].ends[queue_id] = queue_offset + 1
     if len(refs) == 1:
-        halves = refs[0][3]
-        places = refs[0][2]
+        halves = half_index
+        places = first_offset
     else:
-        halves = tuple([ref[3] for ref in refs])
-        places = tuple([ref[2] for ref in refs])
+        halves = tuple([ref.half_index for ref in refs])
+        places = tuple([ref.first_offset for ref in refs])
     verdict = Verdict(group_name, tx_id, True, offset, state.batch_time_ms, halves, places, decided_by)
     remember_verdict(state, group, verdict)
 
@@ -338,8 +341,8 @@ def _rolled_back(state: State, record: RolledBack) -> None:
     halves: int | tuple[int, ...] = tuple(half_indexes)
     first: int | tuple[int, ...] = tuple([places.get(half_index, -1) for half_index in half_indexes])
     if len(half_indexes) == 1:
-        halves = half_indexes[0]
-        first = places.get(halves, -1)
+        (only,) = half_indexes
+        halves, first = only, places.get(only, -1)
     verdict = Verdict(group_name, tx_id, False, offset, state.batch_time_ms, halves, first, decided_by)
     remember_verdict(state, group, verdict)
 
@@ -359,7 +362,11 @@ def _topic_deleted(state: State, record: TopicDeleted) -> None:
         for key in keys_in(state.offsets.get(group, {}), topic.topic_id, len(topic.ends)):
             drop_offset(state, group, key)
     for name in list(state.derived.held_by.get(record.topic_id, ())):
-        kept = {key: client_id for key, client_id in state.holders[name].items() if key[0] != record.topic_id}
+        kept = {
+            (topic_id, queue_id): client_id
+            for (topic_id, queue_id), client_id in state.holders[name].items()
+            if topic_id != record.topic_id
+        }
         set_holders(state, name, kept)
 
 

@@ -56,8 +56,9 @@ def set_offset(state: State, group: str, key: tuple[int, int], offset: int) -> N
         offsets = state.offsets[group] = {}
         state.derived.base_bytes += group_bytes(group)
     if key not in offsets:
+        topic_id, _ = key
         state.derived.base_bytes += OFFSET_BYTES
-        state.topics_by_id[key[0]].derived.groups[group] = None
+        state.topics_by_id[topic_id].derived.groups[group] = None
     offsets[key] = offset
 
 

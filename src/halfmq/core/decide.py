@@ -146,7 +146,13 @@ def size_bound(state: State, command: Command) -> int:
 
 
 def _send_bound(state: State, command: SendMessage) -> int:
-    return _SEND_FRAME_BYTES + 3 * len(command[2]) + len(command[8]) + len(command[11]) + len(state.settings.cluster)
+    return (
+        _SEND_FRAME_BYTES
+        + 3 * len(command.topic)
+        + len(command.properties)
+        + len(command.body)
+        + len(state.settings.cluster)
+    )
 
 
 def _batch_bound(state: State, command: SendBatch) -> int:
@@ -155,7 +161,7 @@ def _batch_bound(state: State, command: SendBatch) -> int:
 
 
 def _end_bound(state: State, command: EndTransaction) -> int:
-    return _verdict_bound(state, command[1], command[2], command[5])
+    return _verdict_bound(state, command.group, command.tx_id, command.wanted)
 
 
 def _resolve_bound(state: State, command: ResolveTransaction) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import astuple, replace
 
-from halfmq.core.schema import KINDS
+from halfmq.core.schema import KINDS, OffsetRow
 from halfmq.core.state import SentOnce, State, Verdict
 
 
@@ -22,9 +22,14 @@ def _verdict(verdict: Verdict) -> tuple[Any, ...]:
     return astuple(replace(verdict, first_offsets=0))
 
 
+def _offsets(row: OffsetRow) -> Any:
+    group, entries = row
+    return group, sorted(entries)
+
+
 #: What a row is compared as. Rows of the other kinds are compared as they are.
 _COMPARED: Final[dict[str, Callable[[Any], Any]]] = {
-    "offsets": lambda row: (row[0], sorted(row[1])),
+    "offsets": _offsets,
     "undecided": astuple,
     "delayed": astuple,
     "decided": _verdict,

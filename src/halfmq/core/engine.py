@@ -165,8 +165,22 @@ class NoPace:
         return False
 
 
-#: A ``Decision``, or what stands for it.
-_Parts = tuple[tuple[Record, ...], Reply | Failed, tuple[Effect, ...], tuple[DecisionEvent, ...]]
+class _Parts(NamedTuple):
+    """A ``Decision``, or what stands for it."""
+
+    records: tuple[Record, ...]
+    reply: Reply | Failed
+    effects: tuple[Effect, ...] = ()
+    events: tuple[DecisionEvent, ...] = ()
+
+
+class _TooLarge(NamedTuple):
+    """A command whose records came out larger than its bound, and their size."""
+
+    command: Command
+    size: int
+
+
 _Damaged = list[tuple[CarriedHalf | CarriedDelayed, str]]
 
 
@@ -184,8 +198,8 @@ class Engine:
         self._records: list[Record] = []
         self._problems: list[Problem] = []
         self._batch_start = 0
-        #: A command whose records came out larger than its bound, and their size: the next step begins with it, behind a roll.
-        self._too_large: tuple[Command, int] | None = None
+        #: The next step begins with it, after a roll.
+        self._too_large: _TooLarge | None = None
         #: Below this position nothing is rolled for a decision that came out larger than its bound.
         self._no_roll_before = 0
 
@@ -220,7 +234,9 @@ class Engine:
                     except Exception as error:  # noqa: BLE001 - judged in ``_broken``
                         decided, reply, more, events = self._broken(command, error)
                     if len(decided) > 1 and type(decided[0]) in _CARRIED:  # and the verdict that needs the copy
-                        decided, reply, more, events = self._copied(command, (decided, reply, more, events), now_ms)
+                        decided, reply, more, events = self._copied(
+                            command, _Parts(decided, reply, more, events), now_ms
+                        )
                 else:
                     parts = self._decide_near(command, now_ms, pace)
                     if parts is None:
@@ -309,32 +325,32 @@ class Engine:
                 apply_session(state, first)
         except Exception as error:  # noqa: BLE001 - judged in ``_broken``
             return self._broken(command, error)
-        before = self._too_large if self._too_large is not None and self._too_large[0] is command else None
-        bound = before[1] if before is not None else self._bound(command)
+        before = self._too_large if self._too_large is not None and self._too_large.command is command else None
+        bound = before.size if before is not None else self._bound(command)
         if not fits(state.log_end, state.batch_open, bound, self._segment_bytes):
             if bound > state.record_bytes_max and isinstance(command, SendMessage | SendBatch):
                 # Most likely too large for any segment: nobody shall be able to roll segments by sending what is refused.
                 refusal = self._decided(command, now_ms)
-                if not refusal[0]:
+                if not refusal.records:
                     return refusal
             if state.batch_open:
                 return None
             refused = self._roll_for(command, bound, now_ms)
             if refused is not None:
-                return (), refused, (), ()
+                return _Parts((), refused)
         self._too_large = None
         pace.before()  # a roll is not the command's
         decision = self._decided(command, now_ms)
-        if not decision[0] or self._fit(decision[0]):
+        if not decision.records or self._fit(decision.records):
             return decision
         return self._came_too_large(command, decision, now_ms, pace, rolled=before is not None)
 
     def _decided(self, command: Command, now_ms: int) -> _Parts:
         try:
-            decision: _Parts = decide(self.state, command, now_ms)
+            decision = _Parts(*decide(self.state, command, now_ms))
         except Exception as error:  # noqa: BLE001 - judged in ``_broken``
             decision = self._broken(command, error)
-        if decision[0] and type(decision[0][0]) in _CARRIED:
+        if decision.records and type(decision.records[0]) in _CARRIED:
             decision = self._copied(command, decision, now_ms)
         return decision
 
@@ -343,7 +359,7 @@ class Engine:
         if isinstance(error, InvariantViolated):
             raise error
         self._problems.append(DecisionFailed(command, error))
-        return (), Failed(f"{type(error).__name__}: {error}"), (), ()
+        return _Parts((), Failed(f"{type(error).__name__}: {error}"))
 
     def _came_too_large(
         self, command: Command, decision: _Parts, now_ms: int, pace: Pace, *, rolled: bool
@@ -354,16 +370,15 @@ class Engine:
         nobody fills the disk with what fails; what needs more than any decision may never fits, and does not roll.
         """
         state = self.state
-        records = decision[0]
-        size = records[-1][0] + records[-1][1] - records[0][0]
+        size = _size(decision.records)
         text = f"{type(command).__name__} came to {size} bytes of records, which do not fit the log at {state.log_end}"
         if rolled:
             self._no_roll_before = segment_start(state.log_end, self._segment_bytes) + self._segment_bytes // 2
         failed = rolled or size > state.record_bytes_max or state.log_end < self._no_roll_before
         self._problems.append(BoundWrong(command, InvariantViolated(text), failed))
         if failed:
-            return (), Failed(text), (), ()
-        self._too_large = (command, size)
+            return _Parts((), Failed(text))
+        self._too_large = _TooLarge(command, size)
         return None if state.batch_open else self._decide_near(command, now_ms, pace)
 
     def _bound(self, command: Command) -> int:
@@ -381,11 +396,11 @@ class Engine:
 
         A tick goes on without the delayed messages that cannot be copied: they wait for a start that finds them whole.
         """
-        damaged = self._damaged(decision[0])
+        damaged = self._damaged(decision.records)
         if not damaged:
             return decision
         if type(command) is Tick:
-            return self._without(damaged, decision[0][-1], now_ms)
+            return self._without(damaged, decision.records[-1], now_ms)
         record, problem = damaged[0]
         if type(command) is CarryForward:
             text = f"what is alive in the segments to go must be copied, and cannot be: {problem}"
@@ -393,7 +408,7 @@ class Engine:
             what = f"transaction {record.tx_id!r} of group {record.group!r}" if type(record) is CarriedHalf else "it"
             text = f"{what} stays undecided: {problem}; or roll the transaction back, which needs no copy"
         self._problems.append(NotCopied(command, record.source, text))
-        return (), Failed(text), (), ()
+        return _Parts((), Failed(text))
 
     def _without(self, damaged: _Damaged, released: Record, now_ms: int) -> _Parts:
         """What a tick decides that leaves out the ``damaged`` of those that were to be ``released``; the others are whole.
@@ -402,7 +417,7 @@ class Engine:
         """
         assert isinstance(released, Released)
         self.note(DelayedPutAside(tuple([record.first_offset for record, _ in damaged])))
-        decision = decide(self.state, Tick(len(released.refs) - len(damaged)), now_ms)
+        decision = _Parts(*decide(self.state, Tick(len(released.refs) - len(damaged)), now_ms))
         more = isinstance(decision.reply, Done) and decision.reply.again
         found = tuple([(record.source, problem) for record, problem in damaged])
         self._problems.append(DelayedNotShown(found, more))
@@ -423,8 +438,7 @@ class Engine:
     def _fit(self, records: Sequence[Record]) -> bool:
         """Whether the records of a decision have room where the log stands."""
         state = self.state
-        size = records[-1][0] + records[-1][1] - records[0][0]
-        return fits(state.log_end, state.batch_open, size, self._segment_bytes)
+        return fits(state.log_end, state.batch_open, _size(records), self._segment_bytes)
 
     def _plenty_until(self) -> int:
         """While the log ends before this, a command of ``SMALL`` fits the segment and the batch, whatever it is."""
@@ -481,6 +495,11 @@ class Engine:
         batch = Batch(self._batch_start, state.log_end, state.batch_time_ms, tuple(self._records))
         self._records.clear()
         return batch
+
+
+def _size(records: Sequence[Record]) -> int:
+    first, last = records[0], records[-1]
+    return last.offset + last.size - first.offset
 
 
 _NO_PACE: Final = NoPace()

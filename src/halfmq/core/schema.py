@@ -39,6 +39,7 @@ from halfmq.core.derived import add_delayed, count_half, count_undecided, schedu
 from halfmq.core.state import (
     Delayed,
     Half,
+    Jump,
     Policy,
     SentOnce,
     State,
@@ -120,13 +121,14 @@ def group_deleted(offset: int, name: str, with_offsets: bool) -> GroupDeleted:
 
 def read_group(state: State, payload: bytes) -> None:
     """Make or change the consumer group that ``payload`` describes, and who holds its queues."""
-    name, retry_max_times, retry_queues, consume_enabled, *holds = _decode(payload)
+    name, retry_max_times, retry_queues, consume_enabled, *held = _decode(payload)
     if name not in state.groups:
         count_group(state, group_bytes(name))
     state.groups[name] = GroupSettings(name, retry_max_times, retry_queues, consume_enabled)
     holders = {
         (topic_id, queue_id): client_id
-        for client_id, queues in (holds[0] if holds else ())
+        for of_clients in held
+        for client_id, queues in of_clients
         for topic_id, queue_id in zip(queues[::2], queues[1::2], strict=True)
     }
     set_holders(state, name, holders)
@@ -180,11 +182,11 @@ def epoch_started(offset: int, epoch: int, wall_ms: int, check_immunity_ms: int,
 
 
 def read_epoch(state: State, record: EpochStarted) -> None:
-    """Begin the epoch. A record without a payload does not say its immunity: the settings of now do."""
-    fields: list[int] = _decode(record.payload) if record.payload else []
+    """Begin the epoch."""
+    _, _, immunity_ms, *jump = _decode(record.payload)
     state.epoch = record.epoch
-    state.epoch_immunity_ms = fields[2] if len(fields) > 2 else -1
-    note_start(state, record.offset, fields[3] if len(fields) > 3 else 0)
+    state.epoch_immunity_ms = immunity_ms
+    note_start(state, record.offset, *jump)
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------
@@ -242,8 +244,8 @@ def _immunity(state: State) -> list[int]:
 
 
 def _load_immunity(state: State, rows: list[int]) -> None:
-    state.epoch_immunity_ms = rows[0]
-    state.jumps = tuple(zip(rows[1::3], rows[2::3], rows[3::3], strict=True))
+    state.epoch_immunity_ms, *jumps = rows
+    state.jumps = tuple(map(Jump._make, zip(jumps[::3], jumps[1::3], jumps[2::3], strict=True)))
 
 
 def topic_rows(state: State, order: Order = iter) -> list[TopicRow]:

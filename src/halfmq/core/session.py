@@ -235,12 +235,16 @@ def _subscribe(session: ConsumerSession, subscriptions: tuple[Subscription, ...]
         known = session.subscriptions.get(subscription.topic)
         if known is None or subscription.version > known.version:
             session.subscriptions[subscription.topic] = subscription
-            changed = changed or known is None or known[1:3] != subscription[1:3]
+            changed = changed or known is None or _expression(known) != _expression(subscription)
     named = {subscription.topic for subscription in subscriptions}
     for topic in [topic for topic in session.subscriptions if topic not in named]:
         del session.subscriptions[topic]
         changed = True
     return changed
+
+
+def _expression(subscription: Subscription) -> tuple[str, str]:
+    return subscription.expression, subscription.expression_type
 
 
 def _changed(group: str, session: ConsumerSession) -> MembersChanged:
@@ -278,7 +282,7 @@ def _leave_producers(state: State, name: str, connection: int) -> None:
     if group.session.members.pop(connection, None) is None and not was_poller:
         return
     # What it was asked it will not answer: another member may be asked before the answer is overdue.
-    lost = [tx_id for tx_id, (_, asked) in group.session.in_flight.items() if asked == connection]
+    lost = [tx_id for tx_id, asked in group.session.in_flight.items() if asked.connection == connection]
     for tx_id in lost:
         del group.session.in_flight[tx_id]
     if lost and (group.session.members or group.session.pollers):
@@ -294,7 +298,7 @@ def _leave_consumers(state: State, name: str, connection: int) -> MembersChanged
     if member is None:
         return None
     if all(other.client_id != member.client_id for other in session.members.values()):
-        for queue in [queue for queue, (holder, _) in session.locks.items() if holder == member.client_id]:
+        for queue in [queue for queue, lock in session.locks.items() if lock.client_id == member.client_id]:
             del session.locks[queue]
             state.session.locks_held -= 1
     if not session.members:

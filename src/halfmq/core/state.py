@@ -200,6 +200,37 @@ class Topic:
 Place = tuple[Topic, int, tuple[Record, ...], tuple[Effect, ...], int]
 
 
+class InFlight(NamedTuple):
+    """A check that may still be answered."""
+
+    until_ms: int
+    connection: int
+
+
+class Heard(NamedTuple):
+    """The last UNKNOWN about a transaction."""
+
+    at_ms: int
+    remark: str
+
+
+class QueueLock(NamedTuple):
+    """Who may handle a queue in order, and until when."""
+
+    client_id: str
+    until_ms: int
+
+
+class Jump(NamedTuple):
+    """A start whose time was further ahead of the log than is plausible; see ``core.clock_jumps``."""
+
+    #: Of its record.
+    offset: int
+    #: Before it, ms.
+    at_ms: int
+    by_ms: int
+
+
 class PolicySession:
     """How far the policy of a producer group has got: made anew when the policy changes, and at a start."""
 
@@ -267,12 +298,12 @@ class ProducerSession:
         #: Ids that are asked about before their time, since a producer connected; the same holds. Apart from ``due``, since
         #: what is due goes first, and here the schedule is not looked at.
         self.early: deque[str] = deque()
-        #: Id -> (answer deadline ms, connection). Deadlines ascend. Apart from the schedule, since a lost connection ends it.
-        self.in_flight: dict[str, tuple[int, int]] = {}
+        #: By id. Deadlines ascend. Apart from the schedule, since a lost connection ends it.
+        self.in_flight: dict[str, InFlight] = {}
         #: While as many checks are in flight as may be, and more are to be sent: when the first of them is overdue. Else 0.
         self.full_until_ms = 0
-        #: Id -> (heard at ms, remark) of the last UNKNOWN, for ``story``.
-        self.heard: dict[str, tuple[int, str]] = {}
+        #: By id, for ``story``.
+        self.heard: dict[str, Heard] = {}
 
 
 class ProducerGroup:
@@ -331,9 +362,9 @@ class ConsumerSession:
         self.message_model = "CLUSTERING"
         self.consume_type = ""
         self.from_where = ""
-        #: (topic, queue id) -> (client id, expires at ms), for ordered consumption.
+        #: (topic, queue id) -> its lock, for ordered consumption.
         #: Change them with the functions of ``queues.ordering``, or count them in ``State.locks_held``.
-        self.locks: dict[tuple[str, int], tuple[str, int]] = {}
+        self.locks: dict[tuple[str, int], QueueLock] = {}
         #: When those that ran out were dropped.
         self.locks_looked_at_ms = 0
 
@@ -459,8 +490,8 @@ class State:
         self.epoch = 0
         #: What a half rests that asks for nothing else, in this epoch, ms; -1 where its start did not say so.
         self.epoch_immunity_ms = -1
-        #: (offset of the record, time before, ms ahead) of starts that nobody has confirmed; see ``core.clock_jumps``.
-        self.jumps: tuple[tuple[int, int, int], ...] = ()
+        #: Of starts that nobody has confirmed.
+        self.jumps: tuple[Jump, ...] = ()
         self.next_topic_id = 1
         self.next_half_index = 0
         #: The same topics by name and by id; ids are never used again.
@@ -532,8 +563,8 @@ def set_holders(state: State, group: str, holders: dict[tuple[int, int], str]) -
     state.derived.holders_bytes += holders_bytes(holders) - holders_bytes(before)
     if holders:
         state.holders[group] = holders
-    topics_before = {key[0] for key in before}
-    topics_now = {key[0] for key in holders}
+    topics_before = {topic_id for topic_id, _ in before}
+    topics_now = {topic_id for topic_id, _ in holders}
     for topic_id in topics_now - topics_before:
         state.derived.held_by.setdefault(topic_id, {})[group] = None
     for topic_id in topics_before - topics_now:

@@ -7,7 +7,18 @@ changes state: mypy, which ``make types`` runs, refuses it. So state changes in 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from halfmq.core.state import Delayed, Member, SentOnce, Subscription, Undecided, Verdict
+from halfmq.core.state import (
+    Delayed,
+    Heard,
+    InFlight,
+    Jump,
+    Member,
+    QueueLock,
+    SentOnce,
+    Subscription,
+    Undecided,
+    Verdict,
+)
 from halfmq.model.settings import BrokerSettings, Caps, GroupSettings, ProducerSettings
 
 
@@ -57,9 +68,9 @@ class ProducerSessionView(Protocol):
     @property
     def parked_polls(self) -> Mapping[int, int]: ...
     @property
-    def in_flight(self) -> Mapping[str, tuple[int, int]]: ...
+    def in_flight(self) -> Mapping[str, InFlight]: ...
     @property
-    def heard(self) -> Mapping[str, tuple[int, str]]: ...
+    def heard(self) -> Mapping[str, Heard]: ...
 
 
 class ProducerGroupView(Protocol):
@@ -95,7 +106,7 @@ class ConsumersView(Protocol):
     @property
     def from_where(self) -> str: ...
     @property
-    def locks(self) -> Mapping[tuple[str, int], tuple[str, int]]: ...
+    def locks(self) -> Mapping[tuple[str, int], QueueLock]: ...
 
 
 class SessionView(Protocol):
@@ -154,7 +165,7 @@ class View(Protocol):
     @property
     def epoch(self) -> int: ...
     @property
-    def jumps(self) -> tuple[tuple[int, int, int], ...]: ...
+    def jumps(self) -> tuple[Jump, ...]: ...
     @property
     def next_half_index(self) -> int: ...
     @property

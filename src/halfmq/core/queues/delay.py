@@ -56,9 +56,10 @@ def note_put_aside(state: State, event: DelayedPutAside) -> None:
     others = []
     while left and heap:
         entry = heappop(heap)
-        if entry[1] in left:
-            left.discard(entry[1])
-        elif entry[1] in state.delayed:
+        _, first_offset = entry
+        if first_offset in left:
+            left.discard(first_offset)
+        elif first_offset in state.delayed:
             others.append(entry)
     for entry in others:
         heappush(heap, entry)

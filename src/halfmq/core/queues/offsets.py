@@ -101,7 +101,7 @@ def _refuse(state: State, command: CommitOffset, key: tuple[int, int]) -> Decisi
     what = (
         f"the offset of group {command.group!r} in queue {command.queue_id} of topic {command.topic!r} was not stored"
     )
-    refused = OffsetRefused(command.group, key[0], key[1], command.offset)
+    refused = OffsetRefused(command.group, *key, command.offset)
     effect = OffsetNotStored(command.group, command.topic, command.queue_id)
     return Decision(NOTHING, no_room(state, what), (effect,), (refused,))
 
@@ -171,7 +171,7 @@ def forget_topic(state: State, event: TopicGone) -> None:
 def keys_in(offsets: dict[tuple[int, int], int], topic_id: int, queues: int) -> list[tuple[int, int]]:
     """Keys of the topic's queues, by whichever is shorter: a group may have one offset in a topic of many queues."""
     if len(offsets) < queues:
-        return [key for key in offsets if key[0] == topic_id]
+        return [(of_topic, queue_id) for of_topic, queue_id in offsets if of_topic == topic_id]
     return [key for queue_id in range(queues) if (key := (topic_id, queue_id)) in offsets]
 
 

@@ -47,6 +47,8 @@ from halfmq.core.commands import AskAside, AskNow, CheckNotSent
 from halfmq.core.decision import DONE, NOTHING, Asked, AskedAside, Decision, Done, Effect, Refused, SendCheck, Why
 from halfmq.core.events import AnswerHeard, CheckFailed, ChecksAsked, CheckWaits, DecisionEvent, NoLongerAsked, TakenUp
 from halfmq.core.state import (
+    Heard,
+    InFlight,
     ProducerGroup,
     State,
     Undecided,
@@ -112,8 +114,8 @@ def move_due(state: State, now_ms: int) -> None:
 
 def expire_in_flight(group: ProducerGroup, now_ms: int) -> None:
     while group.session.in_flight:
-        tx_id, (deadline_ms, _) = next(iter(group.session.in_flight.items()))
-        if deadline_ms > now_ms:
+        tx_id, asked = next(iter(group.session.in_flight.items()))
+        if asked.until_ms > now_ms:
             break
         del group.session.in_flight[tx_id]
 
@@ -187,7 +189,7 @@ class _Round:
         self.turn = group.session.turn
         self.asked: list[tuple[str, int]] = []
         #: Checks that may still be answered.
-        self.in_flight = sum([until_ms > now_ms for until_ms, _ in group.session.in_flight.values()])
+        self.in_flight = sum([asked.until_ms > now_ms for asked in group.session.in_flight.values()])
         self.taken = {"due": 0, "early": 0}
         self._due = iter(group.session.due)
         self._early = iter(group.session.early)
@@ -262,7 +264,7 @@ def _goes_on(state: State, event: DecisionEvent) -> bool:
     group = state.producer_groups[event.group]
     left = len(group.session.due) + len(group.session.early) - event.due - event.early
     somebody = group.session.members or group.session.parked_polls.keys() - set(event.served)
-    live = sum([until_ms > event.now_ms for until_ms, _ in group.session.in_flight.values()]) + len(event.asked)
+    live = sum([asked.until_ms > event.now_ms for asked in group.session.in_flight.values()]) + len(event.asked)
     return bool(left and somebody) and live < state.settings.checks_in_flight_max
 
 
@@ -278,7 +280,7 @@ def note_asked(state: State, event: ChecksAsked) -> None:
     for tx_id, connection in event.asked:
         _forget_left(group, tx_id)
         group.session.in_flight.pop(tx_id, None)
-        group.session.in_flight[tx_id] = (event.until_ms, connection)
+        group.session.in_flight[tx_id] = InFlight(event.until_ms, connection)
     group.session.turn = event.turn
     for connection in event.served:
         group.session.parked_polls.pop(connection, None)  # it gets its answer, however little that is
@@ -287,7 +289,7 @@ def note_asked(state: State, event: ChecksAsked) -> None:
         if len(group.session.in_flight) < state.settings.checks_in_flight_max:
             take_turn(state, group)
         elif (group.session.due or group.session.early) and not group.session.full_until_ms:
-            group.session.full_until_ms = next(iter(group.session.in_flight.values()))[0]
+            group.session.full_until_ms = next(iter(group.session.in_flight.values())).until_ms
             heappush(state.derived.group_deadlines, (group.session.full_until_ms, event.group))
 
 
@@ -302,7 +304,7 @@ def note_heard(state: State, event: AnswerHeard) -> None:
     if group is not None:
         group.session.in_flight.pop(event.tx_id, None)
         take_turn(state, group)
-        group.session.heard[event.tx_id] = (event.now_ms, event.remark)
+        group.session.heard[event.tx_id] = Heard(event.now_ms, event.remark)
 
 
 def note_no_longer_asked(state: State, event: NoLongerAsked) -> None:
@@ -372,7 +374,8 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
     known = group.undecided.get(command.tx_id) if group is not None else None
     if group is None or known is None or isinstance(known.next_check, Suspended):
         return DONE
-    asked_meanwhile = group.session.in_flight.get(command.tx_id, (0, command.connection))[1] != command.connection
+    asked = group.session.in_flight.get(command.tx_id)
+    asked_meanwhile = asked is not None and asked.connection != command.connection
     failed = CheckFailed(
         command.group, command.tx_id, command.connection, in_flight=not asked_meanwhile, gone=not command.unreadable
     )
@@ -462,8 +465,8 @@ def _why_not_now(group: ProducerGroup, known: Undecided, now_ms: int) -> str:
     if now_ms < known.immune_until_ms:
         return f"is immune for another {known.immune_until_ms - now_ms} ms: its local transaction may still be running"
     asked = group.session.in_flight.get(known.tx_id)
-    if asked is not None and asked[0] > now_ms:
-        return f"is asked about already; the answer is overdue in {asked[0] - now_ms} ms"
+    if asked is not None and asked.until_ms > now_ms:
+        return f"is asked about already; the answer is overdue in {asked.until_ms - now_ms} ms"
     if not (group.session.members or group.session.pollers):
         return f"cannot be asked about: no producer of group {group.name!r} is connected"
     return ""

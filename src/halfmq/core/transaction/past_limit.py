@@ -49,7 +49,7 @@ def is_at_limit(policy: PolicyView | None, known: Undecided) -> bool:
 def is_asked(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
     """Whether somebody may still answer about it. What is overdue stays in ``in_flight`` until the group asks again."""
     asked = group.session.in_flight.get(tx_id)
-    return asked is not None and asked[0] > now_ms
+    return asked is not None and asked.until_ms > now_ms
 
 
 def why_past(policy: Policy, known: Undecided, now_ms: int) -> AsideBecause | None:
@@ -80,7 +80,7 @@ def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer
     if policy is None or not 0 < policy.settings.check_limit <= checks:
         return
     asked = group.session.in_flight.get(tx_id)
-    if asked is None or now_ms > asked[0] - answer_ms // 2:
+    if asked is None or now_ms > asked.until_ms - answer_ms // 2:
         return
     policy.session.left[tx_id] = checks
     if len(policy.session.left) > _LEFT_KEPT + 2 * len(group.undecided):

@@ -102,8 +102,8 @@ def _checks(group: ProducerGroupView, known: Undecided, now_ms: int) -> tuple[st
         sentences += _policy(group.policy.settings)
     heard = group.session.heard.get(known.tx_id)
     if heard is not None:
-        said = f", with the remark: {heard[1]}" if heard[1] else ""
-        sentences.append(f"The last answer came {span(now_ms - heard[0])} ago and was UNKNOWN{said}.")
+        said = f", with the remark: {heard.remark}" if heard.remark else ""
+        sentences.append(f"The last answer came {span(now_ms - heard.at_ms)} ago and was UNKNOWN{said}.")
     return tuple(sentences)
 
 
@@ -130,9 +130,11 @@ def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) 
     if now_ms < known.immune_until_ms:
         return f"It is undecided and immune: nobody is asked for another {span(known.immune_until_ms - now_ms)}."
     asked = group.session.in_flight.get(known.tx_id)
-    if asked is not None and asked[0] > now_ms:
-        name = group.session.members.get(asked[1]) or group.session.pollers.get(asked[1], f"connection {asked[1]}")
-        return f"It waits for the answer of {name}, for another {span(asked[0] - now_ms)}; then {_what_then(group, known)}."
+    if asked is not None and asked.until_ms > now_ms:
+        name = group.session.members.get(asked.connection) or group.session.pollers.get(
+            asked.connection, f"connection {asked.connection}"
+        )
+        return f"It waits for the answer of {name}, for another {span(asked.until_ms - now_ms)}; then {_what_then(group, known)}."
     if not (group.session.members or group.session.pollers):
         return (
             f"It waits because no producer of group {group.name} is connected; one that connects is asked at once, and an "

@@ -10,7 +10,7 @@ from halfmq import limits
 from halfmq.core.commands import SendMessage
 from halfmq.core.events import DelayedPutAside
 from halfmq.core.session import apply_session
-from halfmq.core.state import Policy, State, Undecided
+from halfmq.core.state import InFlight, Policy, State, Undecided
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.next_check import Suspended
 from halfmq.errors import InvariantViolated
@@ -57,7 +57,7 @@ DAMAGE: dict[str, Callable[[State], object]] = {
         "policy", Policy(ProducerSettings("PG"))
     ),
     "an offset is not logged": lambda state: state.session.fresh_offsets.update(CG={(1, 0): 7}),
-    "settled and in flight": lambda state: state.producer_groups["PG"].session.in_flight.update(T1=(1, 1)),
+    "settled and in flight": lambda state: state.producer_groups["PG"].session.in_flight.update(T1=InFlight(1, 1)),
     "takes no turn": lambda state: (
         state.producer_groups["PG"].session.due.append("T2"),
         state.producer_groups["PG"].session.members.update({1: "client-1"}),

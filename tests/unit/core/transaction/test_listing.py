@@ -5,7 +5,7 @@ import pytest
 from tests.support.core_log import CoreLog, end, half, part, producer
 
 from halfmq.core.commands import SetProducer, Wanted
-from halfmq.core.state import ProducerGroup, State, Undecided
+from halfmq.core.state import InFlight, ProducerGroup, State, Undecided
 from halfmq.core.transaction import listing
 from halfmq.core.transaction.listing import group_stats, groups_from, has, oldest_undecided, standing, undecided_among
 from halfmq.model.pending import PendingTransaction
@@ -145,7 +145,7 @@ def test_each_figure_of_a_group() -> None:
     log.do(end("T1", None, Wanted.ROLLBACK, half_index=found["T1"].half_index, log_offset=found["T1"].first_offset))
     log.later(250)
     group.session.pollers[7] = "poller"
-    group.session.in_flight["T2"] = (log.now_ms + 5_000, 1)
+    group.session.in_flight["T2"] = InFlight(log.now_ms + 5_000, 1)
     first, second = group_stats(log.state, "", log.now_ms)
     assert (first.group, second.group) == ("PG", "few"), "the ones with most undecided first"
     assert (first.undecided, first.oldest_ms, first.message_bytes) == (2, 2_750, group.derived.bytes)

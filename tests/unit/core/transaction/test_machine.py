@@ -743,7 +743,7 @@ def test_the_remark_is_kept_up_to_200_characters() -> None:
     log = CoreLog()
     reply = log.do(half("T1"))
     log.do(end("T1", reply, Wanted.UNKNOWN, remark="x" * 300))
-    assert log.state.producer_groups["PG"].session.heard["T1"][1] == "x" * 200
+    assert log.state.producer_groups["PG"].session.heard["T1"].remark == "x" * 200
 
 
 def test_only_so_many_other_groups_are_asked_whose_a_transaction_is(monkeypatch: pytest.MonkeyPatch) -> None:

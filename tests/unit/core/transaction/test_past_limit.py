@@ -7,6 +7,7 @@ from tests.support.looked import Looked
 from halfmq.core.commands import SetProducer, Tick
 from halfmq.core.events import TakenUp
 from halfmq.core.session import apply_session
+from halfmq.core.state import InFlight
 from halfmq.core.transaction.check_schedule import next_check_ms
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.past_limit import (
@@ -93,12 +94,12 @@ def test_checks_that_left_are_remembered_for_those_that_are_undecided() -> None:
     policy = group.policy
     assert policy is not None
     for number in range(3_000):
-        group.session.in_flight[f"T{number}"] = (log.now_ms + 5_000, 1)
+        group.session.in_flight[f"T{number}"] = InFlight(log.now_ms + 5_000, 1)
         note_left(group, f"T{number}", 2, log.now_ms, 5_000)
     assert len(policy.session.left) <= 1_100
     note_left(group, "T1", 1, log.now_ms, 5_000)
     note_left(group, "never asked", 2, log.now_ms, 5_000)
-    group.session.in_flight["late"] = (log.now_ms + 2_000, 1)
+    group.session.in_flight["late"] = InFlight(log.now_ms + 2_000, 1)
     note_left(group, "late", 2, log.now_ms, 5_000)
     assert not {"never asked", "late"} & policy.session.left.keys()
 
@@ -124,7 +125,7 @@ def test_the_limit_is_reached_by_exactly_that_many_checks_of_which_the_last_left
 def test_a_check_that_is_overdue_is_asked_no_more() -> None:
     log = aged()
     group = log.state.producer_groups["PG"]
-    group.session.in_flight["T1"] = (log.now_ms + 10, 1)
+    group.session.in_flight["T1"] = InFlight(log.now_ms + 10, 1)
     assert is_asked(group, "T1", log.now_ms + 9)
     assert not is_asked(group, "T1", log.now_ms + 10)
     assert not is_asked(group, "T2", log.now_ms)
@@ -152,7 +153,7 @@ def test_a_check_counts_as_the_last_one_while_half_of_the_time_to_answer_is_left
     assert policy is not None
     for late_ms, counts in ((0, True), (2_500, True), (2_501, False)):
         policy.session.left = {}
-        group.session.in_flight["T1"] = (log.now_ms + 5_000, 1)
+        group.session.in_flight["T1"] = InFlight(log.now_ms + 5_000, 1)
         note_left(group, "T1", 2, log.now_ms + late_ms, 5_000)
         assert (policy.session.left == {"T1": 2}) is counts, late_ms
     policy.session.left = {}
@@ -169,10 +170,10 @@ def test_who_is_undecided_keeps_the_check_that_left_however_many_are_swept_out()
     policy = group.policy
     assert policy is not None
     for name in ("kept", *(f"T{number}" for number in range(1_025))):
-        group.session.in_flight[name] = (log.now_ms + 5_000, 1)
+        group.session.in_flight[name] = InFlight(log.now_ms + 5_000, 1)
         note_left(group, name, 2, log.now_ms, 5_000)
     assert len(policy.session.left) == 1_026, "1,024 and two for each that is undecided"
-    group.session.in_flight["last"] = (log.now_ms + 5_000, 1)
+    group.session.in_flight["last"] = InFlight(log.now_ms + 5_000, 1)
     note_left(group, "last", 2, log.now_ms, 5_000)
     assert policy.session.left == {"kept": 2}
 
@@ -253,7 +254,7 @@ def test_a_tick_looks_only_at_policies_whose_round_has_come() -> None:
 def test_without_a_check_limit_nobody_remembers_which_checks_left() -> None:
     log = aged()
     group = log.state.producer_groups["PG"]
-    group.session.in_flight["T1"] = (log.now_ms + 5_000, 1)
+    group.session.in_flight["T1"] = InFlight(log.now_ms + 5_000, 1)
     note_left(group, "T1", 1, log.now_ms, 5_000)
     assert group.policy is not None
     assert group.policy.session.left == {}

@@ -6,6 +6,7 @@ from tests.support.core_log import CoreLog, end, half, part, producer
 from halfmq.core.commands import CarryForward, ResolveTransaction, SetProducer, TrimLog, Wanted
 from halfmq.core.decision import Done
 from halfmq.core.session import ConnectionClosed
+from halfmq.core.state import InFlight
 from halfmq.core.transaction.story import span, story
 from halfmq.model.settings import PastLimit, ProducerSettings
 
@@ -232,7 +233,7 @@ def test_a_group_that_fetches_its_checks_is_told_who_gets_it() -> None:
     log.later(7_000)
     log.state.producer_groups["PG"].session.pollers[5] = "poller-5"
     assert told(log).endswith("It is due, and goes to the next client that fetches the checks of group PG.")
-    log.state.producer_groups["PG"].session.in_flight["T1"] = (log.now_ms + 2_000, 5)
+    log.state.producer_groups["PG"].session.in_flight["T1"] = InFlight(log.now_ms + 2_000, 5)
     assert "It waits for the answer of poller-5, for another 2 s" in told(log)
 
 
