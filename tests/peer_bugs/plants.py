@@ -228,7 +228,7 @@ def immune_transactions_are_counted(patch: pytest.MonkeyPatch) -> None:
     """The count is raised in each round, before the immunity is looked at."""
 
     def counted(state: Any, known: Undecided, now_ms: int) -> Checked | None:
-        return _one_more(known, to_number(known.next_check)) if known.immune_until_ms > now_ms else None
+        return _one_more(known, to_number(known.next_check)) if known.grace_until_ms > now_ms else None
 
     _count_more(patch, counted)
 
@@ -284,7 +284,7 @@ def _immunity_on_the_clients_clock(patch: pytest.MonkeyPatch, believed: Callable
     def from_birth(state: Any, record: HalfRecord) -> None:
         behind_ms = state.batch_time_ms - record.message.born_time_ms
         if believed(behind_ms):
-            rest_ms = record.immunity_ms if record.immunity_ms >= 0 else state.check_immunity_ms
+            rest_ms = record.immunity_ms if record.immunity_ms >= 0 else state.grace_ms
             record = record._replace(immunity_ms=max(0, rest_ms - behind_ms))
         half(state, record)
 
@@ -326,8 +326,8 @@ def half_that_cannot_be_moved_is_skipped_after_ten_tries(patch: pytest.MonkeyPat
         if type(command) is CarryForward and isinstance(reply, Failed):
             tries += 1
             if tries > 10:
-                self.state.session.carrying = retention.Carrying(self.state, command.log_start)
-                self.state.session.carrying.seen = True
+                self.state.session.copy_progress = retention.CopyProgress(self.state, command.log_start)
+                self.state.session.copy_progress.seen = True
                 return (), Done(again=False), (), ()
         return records, reply, effects, events
 

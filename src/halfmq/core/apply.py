@@ -3,8 +3,8 @@
 ``apply`` changes memory only. It does not judge: a record in the log has happened. What it refuses is a log that cannot
 be ours (a record in the wrong place, a base that contradicts what was redone), since going on would corrupt answers.
 
-Redo may start behind records that live state once saw, because a trim took them. So a verdict or check may name halves
-that are not known here; carrying them was not needed, because they were settled before the trim.
+Redo may start after records that live state once saw, because a trim took them. So a verdict or check may name halves
+that are not known here; copying them forward was not needed, because they were settled before the trim.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,8 +17,8 @@ from halfmq.core.base_bytes import count_group, drop_offset, group_bytes, set_of
 from halfmq.core.clock_jumps import forget_jumps
 from halfmq.core.copies import forget_copy, note_copy
 from halfmq.core.derived import add_delayed, count_half, count_undecided, schedule, schedule_or_suspend, unschedule
+from halfmq.core.queues.deduplication import forget_old, forget_sent, forget_verdict, remember, remember_verdict
 from halfmq.core.queues.offsets import keys_in
-from halfmq.core.queues.sent_again import forget_old, forget_sent, forget_verdict, remember, remember_verdict
 from halfmq.core.schema import read_epoch, read_group, read_producer, read_topic
 from halfmq.core.state import (
     Delayed,
@@ -177,7 +177,7 @@ def _half(state: State, record: HalfRecord) -> None:
     message_bytes = size - MESSAGE_AT
     half = Half(index, half_index, offset, offset, topic_id, message.queue_id, message_bytes, tag_hash, key_hash, delay)
     now_ms = state.batch_time_ms
-    immune_until_ms = now_ms + (immunity_ms if immunity_ms >= 0 else state.check_immunity_ms)
+    grace_until_ms = now_ms + (immunity_ms if immunity_ms >= 0 else state.grace_ms)
     state.topics_by_id[topic_id].derived.pending += 1
     state.next_half_index = half_index + 1
     derived = state.derived
@@ -189,16 +189,16 @@ def _half(state: State, record: HalfRecord) -> None:
         derived.undecided_count += 1
         if not undecided:
             derived.undecided_groups += 1
-        undecided[tx_id] = Undecided(group_name, tx_id, (half,), count, now_ms, immune_until_ms, 0, immune_until_ms)
-        schedule(state, group, tx_id, immune_until_ms)
+        undecided[tx_id] = Undecided(group_name, tx_id, (half,), count, now_ms, grace_until_ms, 0, grace_until_ms)
+        schedule(state, group, tx_id, grace_until_ms)
         return
-    immune_until_ms = max(known.immune_until_ms, immune_until_ms)
+    grace_until_ms = max(known.grace_until_ms, grace_until_ms)
     check = known.next_check
     if not isinstance(check, Suspended):
-        check = max(check, immune_until_ms)
+        check = max(check, grace_until_ms)
     _replace(
         state, group, known, _with_half(known.halves, half), max(known.count, count), known.prepared_at_ms,
-        immune_until_ms, known.checks, check,
+        grace_until_ms, known.checks, check,
     )  # fmt: skip
 
 
@@ -214,11 +214,11 @@ def _with_half(halves: tuple[Half, ...], half: Half) -> tuple[Half, ...]:
 
 def _replace(
     state: State, group: ProducerGroup, known: Undecided, halves: tuple[Half, ...], count: int, prepared_at_ms: int,
-    immune_until_ms: int, checks: int, next_check: NextCheck,
+    grace_until_ms: int, checks: int, next_check: NextCheck,
 ) -> None:  # fmt: skip
     tx_id = known.tx_id
     group.undecided[tx_id] = Undecided(
-        known.group, tx_id, halves, count, prepared_at_ms, immune_until_ms, checks, next_check
+        known.group, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, next_check
     )
     if next_check != known.next_check:
         unschedule(state, group, tx_id, known.next_check)
@@ -260,7 +260,7 @@ def _checked(state: State, record: Checked) -> None:
     if group is None or known is None:
         return
     _replace(
-        state, group, known, known.halves, known.count, known.prepared_at_ms, known.immune_until_ms, record.checks,
+        state, group, known, known.halves, known.count, known.prepared_at_ms, known.grace_until_ms, record.checks,
         from_number(record.next_check_at_ms),
     )  # fmt: skip
 
@@ -271,7 +271,7 @@ def _set_aside(state: State, record: SetAside) -> None:
     if group is None or known is None:
         return
     _replace(
-        state, group, known, known.halves, known.count, known.prepared_at_ms, known.immune_until_ms, record.checks,
+        state, group, known, known.halves, known.count, known.prepared_at_ms, known.grace_until_ms, record.checks,
         Suspended.because(record.because),
     )  # fmt: skip
 
@@ -399,7 +399,7 @@ def _offsets(state: State, record: OffsetsCommitted) -> None:
 
 
 def _operator_acted(state: State, record: OperatorActed) -> None:
-    """What was done is the record behind it."""
+    """What was done is the record after it."""
 
 
 def _epoch_started(state: State, record: EpochStarted) -> None:

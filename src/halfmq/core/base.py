@@ -42,7 +42,7 @@ class _Payload(msgspec.Struct, array_like=True):
     groups: list[bytes]
     offsets: list[OffsetRow]
     producers: list[bytes] = []
-    epoch_immunity_ms: int = -1
+    epoch_grace_ms: int = -1
 
 
 _decode: Final = msgspec.msgpack.Decoder(_Payload).decode
@@ -59,10 +59,10 @@ def base_payload(state: State) -> bytes:
         group_rows(state, sorted),
         offset_rows(state, sorted),
         producer_rows(state, sorted),
-        state.epoch_immunity_ms,
+        state.epoch_grace_ms,
     )
     fields = astuple(payload)
-    if payload.epoch_immunity_ms < 0:
+    if payload.epoch_grace_ms < 0:
         fields = fields[:-1] if payload.producers else fields[:-2]
     return msgspec.msgpack.encode(fields)
 
@@ -99,7 +99,7 @@ def _load(state: State, payload: _Payload) -> None:
     load_producers(state, payload.producers)
     load_offsets(state, payload.offsets)
     state.epoch = payload.epoch
-    state.epoch_immunity_ms = payload.epoch_immunity_ms
+    state.epoch_grace_ms = payload.epoch_grace_ms
     state.next_topic_id = payload.next_topic_id
     state.next_half_index = payload.next_half_index
 

@@ -58,7 +58,7 @@ from halfmq.core.transaction.check_schedule import (
 )
 from halfmq.core.transaction.machine import decide_end, decide_resolve
 from halfmq.core.transaction.policy import decide_set_producer, enforce
-from halfmq.core.transaction.retention import carry_bytes_bound, decide_carry_forward, decide_trim, looked_for_alive
+from halfmq.core.transaction.retention import copy_bytes_bound, decide_copy_forward, decide_trim, looked_for_alive
 from halfmq.model.placement import segment_start
 from halfmq.model.records import TRIM_SIZE, Record, carried_delayed_size, checked_size, released_size
 
@@ -76,7 +76,7 @@ _PRODUCER_FRAME_BYTES: Final = 80
 def decide(state: State, command: Command, now_ms: int) -> Decision:
     """What shall happen because of ``command``. ``now_ms``: broker time, which never goes back.
 
-    The caller has made room for ``size_bound(state, command)`` bytes of records in the segment.
+    The caller has made space for ``size_bound(state, command)`` bytes of records in the segment.
     """
     return Decision._make(DECIDE[type(command)](state, command, now_ms))
 
@@ -93,7 +93,7 @@ def next_deadline_ms(state: State) -> int | None:
 def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
     """Checks, policies, releases and offsets whose time has come, a bounded number of each. ``again``: more is due now.
 
-    Behind ``TimePassed``. Releases that copy older messages come alone: the engine may find that one cannot be copied.
+    After ``TimePassed``. Releases that copy older messages come alone: the engine may find that one cannot be copied.
     """
     offset = next_offset(state)
     bytes_max = _tick_bytes(state)
@@ -128,18 +128,18 @@ def _decide_ask_aside(state: State, command: AskAside, now_ms: int) -> Decision:
 
 
 def _tick_bytes(state: State) -> int:
-    """What each of the parts of a tick may log, and one step of asking about what was set aside."""
+    """What each of the parts of a tick may log, and one step of asking about what was parked."""
     return min(1 << 18, state.record_bytes_max // 8)
 
 
-# --- how much room a decision may need ---------------------------------------------------------------------------
+# --- how much space a decision may need --------------------------------------------------------------------------
 
 
 def size_bound(state: State, command: Command) -> int:
     """An upper bound of the record bytes of ``decide(state, command)``, so that the segment can be rolled first.
 
-    It holds where the log stands now. Behind a roll a commit may have to carry its halves; then it needs more, but never
-    more than a fresh segment has room for behind its base.
+    It holds where the log stands now. After a roll a commit may have to copy its halves forward; then it needs more, but never
+    more than a fresh segment has space for after its base.
     """
     bound = _BOUND.get(type(command))
     return bound(state, command) if bound is not None else _SETTINGS_BYTES * 2
@@ -293,7 +293,7 @@ DECIDE: Final[dict[type, Callable[[State, Any, int], Decided]]] = {
     SetProducer: decide_set_producer,
     Tick: _decide_tick,
     NoteTime: decide_note_time,
-    CarryForward: decide_carry_forward,
+    CarryForward: decide_copy_forward,
     TrimLog: decide_trim,
     LockQueues: decide_lock,
     UnlockQueues: decide_unlock,
@@ -313,7 +313,7 @@ _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     SetProducer: _set_producer_bound,
     SendBack: _send_back_bound,
     Tick: _tick_bound,
-    CarryForward: carry_bytes_bound,
+    CarryForward: copy_bytes_bound,
     TrimLog: _trim_bound,
     LockQueues: _lock_bound,
     UnlockQueues: _lock_bound,

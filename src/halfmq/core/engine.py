@@ -7,11 +7,11 @@
     view                              to read; nothing else changes it
 
 A step is one batch: its caller writes it before the next step, since a decision may want to copy what an earlier batch has.
-Therefore a step ends early where its batch may not go on: in front of a command that needs the next segment, behind
+Therefore a step ends early where its batch may not go on: before a command that needs the next segment, after
 ``limits.BATCH_BYTES_MAX``, and where its ``Pace`` says so. ``Step.replies`` has one for each command that was decided; the
 others come again in the next step.
 
-Segments begin here: where the records of a command may not fit, the step begins in the next segment, behind its base record.
+Segments begin here: where the records of a command may not fit, the step begins in the next segment, after its base record.
 Two things are asked of the disk, through ``Disk``: whether there is a next segment, and whether a body that is to be copied
 is whole.
 
@@ -47,7 +47,7 @@ from halfmq.model.records import CarriedDelayed, CarriedHalf, Record, Released
 #: So many sends and verdicts are decided between two looks at the ``Pace``, about 0.5 ms.
 LOOK_COMMANDS: Final = 64
 
-#: Commands of the hot path, and more bytes of records than one of them can need: a commit that carries 64 MiB of halves
+#: Commands of the hot path, and more bytes of records than one of them can need: a commit that copies 64 MiB of halves
 #: needs the most. Far from the end of a segment nothing is computed for them, and their records need no second look: a
 #: frame bounds what a send brings, ``core.transaction.admission`` what a transaction may have, and no bound is asked.
 SMALL: Final[frozenset[type]] = frozenset({SendMessage, EndTransaction})
@@ -100,7 +100,7 @@ class DelayedNotShown(NamedTuple):
 
 
 class NoNextSegment(NamedTuple):
-    """A segment could not begin: no room on the disk (``disk_full``), or none for a base in it."""
+    """A segment could not begin: no space on the disk (``disk_full``), or none for a base in it."""
 
     text: str
     disk_full: bool
@@ -138,7 +138,7 @@ class Disk(Protocol):
         """See to it that the next segment can be written.
 
         Raises:
-            StoreFull: there is no room for it.
+            StoreFull: there is no space for it.
         """
         ...
 
@@ -285,12 +285,12 @@ class Engine:
         return next_deadline_ms(self.state)
 
     def begin_epoch(self, epoch: int, wall_ms: int, now_ms: int, *, plausible_ms: int, trust_clock: bool) -> Batch:
-        """The first batch of a run: that it began, behind a base record where a segment begins. Write it first.
+        """The first batch of a run: that it began, after a base record where a segment begins. Write it first.
 
         ``plausible_ms``: how far ahead of the log ``now_ms`` may be and be believed; see ``core.clock_jumps``.
 
         Raises:
-            StoreFull: no room on the disk, or none for a base in a segment; nothing was changed.
+            StoreFull: no space on the disk, or none for a base in a segment; nothing was changed.
         """
         state = self.state
         keep_for_holders(state, now_ms)
@@ -313,7 +313,7 @@ class Engine:
     # --- one command -----------------------------------------------------------------------------------------
 
     def _decide_near(self, command: Command, now_ms: int, pace: Pace) -> _Parts | None:
-        """Where what the command needs may not fit: make room first, and look at what was decided. None: the step ends
+        """Where what the command needs may not fit: make space first, and look at what was decided. None: the step ends
         in front of it.
         """
         state = self.state
@@ -364,7 +364,7 @@ class Engine:
     def _came_too_large(
         self, command: Command, decision: _Parts, now_ms: int, pace: Pace, *, rolled: bool
     ) -> _Parts | None:
-        """``command`` decided anew in the next segment, since the bound was wrong by which room was made for ``decision``.
+        """``command`` decided anew in the next segment, since the bound was wrong by which space was made for ``decision``.
 
         What does not fit there either fails. It rolls at most once for each half of a segment that is written, so that
         nobody fills the disk with what fails; what needs more than any decision may never fits, and does not roll.
@@ -413,7 +413,7 @@ class Engine:
     def _without(self, damaged: _Damaged, released: Record, now_ms: int) -> _Parts:
         """What a tick decides that leaves out the ``damaged`` of those that were to be ``released``; the others are whole.
 
-        Only those are shown: the ones behind them may be damaged as well, and the next tick looks at them, at once.
+        Only those are shown: the ones after them may be damaged as well, and the next tick looks at them, at once.
         """
         assert isinstance(released, Released)
         self.note(DelayedPutAside(tuple([record.first_offset for record, _ in damaged])))
@@ -436,7 +436,7 @@ class Engine:
     # --- batches and segments --------------------------------------------------------------------------------
 
     def _fit(self, records: Sequence[Record]) -> bool:
-        """Whether the records of a decision have room where the log stands."""
+        """Whether the records of a decision have space where the log stands."""
         state = self.state
         return fits(state.log_end, state.batch_open, _size(records), self._segment_bytes)
 
@@ -452,7 +452,7 @@ class Engine:
     def _roll_for(self, command: Command, size: int, now_ms: int) -> Refused | None:
         """Roll, so that ``command`` can be decided in the next segment. A refusal: there is none for it."""
         state = self.state
-        # A verdict may have to copy its halves behind the roll.
+        # A verdict may have to copy its halves after the roll.
         verdict = isinstance(command, EndTransaction | ResolveTransaction)
         text = why_no_base(state, state.record_bytes_max if verdict else size)
         if text:
@@ -469,10 +469,10 @@ class Engine:
         return None
 
     def _roll(self, now_ms: int) -> None:
-        """Go on in the next segment, behind its base record, which stays in the open batch.
+        """Go on in the next segment, after its base record, which stays in the open batch.
 
         Raises:
-            StoreFull: no room for another segment; the log stands where it stood.
+            StoreFull: no space for another segment; the log stands where it stood.
         """
         self._disk.reserve_roll()
         previous_end = self.state.log_end

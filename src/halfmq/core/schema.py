@@ -185,7 +185,7 @@ def read_epoch(state: State, record: EpochStarted) -> None:
     """Begin the epoch."""
     _, _, immunity_ms, *jump = _decode(record.payload)
     state.epoch = record.epoch
-    state.epoch_immunity_ms = immunity_ms
+    state.epoch_grace_ms = immunity_ms
     note_start(state, record.offset, *jump)
 
 
@@ -240,11 +240,11 @@ def _load_head(state: State, rows: Iterable[Head]) -> None:
 
 
 def _immunity(state: State) -> list[int]:
-    return [state.epoch_immunity_ms, *[number for jump in state.jumps for number in jump]]
+    return [state.epoch_grace_ms, *[number for jump in state.jumps for number in jump]]
 
 
 def _load_immunity(state: State, rows: list[int]) -> None:
-    state.epoch_immunity_ms, *jumps = rows
+    state.epoch_grace_ms, *jumps = rows
     state.jumps = tuple(map(Jump._make, zip(jumps[::3], jumps[1::3], jumps[2::3], strict=True)))
 
 
@@ -306,13 +306,13 @@ def _undecided(state: State) -> list[Undecided]:
 
 
 def _load_undecided(state: State, rows: list[UndecidedRow]) -> None:
-    for name, tx_id, halves, count, prepared_at_ms, immune_until_ms, checks, number in rows:
+    for name, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, number in rows:
         group = state.producer_group(name)
         check = from_number(number)
         count_undecided(state, group)
         # With ``group.name``: one string for the group's name, not one per row.
         group.undecided[tx_id] = Undecided(
-            group.name, tx_id, halves, count, prepared_at_ms, immune_until_ms, checks, check
+            group.name, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, check
         )
         schedule_or_suspend(state, group, tx_id, check)
         for half in halves:
@@ -357,7 +357,7 @@ def _load_sent(state: State, rows: list[SentOnce]) -> None:
 #: In the order of a snapshot: each needs the ones before it.
 KINDS: Final = (
     Kind("head", list[Head], _head, _load_head),
-    # One row, since version 1 passes over what comes behind its first number: the jumps.
+    # One row, since version 1 passes over what comes after its first number: the jumps.
     Kind("immunity", list[int], _immunity, _load_immunity),
     Kind("topics", list[TopicRow], topic_rows, load_topics),
     Kind("groups", list[bytes], group_rows, load_groups),

@@ -10,11 +10,11 @@ from typing import Any, Final, NamedTuple
 
 from halfmq.core.events import (
     AnswerHeard,
-    CarriedOn,
     CheckFailed,
     ChecksAsked,
     CheckWaits,
     ConsumerGroupGone,
+    CopiedForward,
     DecisionEvent,
     DelayedPutAside,
     LocksRunOut,
@@ -55,7 +55,7 @@ from halfmq.core.transaction.check_schedule import (
     note_waiting,
 )
 from halfmq.core.transaction.past_limit import look_further, note_left, note_looked, note_taken_up
-from halfmq.core.transaction.retention import note_carried, note_look
+from halfmq.core.transaction.retention import note_copied, note_look
 
 
 class ConsumerData(NamedTuple):
@@ -89,7 +89,7 @@ class Reachable(NamedTuple):
 
 
 class Polling(NamedTuple):
-    """A client waits for checks of a producer group, as many as it has room for; until it gets some, or ``PollEnded``."""
+    """A client waits for checks of a producer group, as many as it can take; until it gets some, or ``PollEnded``."""
 
     connection: int
     client_id: str
@@ -393,5 +393,5 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | Non
     ConsumerGroupGone: _group_gone,
     DelayedPutAside: note_put_aside,
     LookedForAlive: note_look,
-    CarriedOn: note_carried,
+    CopiedForward: note_copied,
 }

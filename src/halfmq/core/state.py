@@ -45,7 +45,7 @@ class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     index: int
     half_index: int
-    #: Where its bytes lie now; another than ``first_offset`` once it was carried forward.
+    #: Where its bytes lie now; another than ``first_offset`` once it was copied forward.
     offset: int
     #: Its identity for clients (``commitLogOffset``).
     first_offset: int
@@ -70,10 +70,10 @@ class Undecided(msgspec.Struct, frozen=True, gc=False, array_like=True):
     #: Broker time of the first half, ms.
     prepared_at_ms: int
     #: No check before this; each further half moves it on, since the application is evidently at work.
-    immune_until_ms: int
+    grace_until_ms: int
     #: Checks sent.
     checks: int
-    #: At or after ``immune_until_ms`` while no check was sent.
+    #: At or after ``grace_until_ms`` while no check was sent.
     next_check: NextCheck
 
 
@@ -413,7 +413,7 @@ class SessionState:
     """What a restart forgets and clients say again: only ``session.apply_session`` changes it."""
 
     __slots__ = (
-        "answered", "asking", "carrying", "consumers", "consumes", "delayed_aside", "disk_full", "fresh_offsets",
+        "answered", "asking", "consumers", "consumes", "copy_progress", "delayed_aside", "disk_full", "fresh_offsets",
         "groups_kept_max", "groups_numbered", "locks_held", "locks_looked_at_ms", "offsets_due", "offsets_due_heap",
         "offsets_logged", "offsets_refused", "offsets_to_log", "produces", "published", "sender",
     )  # fmt: skip
@@ -424,7 +424,7 @@ class SessionState:
         self.disk_full = False
         #: Readers see the log below this position.
         self.published = 0
-        #: Answers below this position have left; at or behind ``published``.
+        #: Answers below this position have left; at or after ``published``.
         self.answered = 0
         #: Connection behind the command whose records are applied; 0 during redo. The engine sets it.
         self.sender = 0
@@ -445,7 +445,7 @@ class SessionState:
         self.groups_kept_max = GROUPS_KEPT_MIN
         #: Consumer offsets not yet logged, by group, then (topic id, queue id).
         self.fresh_offsets: dict[str, dict[tuple[int, int], int]] = {}
-        #: Those that were refused for want of room in a base, until there is some: who asks is told them.
+        #: Those that were refused for want of space in a base, until there is some: who asks is told them.
         self.offsets_refused: dict[str, dict[tuple[int, int], int]] = {}
         #: Group -> when its fresh offsets shall be logged, ms; and the same as a heap, with some entries that are no longer true.
         #: ``offsets_to_log``: those whose time has come, which are in the heap no more.
@@ -454,8 +454,8 @@ class SessionState:
         self.offsets_due_heap: list[tuple[int, str]] = []
         #: Group -> when its offsets were logged last, ms.
         self.offsets_logged: dict[str, int] = {}
-        #: How far a trim is prepared, a ``transaction.retention.Carrying``. None: nobody has begun.
-        self.carrying: Any = None
+        #: How far a trim is prepared, a ``transaction.retention.CopyProgress``. None: nobody has begun.
+        self.copy_progress: Any = None
 
 
 class State:
@@ -466,7 +466,7 @@ class State:
     """
 
     __slots__ = (
-        "bases", "batch_open", "batch_time_ms", "caps", "delayed", "derived", "epoch", "epoch_immunity_ms", "groups", "holders",
+        "bases", "batch_open", "batch_time_ms", "caps", "delayed", "derived", "epoch", "epoch_grace_ms", "groups", "holders",
         "jumps", "loaded", "log_end", "log_start", "next_half_index", "next_topic_id", "offsets", "producer_groups",
         "producer_settings", "record_bytes_max", "sent", "session", "settings", "topics_by_id", "topics_by_name", "verdicts",
     )  # fmt: skip
@@ -475,13 +475,13 @@ class State:
         self.settings = settings
         #: How many topics and consumer groups there may be.
         self.caps = caps(settings)
-        #: Most bytes of records that one decision may need: half a segment, so that it fits behind any base.
+        #: Most bytes of records that one decision may need: half a segment, so that it fits after any base.
         self.record_bytes_max = min(limits.TRANSACTION_BYTES_MAX + (1 << 20), settings.segment_bytes // 2)
         self.derived = DerivedState()
         self.session = SessionState()
         #: False until the first base was applied.
         self.loaded = False
-        #: Where the next record starts: behind the last one in an open batch, behind its padding else.
+        #: Where the next record starts: after the last one in an open batch, else after its padding.
         self.log_end = 0
         self.log_start = 0
         self.batch_open = False
@@ -489,7 +489,7 @@ class State:
         self.batch_time_ms = 0
         self.epoch = 0
         #: What a half rests that asks for nothing else, in this epoch, ms; -1 where its start did not say so.
-        self.epoch_immunity_ms = -1
+        self.epoch_grace_ms = -1
         #: Of starts that nobody has confirmed.
         self.jumps: tuple[Jump, ...] = ()
         self.next_topic_id = 1
@@ -507,7 +507,7 @@ class State:
         self.producer_groups: dict[str, ProducerGroup] = {}
         #: By first offset.
         self.delayed: dict[int, Delayed] = {}
-        #: Recent verdicts, oldest first, within ``sent_again_ms`` and ``sent_again_ids_max``, at or behind the log's start.
+        #: Recent verdicts, oldest first, within ``sent_again_ms`` and ``sent_again_ids_max``, at or after the log's start.
         self.verdicts: deque[Verdict] = deque()
         #: Recent plain messages, oldest first, within the same bounds. Some are no longer the newest of their id.
         self.sent: deque[SentOnce] = deque()
@@ -515,9 +515,9 @@ class State:
         self.bases: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {}
 
     @property
-    def check_immunity_ms(self) -> int:
+    def grace_ms(self) -> int:
         """What a half rests that asks for nothing else, ms. Of its epoch, not of today's settings: redo must agree."""
-        said = self.epoch_immunity_ms
+        said = self.epoch_grace_ms
         return said if said >= 0 else self.settings.check_immunity_ms
 
     def producer_group(self, name: str) -> ProducerGroup:

@@ -133,7 +133,7 @@ def decide_set_topic(state: State, command: SetTopic, now_ms: int) -> Decision:
     """Make the topic, or change the one of this name.
 
     Replies:
-        Done. Refused NO_PERMISSION, INVALID_PARAMETER: cannot be. LIMIT_REACHED: no room, or messages would be out of
+        Done. Refused NO_PERMISSION, INVALID_PARAMETER: cannot be. LIMIT_REACHED: no space, or messages would be out of
             reach; the text names the queue, what is in it, and what to do. Nothing was changed.
     """
     refused = topic_refusal(command.name)
@@ -204,7 +204,7 @@ def _out_of_reach(state: State, topic: Topic, read_queues: int) -> str:
 
 
 def _coming_from(state: State, topic: Topic, queue_id: int) -> str:
-    """The first message that will come to this queue of the topic or one behind it; "" if none will.
+    """The first message that will come to this queue of the topic or one after it; "" if none will.
 
     Looks through what is undecided and delayed, once for each such request of an administrator.
     """
@@ -251,7 +251,7 @@ def topic_deleted(offset: int, topic: Topic) -> TopicDeleted:
 
 
 def refuse_group(state: State, name: str) -> Refused | None:
-    """Why a new consumer group has no room; None: it has."""
+    """Why a new consumer group has no space; None: it has."""
     if len(state.groups) >= state.caps.groups:
         return _as_many_as_may_be(f"group {name!r} was not made", "consumer groups", state.caps.groups, "--groups-max")
     share = groups_bytes_max(state.settings.segment_bytes)

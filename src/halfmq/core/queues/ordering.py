@@ -6,7 +6,7 @@ holder is logged, with the settings of the group, before it is answered (renewal
 kept for its last holder until that one must have stopped (``limits.QUEUE_LOCK_KEPT_MS``). It comes back before, and goes
 on; or it is gone, and the next one gets the queue then. RocketMQ forgets its locks at a restart.
 
-Holders are named in the base of each segment, so they have a bound. A lock that has no room there is granted all the same,
+Holders are named in the base of each segment, so they have a bound. A lock that has no space there is granted all the same,
 and is forgotten by a restart. The locks of this run have a bound over all groups as well (``limits.LOCKS_MAX``): they are
 given to whatever names a client makes up, and last for 60 s.
 """
@@ -23,7 +23,7 @@ from halfmq.core.state import ConsumerSession, QueueLock, State, holders_bytes, 
 
 Queue = tuple[str, int]
 
-#: Of a segment. The base has room for half of one; ``base_room`` gives seven sixteenths away.
+#: Of a segment. The base has space for half of one; ``base_room`` gives seven sixteenths away.
 _HOLDERS_SHARE: Final = 32
 
 
@@ -155,7 +155,7 @@ def keep_for_holders(state: State, now_ms: int) -> None:
 
 
 def note_run_out(state: State, event: LocksRunOut) -> None:
-    """Of the group now and then, since none lasts less than from one look to the next; of all where room is short."""
+    """Of the group now and then, since none lasts less than from one look to the next; of all where space is short."""
     session = state.session.consumers.get(event.group)
     if session is not None and event.now_ms - session.locks_looked_at_ms >= limits.QUEUE_LOCK_MS:
         _drop_expired(state, session, event.now_ms)

@@ -11,8 +11,8 @@ from halfmq import limits
 from halfmq.core.commands import SendBatch, SendMessage
 from halfmq.core.decision import NOTHING, Decided, Decision, Effect, Refused, Sent, SentBatch, TopicChanged, Why
 from halfmq.core.events import QueueChosen
+from halfmq.core.queues.deduplication import sent_before
 from halfmq.core.queues.delay import delay_refusal, due_at
-from halfmq.core.queues.sent_again import sent_before
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, Place, SentOnce, State, Topic
 from halfmq.core.topics import PERMISSION_WRITE, Made, first_use, make_topic
 from halfmq.core.transaction.machine import DISK_FULL, NOT_STORED_BITS, body_too_large, prepare, too_many_properties

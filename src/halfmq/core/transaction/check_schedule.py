@@ -146,7 +146,7 @@ class Checks(NamedTuple):
 
 
 def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> Checks:
-    """Checks that are due, with their records from ``offset`` on. Groups take turns, behind ``TimePassed``."""
+    """Checks that are due, with their records from ``offset`` on. Groups take turns, after ``TimePassed``."""
     records: list[Record] = []
     effects: list[Effect] = []
     events: list[DecisionEvent] = []
@@ -213,7 +213,7 @@ class _Round:
             known = group.undecided.get(next(self._early))
             due = (
                 known is not None
-                and known.immune_until_ms <= now_ms
+                and known.grace_until_ms <= now_ms
                 and not isinstance(known.next_check, Suspended)
                 and not is_at_limit(group.policy, known)
             )
@@ -237,7 +237,7 @@ class _Round:
         return record, effect
 
     def _member_in_turn(self) -> int:
-        """A waiting fetcher whose room is used up waits no more; all that were served leave with ``event``."""
+        """A waiting fetcher whose capacity is used up waits no more; all that were served leave with ``event``."""
         members, parked = self.group.session.members, self.parked
         self.turn += 1
         turn = self.turn % (len(members) + len(parked))
@@ -258,7 +258,7 @@ class _Round:
 
 
 def _goes_on(state: State, event: DecisionEvent) -> bool:
-    """Whether the group of the event takes another turn behind it: it has entries left, somebody to ask, and room."""
+    """Whether the group of the event takes another turn after it: it has entries left, somebody to ask, and capacity."""
     if not isinstance(event, ChecksAsked):
         return False
     group = state.producer_groups[event.group]
@@ -356,7 +356,7 @@ def due_sooner(state: State, known: Undecided, now_ms: int) -> tuple[Record, ...
         return ()
     interval = backoff_ms(state.settings, known.tx_id, known.checks) if known.checks else state.settings.check_answer_ms
     due_ms = check - max(0, state.settings.check_answer_ms - interval)
-    due_ms = max(due_ms, now_ms, known.immune_until_ms)
+    due_ms = max(due_ms, now_ms, known.grace_until_ms)
     if due_ms >= check:
         return ()
     size = checked_size(known.group, known.tx_id)
@@ -388,17 +388,17 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
         known.tx_id,
         known.halves[0].half_index,
         checks,
-        max(known.immune_until_ms, due_ms),
+        max(known.grace_until_ms, due_ms),
     )
     return Decision((record,), Done(), (), (failed,))
 
 
 def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
-    """Ask about one transaction without waiting for its time; about one that was set aside too, counting from one again.
+    """Ask about one transaction without waiting for its time; about one that was parked too, counting from one again.
 
     Replies:
         Asked: whom, or nobody's name where it goes to the next who fetches checks.
-        Refused NOT_NOW: it is immune, is asked about already, or nobody can be asked. ALREADY_SETTLED. NOT_FOUND: the
+        Refused NOT_NOW: it is in its grace period, is asked about already, or nobody can be asked. ALREADY_SETTLED. NOT_FOUND: the
             caller looks into the transaction table, and comes again with the row.
     """
     group = state.producer_groups.get(command.group)
@@ -408,29 +408,29 @@ def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
     text = _why_not_now(group, known, now_ms)
     if text:
         return Decision(NOTHING, Refused(Why.NOT_NOW, f"transaction {known.tx_id!r} {text}"))
-    set_aside = isinstance(known.next_check, Suspended)
+    parked = isinstance(known.next_check, Suspended)
     offset = next_offset(state)
     until_ms = now_ms + state.settings.check_answer_ms
-    taken_up = (TakenUp(group.name, until_ms),) if set_aside else ()
+    taken_up = (TakenUp(group.name, until_ms),) if parked else ()
     round_ = _Round(group, now_ms)
     if not round_.somebody:
-        checks = 0 if set_aside else known.checks
+        checks = 0 if parked else known.checks
         record = _checked(state, known, checks, offset, now_ms)._replace(next_check_at_ms=now_ms)
         return Decision((record,), Asked("", checks + 1), (), (*taken_up, CheckWaits(group.name, known.tx_id)))
-    record, effect = round_.ask(state, known, 1 if set_aside else known.checks + 1, offset, now_ms)
+    record, effect = round_.ask(state, known, 1 if parked else known.checks + 1, offset, now_ms)
     name = group.session.members.get(effect.connection) or group.session.pollers.get(effect.connection, "")
     return Decision((record,), Asked(name, record.checks), (effect,), (*taken_up, round_.event(state, now_ms)))
 
 
 def decide_ask_aside(state: State, command: AskAside, bytes_max: int, now_ms: int) -> Decision:
-    """Ask about what was set aside in a group, what was set aside first at first; each counts from one again.
+    """Ask about what is parked in a group, in the order in which it was parked; each counts from one again.
 
     As many as may be in flight, 256 and ``bytes_max`` of records at most: the caller comes again for the rest, and again
-    where answers must make room. Each stays as it is until its check goes out, so that no policy acts on it in between.
-    What finds no answer is set aside again, behind the others.
+    where answers must make space. Each stays as it is until its check goes out, so that no policy acts on it in between.
+    What finds no answer is parked again, after the others.
 
     Replies:
-        AskedAside: which, possibly none for want of room. Refused NOT_NOW: nobody can be asked.
+        AskedAside: which, possibly none for want of space. Refused NOT_NOW: nobody can be asked.
     """
     group = state.producer_groups.get(command.group)
     aside = group.derived.suspended if group is not None else {}
@@ -439,12 +439,12 @@ def decide_ask_aside(state: State, command: AskAside, bytes_max: int, now_ms: in
     if not (group.session.members or group.session.pollers):
         return Decision(NOTHING, Refused(Why.NOT_NOW, f"cannot ask: no producer of group {group.name!r} is connected"))
     round_ = _Round(group, now_ms)
-    room = min(command.asked_max, CHECKS_PER_TICK_MAX, state.settings.checks_in_flight_max - round_.in_flight)
+    capacity = min(command.asked_max, CHECKS_PER_TICK_MAX, state.settings.checks_in_flight_max - round_.in_flight)
     offset = next_offset(state)
     end = offset + bytes_max
     records: list[Record] = []
     effects: list[Effect] = []
-    for tx_id in islice(aside, max(0, room)):
+    for tx_id in islice(aside, max(0, capacity)):
         if offset + 512 > end:
             break
         if not round_.somebody:
@@ -462,8 +462,8 @@ def decide_ask_aside(state: State, command: AskAside, bytes_max: int, now_ms: in
 
 
 def _why_not_now(group: ProducerGroup, known: Undecided, now_ms: int) -> str:
-    if now_ms < known.immune_until_ms:
-        return f"is immune for another {known.immune_until_ms - now_ms} ms: its local transaction may still be running"
+    if now_ms < known.grace_until_ms:
+        return f"is in its grace period for another {known.grace_until_ms - now_ms} ms: its local transaction may still be running"
     asked = group.session.in_flight.get(known.tx_id)
     if asked is not None and asked.until_ms > now_ms:
         return f"is asked about already; the answer is overdue in {asked.until_ms - now_ms} ms"

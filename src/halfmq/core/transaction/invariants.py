@@ -68,7 +68,7 @@ def _problems(state: State) -> Iterator[str]:
         if state.session.locks_held == locks
         else f"{state.session.locks_held} queue locks are counted, which are {locks}"
     )
-    yield "" if state.log_start <= state.log_end else f"log start {state.log_start} behind its end {state.log_end}"
+    yield "" if state.log_start <= state.log_end else f"log start {state.log_start} after its end {state.log_end}"
     for start in state.bases:
         yield "" if state.log_start <= start <= state.log_end else f"a base at {start} outside of the log"
 
@@ -128,7 +128,7 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
         if isinstance(check, Suspended):
             yield "" if tx_id not in scheduled else f"{what}: suspended and scheduled"
         else:
-            yield "" if known.immune_until_ms <= check else f"{what}: a check inside the immunity"
+            yield "" if known.grace_until_ms <= check else f"{what}: a check inside the grace period"
             bucket = (check + CHECK_BUCKET_MS - 1) & -CHECK_BUCKET_MS
             in_bucket = scheduled.get(tx_id) == bucket and (bucket, group.name) in heap
             waits = tx_id not in scheduled and (tx_id in due or tx_id in past)

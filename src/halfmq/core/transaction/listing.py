@@ -42,9 +42,9 @@ def oldest_undecided(
     groups: Sequence[ProducerGroupView] | None = None,
     skipped: int = 0,
 ) -> tuple[int, tuple[PendingTransaction, ...]]:
-    """(how many are undecided, the oldest of them behind ``skipped``) of one producer group.
+    """(how many are undecided, the oldest of them after ``skipped``) of one producer group.
 
-    Of all when ``group`` is empty, or of ``groups``; behind the first ones only where it is one group.
+    Of all when ``group`` is empty, or of ``groups``; after the first ones only where it is one group.
     """
     if group:
         known = view.producer_groups.get(group)

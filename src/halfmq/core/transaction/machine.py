@@ -9,7 +9,7 @@ The first verdict that is in the log wins, and the broker never gives one by its
 whether there was a verdict: a second commit writes a second message there (its ``EndTransactionProcessor``).
 
 A commit refers only to bytes of its own segment, so that segments can be dropped one by one. A half that lies in an
-older one is carried into this one directly before the commit, in the same batch: FMQ's TX_MESSAGE (source, 3.3.3).
+older one is copied into this one directly before the commit, in the same batch: FMQ's TX_MESSAGE (source, 3.3.3).
 """
 
 import re
@@ -388,17 +388,17 @@ def _commit_one(state: State, known: Undecided, half: Half, decided_by: DecidedB
 def _commit_many(
     state: State, known: Undecided, decided_by: DecidedBy, offset: int, segment: int, now_ms: int
 ) -> Decision:
-    """Carry what lies in older segments, then one record that shows all halves."""
+    """Copy forward what lies in older segments, then one record that shows all halves."""
     records: list[Record] = []
     places: list[int] = []
     for half in known.halves:
         if half.offset >= segment:
             places.append(half.offset)
             continue
-        carried = carry_half(known, half, offset)
-        records.append(carried)
+        copied = copy_half(known, half, offset)
+        records.append(copied)
         places.append(offset)
-        offset += carried.size
+        offset += copied.size
     refs: list[Ref] = []
     ends: dict[tuple[int, int], int] = {}
     wakes: dict[WakeQueue, None] = {}
@@ -422,12 +422,12 @@ def _commit_many(
     return Decision(tuple(records), Settled(known.group, known.tx_id, True, offset, False), tuple(wakes))
 
 
-def carry_half(known: Undecided, half: Half, offset: int) -> CarriedHalf:
+def copy_half(known: Undecided, half: Half, offset: int) -> CarriedHalf:
     """The record that moves ``half`` to ``offset``, with all that redo from there needs."""
     return CarriedHalf(
         offset, carried_half_size(half.message_bytes), half.offset, half.first_offset, half.half_index, half.topic_id,
         half.message_bytes, known.group, known.tx_id, half.index, known.count, known.prepared_at_ms,
-        known.immune_until_ms, known.checks, to_number(known.next_check), half.queue_id, half.tag_hash, half.key_hash,
+        known.grace_until_ms, known.checks, to_number(known.next_check), half.queue_id, half.tag_hash, half.key_hash,
         half.delay,
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ A group has a policy only if an administrator gave it one. There are two limits:
 What counts as asked is a check that reached a producer in time to be answered. The last one of the allowed number must be
 known to have done so in this run of the broker: after a restart, or when the disk held it up, it is asked once more. So a
 policy never acts on a question that nobody heard (RocketMQ counts checks while nobody is connected, and inside the
-immunity: its #8311). Nothing here is past a limit inside its immunity.
+grace period: its #8311). Nothing here is past a limit inside its grace period.
 
 A transaction comes to the check limit when its next check falls due, which costs nothing extra. Age is looked for in
 rounds over all of the group, a step for each tick, and no more often than an age is worth. What an operator took up again
@@ -54,7 +54,7 @@ def is_asked(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
 
 def why_past(policy: Policy, known: Undecided, now_ms: int) -> AsideBecause | None:
     """The limit that it is past; None if it is not, or nobody looks after it any more anyway."""
-    if isinstance(known.next_check, Suspended) or now_ms < known.immune_until_ms:
+    if isinstance(known.next_check, Suspended) or now_ms < known.grace_until_ms:
         return None
     if is_at_limit(policy, known) and is_due(known.next_check, now_ms):
         return AsideBecause.CHECKS
@@ -88,7 +88,7 @@ def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer
 
 
 def note_taken_up(state: State, event: TakenUp) -> None:
-    """What was set aside is asked about again, which no round counted on."""
+    """What was parked is asked about again, which no round counted on."""
     group = state.producer_groups.get(event.group)
     policy = group.policy if group is not None else None
     if policy is not None and policy.settings.skip_age_ms:
@@ -128,7 +128,7 @@ def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
 def _note_when(policy: Policy, known: Undecided, now_ms: int) -> None:
     age_ms = policy.settings.skip_age_ms
     if age_ms and not isinstance(known.next_check, Suspended):
-        old_at_ms = max(known.prepared_at_ms + age_ms, known.immune_until_ms)
+        old_at_ms = max(known.prepared_at_ms + age_ms, known.grace_until_ms)
         policy.session.scan_next_ms = min(policy.session.scan_next_ms, max(old_at_ms, now_ms))
 
 
@@ -142,7 +142,7 @@ def look_further(state: State, now_ms: int) -> None:
 
 
 def note_looked(state: State, event: PolicyLooked) -> None:
-    """The group takes its next turn behind the others, if there is more to do in it before its next round."""
+    """The group takes its next turn after the others, if there is more to do in it before its next round."""
     state.derived.looking.pop(event.group, None)
     group = state.producer_groups.get(event.group)
     policy = group.policy if group is not None else None

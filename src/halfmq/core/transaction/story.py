@@ -86,7 +86,7 @@ def _prepared(view: View, known: Undecided, now_ms: int) -> tuple[str, ...]:
         f"prepared at log offset {first.first_offset}.",
     ]
     if first.offset != first.first_offset:
-        sentences.append(f"Its first half was carried forward to log offset {first.offset}.")
+        sentences.append(f"Its first half was copied forward to log offset {first.offset}.")
     if known.count != len(known.halves):
         sentences.append("It cannot be committed before the missing messages are here; it can be rolled back.")
     return tuple(sentences)
@@ -110,12 +110,12 @@ def _checks(group: ProducerGroupView, known: Undecided, now_ms: int) -> tuple[st
 def _policy(settings: ProducerSettings) -> list[str]:
     sentences = []
     if settings.check_limit:
-        then = "is rolled back" if settings.past_limit is PastLimit.ROLLBACK else "is set aside"
+        then = "is rolled back" if settings.past_limit is PastLimit.ROLLBACK else "is parked"
         sentences.append(
             f"The policy of its group says that it {then} when asking {times(settings.check_limit)} brings no verdict."
         )
     if settings.skip_age_ms:
-        sentences.append(f"The policy of its group sets it aside when it is {span(settings.skip_age_ms)} old.")
+        sentences.append(f"The policy of its group parks it when it is {span(settings.skip_age_ms)} old.")
     return sentences
 
 
@@ -124,11 +124,11 @@ def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) 
     if isinstance(check, Suspended):
         why = f"it was asked about {times(known.checks)}" if check is Suspended.CHECKS else "of its age"
         return (
-            f"The policy of group {group.name} set it aside because {why}: nobody is asked any more by itself. It is still "
+            f"The policy of group {group.name} parked it because {why}: nobody is asked any more by itself. It is still "
             "undecided; its producer or an operator can settle it, and `halfmq tx check` asks again."
         )
-    if now_ms < known.immune_until_ms:
-        return f"It is undecided and immune: nobody is asked for another {span(known.immune_until_ms - now_ms)}."
+    if now_ms < known.grace_until_ms:
+        return f"It is undecided and in its grace period: nobody is asked for another {span(known.grace_until_ms - now_ms)}."
     asked = group.session.in_flight.get(known.tx_id)
     if asked is not None and asked.until_ms > now_ms:
         name = group.session.members.get(asked.connection) or group.session.pollers.get(
@@ -146,7 +146,7 @@ def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) 
             return f"It was asked about as often as the policy of its group allows: in {in_time} {_what_then(group, known)}."
         return f"It will be asked about again in {in_time}."
     if len(group.session.in_flight) >= view.settings.checks_in_flight_max:
-        return f"It is due to be asked about, behind {len(group.session.in_flight)} checks of its group that wait for answers."
+        return f"It is due to be asked about, after {len(group.session.in_flight)} checks of its group that wait for answers."
     if not (group.session.members or group.session.parked_polls):
         return f"It is due, and goes to the next client that fetches the checks of group {group.name}."
     return "It is due to be asked about now."
@@ -156,7 +156,7 @@ def _what_then(group: ProducerGroupView, known: Undecided) -> str:
     policy = group.policy
     if policy is None or not is_at_limit(policy, known):
         return "it is asked again"
-    return "it is rolled back" if policy.settings.past_limit is PastLimit.ROLLBACK else "it is set aside"
+    return "it is rolled back" if policy.settings.past_limit is PastLimit.ROLLBACK else "it is parked"
 
 
 def _settled(verdict: Verdict, now_ms: int, acted: OperatorActed | None) -> str:

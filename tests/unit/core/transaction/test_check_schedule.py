@@ -409,7 +409,7 @@ def test_why_nobody_is_asked_now_is_said() -> None:
         assert reply.why is Why.NOT_NOW
         return reply.text
 
-    immune = "transaction 'T1' is immune for another {} ms: its local transaction may still be running"
+    immune = "transaction 'T1' is in its grace period for another {} ms: its local transaction may still be running"
     assert said() == immune.format(5_000)
     log.later(4_999)
     assert said() == immune.format(1)

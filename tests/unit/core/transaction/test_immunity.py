@@ -43,7 +43,7 @@ SHORT = replace(LONG, check_immunity_ms=500)
 
 def immune_for_ms(state: State, tx_id: str) -> int:
     known = state.producer_groups["PG"].undecided[tx_id]
-    return known.immune_until_ms - known.prepared_at_ms
+    return known.grace_until_ms - known.prepared_at_ms
 
 
 def test_a_half_keeps_the_immunity_of_its_epoch_whatever_a_restart_reads() -> None:
@@ -89,9 +89,9 @@ def test_a_base_from_before_the_first_epoch_says_none_and_a_later_one_does() -> 
     log.roll()
     first = log.of(Base)[-1]
     assert len(msgspec.msgpack.decode(first.payload)) == 7, "nothing is said of limits of producers, nor of an epoch"
-    assert log.redone(log.batches[-1:]).check_immunity_ms == 60_000
+    assert log.redone(log.batches[-1:]).grace_ms == 60_000
     state = load_rows(SHORT, log.snapshot())
-    assert (state.epoch_immunity_ms, state.check_immunity_ms) == (-1, 500)
+    assert (state.epoch_grace_ms, state.grace_ms) == (-1, 500)
     log.begin_epoch()
     log.roll()
-    assert log.redone(log.batches[-1:]).epoch_immunity_ms == 60_000
+    assert log.redone(log.batches[-1:]).epoch_grace_ms == 60_000

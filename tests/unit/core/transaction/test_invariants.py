@@ -32,8 +32,8 @@ def undecided(state: State) -> object:
 
 DAMAGE: dict[str, Callable[[State], object]] = {
     "nobody will ask": lambda state: state.producer_groups["PG"].derived.scheduled.clear(),
-    "a check inside the immunity": lambda state: state.producer_groups["PG"].undecided.update(
-        T2=replace(state.producer_groups["PG"].undecided["T2"], immune_until_ms=10**15)
+    "a check inside the grace period": lambda state: state.producer_groups["PG"].undecided.update(
+        T2=replace(state.producer_groups["PG"].undecided["T2"], grace_until_ms=10**15)
     ),
     "undecided and settled": lambda state: state.producer_groups["PG"].settled.update(
         T2=state.producer_groups["PG"].settled["T1"]
@@ -65,7 +65,7 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "settings of group Gone, which is forgotten": lambda state: state.producer_settings.update(
         Gone=ProducerSettings("Gone")
     ),
-    "log start 8192000 behind its end": lambda state: setattr(state, "log_start", 8_192_000),
+    "log start 8192000 after its end": lambda state: setattr(state, "log_start", 8_192_000),
     "^ends of orders$": lambda state: state.topics_by_name["orders"].mins.__setitem__(3, 1),
     "^ends of orders": lambda state: state.topics_by_name["orders"].mins.__setitem__(0, -1),
     "^queues of orders$": lambda state: setattr(
@@ -212,7 +212,7 @@ def test_what_stands_exactly_on_a_line_is_right() -> None:
     state.next_topic_id = topic.topic_id + 1
     object.__setattr__(state.settings, "sent_again_ids_max", max(len(state.verdicts), len(state.sent)))
     state.bases[state.log_end] = ()
-    group.undecided["T2"] = replace(t2(state), immune_until_ms=t2(state).next_check)
+    group.undecided["T2"] = replace(t2(state), grace_until_ms=t2(state).next_check)
     check(state)
     state = CoreLog().state
     state.log_start = state.log_end

@@ -796,7 +796,7 @@ def test_what_the_log_keeps_of_a_half_is_all_that_its_commit_shows() -> None:
                         one.topic_id,
                     )
                     assert (copy.group, copy.tx_id, copy.index, copy.count) == ("PG", tx_id, one.index, whole.count)
-                    assert (copy.prepared_at_ms, copy.immune_until_ms) == (whole.prepared_at_ms, whole.immune_until_ms)
+                    assert (copy.prepared_at_ms, copy.immune_until_ms) == (whole.prepared_at_ms, whole.grace_until_ms)
                     assert (copy.checks, copy.next_check_at_ms) == (whole.checks, whole.next_check)
                     assert (copy.queue_id, copy.tag_hash, copy.key_hash) == (one.queue_id, one.tag_hash, one.key_hash)
                     assert copy.delay == one.delay

@@ -149,7 +149,7 @@ def test_whom_an_operator_lets_ask_is_asked_before_the_policy_acts_also_where_ch
         sent_checks += [one for one in run(log, 100, answer=False) if isinstance(one, SendCheck)]
     log.session(PollEnded(7, "PG"))
     log.later(5_100)  # the answer to the last one is overdue, the next is not due
-    then = "rolled back" if past is ROLLBACK else "set aside"
+    then = "rolled back" if past is ROLLBACK else "parked"
     assert f" s it is {then}." in story(log.state, "PG", "T1", log.now_ms)[-1]
     assert log.do(AskNow("PG", "T1")) == Asked("", 3)
     run(log, 300_000)
@@ -176,7 +176,7 @@ def test_what_was_set_aside_is_asked_no_more_and_stays_undecided_and_can_be_sett
     assert (record.decided_by, record.because, record.checks, record.half_index) == (5, 1, 2, reply.queue_offset)
     assert log.state.producer_groups["PG"].undecided["T1"].next_check is Suspended.CHECKS
     told = " ".join(story(log.state, "PG", "T1", log.now_ms))
-    assert "The policy of group PG set it aside because it was asked about 2 times" in told
+    assert "The policy of group PG parked it because it was asked about 2 times" in told
     (listed,) = oldest_undecided(log.state, "", 10, log.now_ms)[1]
     assert (listed.set_aside, listed.next_check_in_ms) == ("checks", 0)
     (stats,) = group_stats(log.state, "PG", log.now_ms)
@@ -478,7 +478,7 @@ def test_not_even_an_operator_cuts_the_immunity() -> None:
     log = with_policy()
     log.do(half("T1"))
     log.later(5_000)
-    assert "immune for another 1000 ms" in refused(log.do(AskNow("PG", "T1")), Why.NOT_NOW).text
+    assert "in its grace period for another 1000 ms" in refused(log.do(AskNow("PG", "T1")), Why.NOT_NOW).text
     assert log.now_ms == START_MS + 5_000
     assert not log.of(Checked)
 

@@ -23,7 +23,7 @@ def test_a_fresh_transaction_is_immune() -> None:
     assert "prepared by producer group PG 1 s ago" in text
     assert "orders" in text
     assert "Nobody was asked" in text
-    assert "immune: nobody is asked for another 5 s" in text
+    assert "in its grace period: nobody is asked for another 5 s" in text
 
 
 def test_without_a_producer_it_says_that_nobody_is_connected() -> None:
@@ -65,7 +65,7 @@ def test_a_full_budget_is_a_reason() -> None:
         log.do(half(f"T{number}"))
     (asked,) = log.checks_after(6_100)
     waiting = "T1" if asked.tx_id == "T0" else "T0"
-    assert "behind 1 checks of its group" in told(log, waiting)
+    assert "after 1 checks of its group" in told(log, waiting)
 
 
 def test_missing_messages_are_told() -> None:
@@ -112,7 +112,7 @@ def test_the_whole_story_from_one_message_to_its_commit() -> None:
         f"It has 1 of 1 messages for orders, {known.halves[0].message_bytes} bytes; its first half is number 0, prepared "
         f"at log offset {reply.log_offset}.",
         "Nobody was asked about it yet.",
-        "It is undecided and immune: nobody is asked for another 4 s.",
+        "It is undecided and in its grace period: nobody is asked for another 4 s.",
     )
     position = log.do(end("T1", reply)).position
     log.later(3_000)
@@ -135,7 +135,7 @@ def test_the_whole_story_of_several_messages_that_were_carried_and_rolled_back()
         "Transaction T1 was prepared by producer group PG 0 ms ago.",
         f"It has 3, and how many is not said yet, messages for orders, stock, {size} bytes; its first half is number 0, "
         f"prepared at log offset {first.log_offset}.",
-        f"Its first half was carried forward to log offset {known.halves[0].offset}.",
+        f"Its first half was copied forward to log offset {known.halves[0].offset}.",
         "It cannot be committed before the missing messages are here; it can be rolled back.",
     )
     reply = log.do(ResolveTransaction("PG", "T1", Wanted.ROLLBACK, "ann"))
@@ -177,8 +177,8 @@ def test_the_policy_of_the_group_is_told() -> None:
     assert text in told(log)
     log.do(SetProducer(ProducerSettings("PG", 1, PastLimit.SET_ASIDE, 7_200_000)))
     assert (
-        "The policy of its group says that it is set aside when asking once brings no verdict. "
-        "The policy of its group sets it aside when it is 2 h old."
+        "The policy of its group says that it is parked when asking once brings no verdict. "
+        "The policy of its group parks it when it is 2 h old."
     ) in told(log)
     log.do(SetProducer(ProducerSettings("PG")))
     assert "policy" not in told(log)
@@ -190,7 +190,7 @@ def test_why_it_was_set_aside_is_told_and_the_policy_no_more() -> None:
     log.do(half("T1"))
     log.run_to(log.now_ms + 7_300_000)
     assert told(log).endswith(
-        "Nobody was asked about it yet. The policy of group PG set it aside because of its age: nobody is asked any more by "
+        "Nobody was asked about it yet. The policy of group PG parked it because of its age: nobody is asked any more by "
         "itself. It is still undecided; its producer or an operator can settle it, and `halfmq tx check` asks again."
     )
 
@@ -257,7 +257,7 @@ def test_immunity_and_the_wait_for_an_answer_end_exactly_then() -> None:
     log.session(producer(3, log.now_ms))
     log.do(half("T1"))
     log.later(5_999)
-    assert told(log).endswith("immune: nobody is asked for another 1 ms.")
+    assert told(log).endswith("in its grace period: nobody is asked for another 1 ms.")
     log.later(1)
     assert "immune" not in told(log)
     log.checks_after(100)
@@ -286,7 +286,7 @@ def test_a_full_budget_is_full_at_exactly_that_number() -> None:
     assert len(asked) == 2
     (waiting,) = {"T0", "T1", "T2"} - asked
     assert told(log, waiting).endswith(
-        "It is due to be asked about, behind 2 checks of its group that wait for answers."
+        "It is due to be asked about, after 2 checks of its group that wait for answers."
     )
     log.state.producer_groups["PG"].session.in_flight.popitem()
     assert told(log, waiting).endswith("It is due to be asked about now.")
