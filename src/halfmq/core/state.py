@@ -4,6 +4,8 @@
     .derived        follows from it and makes decisions fast; never stored
     .session        who is connected, what was published: a restart forgets it
 
+A topic, a producer group and its policy have the same parts: what is their own is durable, ``.derived`` and ``.session`` are not.
+
 Undecided transactions and their halves are immutable and are replaced on change, so that a snapshot is a copy of references
 and can be encoded in another thread.
 """
@@ -363,7 +365,7 @@ class ConsumerSession:
         self.consume_type = ""
         self.from_where = ""
         #: (topic, queue id) -> its lock, for ordered consumption.
-        #: Change them with the functions of ``queues.ordering``, or count them in ``State.locks_held``.
+        #: Change them with the functions of ``queues.ordering``, or count them in ``SessionState.locks_held``.
         self.locks: dict[tuple[str, int], QueueLock] = {}
         #: When those that ran out were dropped.
         self.locks_looked_at_ms = 0

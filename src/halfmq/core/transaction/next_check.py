@@ -11,7 +11,7 @@ from halfmq.errors import InvariantViolated
 from halfmq.model.records import SET_ASIDE_MS, AsideBecause
 
 #: Broker time, ms: the check is due then. A plain number, since hundreds of thousands are kept and the hot path makes one for
-#: each half: an object around it costs 32 bytes and a quarter of a microsecond.
+#: each half: a struct around it takes 24 bytes (of 520 for a transaction) and 0.04 us.
 Scheduled: TypeAlias = int
 
 
