@@ -38,7 +38,7 @@ async def test_list_show_and_decide(tmp_path: Path) -> None:
         document = json.loads((await run(running, "list", "--json", "--max", "1")).stdout)
         assert (document["total"], [row["tx_id"] for row in document["transactions"]]) == (2, [ONE])
         told = await run(running, "show", ONE)
-        assert "no producer of group P is connected" in told.stdout or "immune" in told.stdout
+        assert "no producer of group P is connected" in told.stdout or "in its grace period" in told.stdout
         assert json.loads((await run(running, "show", ONE, "--json")).stdout)["state"] == "UNDECIDED"
 
         done = await run(running, "commit", ONE, "--operator", "ada", "--yes")
@@ -209,7 +209,7 @@ async def test_list_says_what_was_set_aside(tmp_path: Path) -> None:
             await asyncio.sleep(0.02)
         else:
             raise AssertionError(listed.stdout)
-        assert "The policy of group P set it aside" in (await run(running, "show", ONE)).stdout
+        assert "The policy of group P parked it" in (await run(running, "show", ONE)).stdout
 
 
 async def set_aside(running: Running, client: RawClient, count: int) -> list[str]:
