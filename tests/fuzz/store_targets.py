@@ -461,7 +461,7 @@ TARGETS: Final = (
     ),
     Target(
         "snapshot", "a snapshot is unreadable or gives the state that was saved",
-        run_snapshot, lambda: [_snapshot_file()[1]], ("halfmq.store.snapshot", "halfmq.core.snapshot"),
+        run_snapshot, lambda: [_snapshot_file()[1]], ("halfmq.store.snapshot", "halfmq.core.snapshot", "halfmq.core.schema"),
     ),
     Target(
         "checkpoint", "a whole slot is found, a damaged one is not believed",

@@ -31,6 +31,7 @@ from halfmq.core.decision import Decision, Done, Refused, Settled
 from halfmq.core.engine import Engine, Failed
 from halfmq.core.state import Undecided
 from halfmq.core.transaction import check_schedule, machine, retention, states
+from halfmq.core.transaction.next_check import is_due, to_number
 from halfmq.errors import HalfmqError, SendTimeout
 from halfmq.model.records import CarriedHalf, Checked, Committed, HalfRecord, checked_size
 from halfmq.model.stored_message import decode
@@ -227,7 +228,7 @@ def immune_transactions_are_counted(patch: pytest.MonkeyPatch) -> None:
     """The count is raised in each round, before the immunity is looked at."""
 
     def counted(state: Any, known: Undecided, now_ms: int) -> Checked | None:
-        return _one_more(known, known.next_check_at_ms) if known.immune_until_ms > now_ms else None
+        return _one_more(known, to_number(known.next_check)) if known.grace_until_ms > now_ms else None
 
     _count_more(patch, counted)
 
@@ -238,12 +239,13 @@ def attempts_that_reach_nobody_are_counted(patch: pytest.MonkeyPatch) -> None:
     next_check_ms = decide_module.next_check_ms
 
     def counted(state: Any, known: Undecided, now_ms: int) -> Checked | None:
-        alone = not state.producer_groups[known.group].members
-        due = known.next_check_at_ms <= now_ms
+        alone = not state.producer_groups[known.group].session.members
+        due = is_due(known.next_check, now_ms)
         return _one_more(known, now_ms + 30_000) if alone and due else None
 
     def soonest(state: Any) -> int | None:
-        waiting = [one.next_check_at_ms for group in state.producer_groups.values() for one in group.undecided.values()]
+        known = [one for group in state.producer_groups.values() for one in group.undecided.values()]
+        waiting = [to_number(one.next_check) for one in known]
         asked = next_check_ms(state)
         return min([*waiting, *([] if asked is None else [asked])], default=None)
 
@@ -282,7 +284,7 @@ def _immunity_on_the_clients_clock(patch: pytest.MonkeyPatch, believed: Callable
     def from_birth(state: Any, record: HalfRecord) -> None:
         behind_ms = state.batch_time_ms - record.message.born_time_ms
         if believed(behind_ms):
-            rest_ms = record.immunity_ms if record.immunity_ms >= 0 else state.check_immunity_ms
+            rest_ms = record.immunity_ms if record.immunity_ms >= 0 else state.grace_ms
             record = record._replace(immunity_ms=max(0, rest_ms - behind_ms))
         half(state, record)
 
@@ -320,14 +322,14 @@ def half_that_cannot_be_moved_is_skipped_after_ten_tries(patch: pytest.MonkeyPat
 
     def gives_up(self: Any, command: Any, decision: Any, now_ms: int) -> Any:
         nonlocal tries
-        records, reply, effects, events = copied(self, command, decision, now_ms)
-        if type(command) is CarryForward and isinstance(reply, Failed):
+        parts = copied(self, command, decision, now_ms)
+        if type(command) is CarryForward and isinstance(parts.reply, Failed):
             tries += 1
             if tries > 10:
-                self.state.session.carrying = retention.Carrying(self.state, command.log_start)
-                self.state.session.carrying.seen = True
-                return (), Done(again=False), (), ()
-        return records, reply, effects, events
+                self.state.session.copy_progress = retention.CopyProgress(self.state, command.log_start)
+                self.state.session.copy_progress.seen = True
+                return parts._replace(reply=Done(again=False))
+        return parts
 
     patch.setattr(Engine, "_copied", gives_up)
 
@@ -378,7 +380,7 @@ def check_for_a_busy_connection_is_dropped(patch: pytest.MonkeyPatch) -> None:
 def check_without_an_answer_is_never_repeated(patch: pytest.MonkeyPatch) -> None:
     """Rejected by a full pool, and still in flight for whoever asked."""
     patch.setattr(check_schedule, "expire_in_flight", lambda group, now_ms: None)
-    patch.setattr(check_schedule, "is_asked", lambda group, tx_id, now_ms: tx_id in group.in_flight)
+    patch.setattr(check_schedule, "is_asked", lambda group, tx_id, now_ms: tx_id in group.session.in_flight)
 
 
 @plant
@@ -398,7 +400,7 @@ def first_member_is_always_asked(patch: pytest.MonkeyPatch) -> None:
     send = Checks.send
 
     def to_the_first(self: Any, check: Any) -> None:
-        members = self._sequencer.engine.state.producer_groups[check.group].members
+        members = self._sequencer.engine.state.producer_groups[check.group].session.members
         send(self, check._replace(connection=next(iter(members), check.connection)))
 
     patch.setattr(Checks, "send", to_the_first)

@@ -115,7 +115,7 @@ class Stage:
 
     def members(self, group: str = "P") -> list[str]:
         """Client ids of those who are asked."""
-        return list(self.life.state.producer_groups[group].members.values())
+        return list(self.life.state.producer_groups[group].session.members.values())
 
     @staticmethod
     def stops_reading(peer: Peer) -> None:

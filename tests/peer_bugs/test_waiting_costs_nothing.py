@@ -145,10 +145,10 @@ def test_full_disk_gives_up_nothing_and_counts_nothing() -> None:
     assert stage.is_serving, "the broker stopped"
     left = stage.undecided("P") | stage.undecided("Q")
     assert left == {"order-1", "order-2"}, f"given up, since a write failed: {left} is left"
-    assert "set it aside because" not in story(stage, "order-1"), "set aside in memory only"
+    assert "parked it because" not in story(stage, "order-1"), "set aside in memory only"
     stage.disk.heal()
     stage.pass_time(2 * MINUTE)
-    assert "set it aside because" in story(stage, "order-1"), "it is not set aside although there is room again"
+    assert "parked it because" in story(stage, "order-1"), "it is not set aside although there is room again"
     again = {check.tx_id: check.number for check in reversed(stage.checks(producer))}
     assert again == {"order-2": last["order-2"] + 1}, f"counted while nobody could be asked: {last}, then {again}"
     for half in (limited, patient):

@@ -14,6 +14,7 @@ from collections import Counter
 from typing import Any
 
 from halfmq.core.decision import SendCheck
+from halfmq.core.transaction.next_check import Suspended
 from halfmq.limits import CHECK_BACKOFF_FACTOR
 from halfmq.model import properties
 from halfmq.model.records import SET_ASIDE_MS, Checked, HalfRecord
@@ -160,13 +161,13 @@ class CheckTimes:
         now_ms = sequencer._time.now_ms()
         late: Counter[_Key] = Counter()
         for group in state.producer_groups.values():
-            room = len(group.in_flight) < state.settings.checks_in_flight_max
-            asks = (group.members or group.parked) and room and group.policy is None
+            room = len(group.session.in_flight) < state.settings.checks_in_flight_max
+            asks = (group.session.members or group.session.parked_polls) and room and group.policy is None
             for tx_id, known in group.undecided.items():
                 key = (group.name, tx_id)
                 if not sequencer._pending:
                     self._look_at_count(key, known.checks)
-                if asks and tx_id not in group.in_flight and known.next_check_at_ms < SET_ASIDE_MS:
+                if asks and tx_id not in group.session.in_flight and not isinstance(known.next_check, Suspended):
                     self._counts["look check due"] += 1
                     due_ms = self._due.get(key)
                     if due_ms is not None and now_ms > due_ms + _ROUNDING_MS:

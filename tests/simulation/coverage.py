@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from halfmq.model.records import SET_ASIDE_MS
+from halfmq.core.transaction.next_check import Suspended
 
 #: What transactions may be in when a fault comes.
 STATES: Final = (
@@ -34,12 +34,12 @@ def states_of(state: Any, durable: int, first_verdict: int) -> list[str]:
     undecided = [known for group in groups for known in group.undecided.values()]
     if any(known.count != len(known.halves) for known in undecided):
         found.append("halves partly stored")
-    aside = sum(known.next_check_at_ms >= SET_ASIDE_MS for known in undecided)
+    aside = sum(isinstance(known.next_check, Suspended) for known in undecided)
     if aside:
         found.append("set aside")
     if any(known.count == len(known.halves) for known in undecided):
         found.append("undecided")
-    if any(group.in_flight for group in groups):
+    if any(group.session.in_flight for group in groups):
         found.append("check in flight")
     verdicts = state.verdicts
     if verdicts:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from halfmq.core.base import producer_set
+from halfmq.core.schema import producer_set
 from halfmq.model.records import (
     MESSAGE_AT,
     AsideBecause,

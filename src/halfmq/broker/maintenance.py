@@ -226,7 +226,7 @@ class Maintenance:
     def _say_what_holds_retention(self, copied_bytes: int) -> None:
         view = self._sequencer.view
         groups = view.producer_groups.values()
-        most = nlargest(_GROUPS_SAID, groups, key=lambda group: group.bytes)
+        most = nlargest(_GROUPS_SAID, groups, key=lambda group: group.derived.bytes)
         log.warning(
             "the log takes %d bytes, more than the retention of %d: %d bytes of the segments to go are undecided or delayed "
             "and were copied forward less than %d s ago. They are copied again after that, or where %d times as much goes with "
@@ -238,9 +238,11 @@ class Maintenance:
             self._config.copy_again_ms // 1000,
             limits.COPY_AGAIN_PART,
             sum(len(group.undecided) for group in groups),
-            sum(group.bytes for group in groups),
+            sum(group.derived.bytes for group in groups),
             ", ".join(
-                f"{group.name} ({len(group.undecided)}, {group.bytes} bytes)" for group in most if group.undecided
+                f"{group.name} ({len(group.undecided)}, {group.derived.bytes} bytes)"
+                for group in most
+                if group.undecided
             )
             or "(none)",
             len(view.delayed),

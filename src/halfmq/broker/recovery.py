@@ -7,6 +7,7 @@ from halfmq.core.engine import Engine
 from halfmq.core.session import Published
 from halfmq.core.snapshot import load_rows
 from halfmq.core.state import State
+from halfmq.core.transaction.next_check import to_number
 from halfmq.errors import HalfmqError, StoreDamaged
 from halfmq.model.records import Trim
 from halfmq.model.settings import BrokerSettings
@@ -130,6 +131,6 @@ def _undecided_rows(state: State) -> Iterator[UndecidedHalf]:
                     known.group,
                     known.tx_id,
                     known.prepared_at_ms,
-                    known.next_check_at_ms,
+                    to_number(known.next_check),
                     known.checks,
                 )

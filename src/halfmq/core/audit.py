@@ -4,11 +4,11 @@
     OperatorActed RolledBack | ProducerSet | TopicDeleted | TopicSet | GroupSet [TopicSet] | OffsetsCommitted
 
 Both are records of one decision, so they are in one batch: a crash keeps both or none. ``apply`` does nothing for it; the
-record behind it is what happened, whoever did it. What is copied for a commit stays in front, since that is where the sequencer
+record after it is what happened, whoever did it. What is copied for a commit stays before it, since that is where the sequencer
 looks for it.
 
 A deletion, and a policy that is taken away, are also how a store comes out of being too full; there they happen without
-this record where the segment has no room for it, and the broker's output alone says who. See ``docs/decisions/0035``.
+this record where the segment has no space for it, and the broker's output alone says who. See ``docs/decisions/0035``.
 """
 
 from typing import Final
@@ -40,7 +40,7 @@ def acted_bytes(subject: str, by: Actor | None) -> int:
 
 
 def signed(decision: Decision, action: OperatorAction, subject: str, by: Actor | None) -> Decision:
-    """``decision`` with who stands behind it, if it has records. The caller has made room for ``acted_bytes``."""
+    """``decision`` with who stands behind it, if it has records. The caller has made space for ``acted_bytes``."""
     records = decision.records
     if by is None or not records:
         return decision
@@ -61,13 +61,13 @@ def signed(decision: Decision, action: OperatorAction, subject: str, by: Actor |
 def signed_if_room(
     state: State, decision: Decision, action: OperatorAction, subject: str, by: Actor | None
 ) -> Decision:
-    """``signed``, where the segment has room for it: the caller has made room for ``bytes_if_room``."""
+    """``signed``, where the segment has space for it: the caller has made space for ``bytes_if_room``."""
     size = sum([record.size for record in decision.records]) + acted_bytes(subject, by)
     return signed(decision, action, subject, by) if _fits_here(state, size) else decision
 
 
 def bytes_if_room(state: State, bound: int, subject: str, by: Actor | None) -> int:
-    """``bound``, the bytes of the decision alone, and what is added to it where this or the next segment has room."""
+    """``bound``, the bytes of the decision alone, and what is added to it where this or the next segment has space."""
     more = bound + acted_bytes(subject, by)
     if more == bound or _fits_here(state, more) or not why_no_base(state, more):
         return more

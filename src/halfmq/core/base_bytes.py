@@ -1,4 +1,4 @@
-"""What a base takes, counted as it changes: ``State.base_bytes``.
+"""What a base takes, counted as it changes: ``DerivedState.base_bytes``.
 
 Every function that changes topics, consumer groups, limits of producer groups or logged offsets counts here what it adds
 and takes away, so that a new one of them costs the same however many there are. ``recount`` counts anew, for
@@ -56,8 +56,9 @@ def set_offset(state: State, group: str, key: tuple[int, int], offset: int) -> N
         offsets = state.offsets[group] = {}
         state.derived.base_bytes += group_bytes(group)
     if key not in offsets:
+        topic_id, _ = key
         state.derived.base_bytes += OFFSET_BYTES
-        state.topics_by_id[key[0]].groups[group] = None
+        state.topics_by_id[topic_id].derived.groups[group] = None
     offsets[key] = offset
 
 
@@ -73,7 +74,7 @@ def drop_offset(state: State, group: str, key: tuple[int, int]) -> None:
 
 
 class Recount(NamedTuple):
-    """What ``State.base_bytes`` and ``groups_bytes`` must be."""
+    """What ``DerivedState.base_bytes`` and ``groups_bytes`` must be."""
 
     base: int
     groups: int

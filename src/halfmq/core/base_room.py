@@ -1,4 +1,4 @@
-"""Room in the base: it opens every segment, and behind it there must be room for a decision of half a segment.
+"""Space in the base: it opens every segment, and after it there must be space for a decision of half a segment.
 
 Topics, consumer groups, limits of producer groups and consumer offsets stand in it, so who makes a new one of these asks
 here first. What is there already may be changed and committed always, and taken away.
@@ -19,7 +19,7 @@ def _base_bytes_max(view: View) -> int:
 
 
 def refuse_named(state: State, more_bytes: int, what: str) -> Refused | None:
-    """Why there is no room for so many bytes of what clients make by naming it; None: there is.
+    """Why there is no space for so many bytes of what clients make by naming it; None: there is.
 
     They leave a quarter of a base to offsets, to limits of producer groups, and to what an administrator makes.
     """
@@ -35,7 +35,7 @@ def refuse_named(state: State, more_bytes: int, what: str) -> Refused | None:
 
 
 def base_has_room(view: View, more_bytes: int) -> bool:
-    """Whether so many bytes more of anything have room. The caller may take them at once."""
+    """Whether so many bytes more of anything have space. The caller may take them at once."""
     return view.derived.base_bytes + more_bytes <= _base_bytes_max(view)
 
 
@@ -49,7 +49,7 @@ def no_room(state: State, what: str) -> Refused:
 
 
 def refuse_producer(state: State, settings: ProducerSettings) -> Refused | None:
-    """Why these limits have no room, where they take more than what stands; None: they have."""
+    """Why these limits have no space, where they take more than what stands; None: they have."""
     more = producer_bytes(settings) - producer_bytes(state.producer_settings.get(settings.name))
     if settings.is_default or more <= 0 or base_has_room(state, more):
         return None
@@ -60,7 +60,7 @@ def refuse_producer(state: State, settings: ProducerSettings) -> Refused | None:
 
 
 def is_room_for_offset(view: View, group: str) -> bool:
-    """Whether one more offset of the group has room."""
+    """Whether one more offset of the group has space."""
     return base_has_room(view, OFFSET_BYTES + (0 if group in view.offsets else group_bytes(group)))
 
 
@@ -68,9 +68,9 @@ def is_room_for_offset(view: View, group: str) -> bool:
 
 
 def why_no_base(state: State, more_bytes: int) -> str:
-    """Why the next segment cannot begin with a base and ``more_bytes`` of records behind it; "": it can.
+    """Why the next segment cannot begin with a base and ``more_bytes`` of records after it; "": it can.
 
-    Only a store from before all of these asked for room is ever that full.
+    Only a store from before all of these asked for space is ever that full.
     """
     segment_bytes = state.settings.segment_bytes
     if state.derived.base_bytes <= _base_bytes_max(state):
@@ -80,5 +80,5 @@ def why_no_base(state: State, more_bytes: int) -> str:
         return ""
     return (
         f"topics, groups, their limits and consumer offsets take {size} bytes of the head of each log segment, which leaves "
-        f"no room in one of {segment_bytes} bytes"
+        f"no space in one of {segment_bytes} bytes"
     )

@@ -11,7 +11,7 @@ forgotten with the trim of its record, needs no place in a base, and a restart f
 
 from typing import Final
 
-from halfmq.core.state import State
+from halfmq.core.state import Jump, State
 from halfmq.core.view import View
 
 #: What is plausible is this part of the retention, since so much may be trimmed too early; between these bounds, ms. At the
@@ -38,24 +38,24 @@ def jump_of_start(state: State, now_ms: int, plausible_ms: int, *, trusted: bool
     return ahead_ms if ahead_ms > plausible_ms else 0
 
 
-def note_start(state: State, offset: int, jump_ms: int) -> None:
+def note_start(state: State, offset: int, jump_ms: int = 0) -> None:
     """The run whose record at ``offset`` is applied began with this."""
     if jump_ms == TRUSTED:
         state.jumps = ()
     elif jump_ms > 0:
-        jumps = (*state.jumps, (offset, state.batch_time_ms - jump_ms, jump_ms))
+        jumps = (*state.jumps, Jump(offset, state.batch_time_ms - jump_ms, jump_ms))
         if len(jumps) > JUMPS_MAX:
-            (_, _, one_ms), (later, at_ms, other_ms) = jumps[:2]
-            jumps = ((later, at_ms, one_ms + other_ms), *jumps[2:])
+            oldest, later, *others = jumps
+            jumps = (later._replace(by_ms=oldest.by_ms + later.by_ms), *others)
         state.jumps = jumps
 
 
 def forget_jumps(state: State) -> None:
     """The log starts later: jumps whose record is gone concern nothing any more."""
-    if state.jumps and state.jumps[0][0] < state.log_start:
-        state.jumps = tuple([jump for jump in state.jumps if jump[0] >= state.log_start])
+    if state.jumps and state.jumps[0].offset < state.log_start:
+        state.jumps = tuple([jump for jump in state.jumps if jump.offset >= state.log_start])
 
 
 def age_ms(view: View, stored_ms: int, now_ms: int) -> int:
     """How old it is for certain: without the jumps since then that nobody has confirmed."""
-    return now_ms - stored_ms - sum([by_ms for _, at_ms, by_ms in view.jumps if stored_ms <= at_ms])
+    return now_ms - stored_ms - sum([jump.by_ms for jump in view.jumps if stored_ms <= jump.at_ms])

@@ -56,12 +56,10 @@ from halfmq.core.transaction.check_schedule import (
     decide_check_not_sent,
     next_check_ms,
     send_checks,
-    set_aside_in,
 )
 from halfmq.core.transaction.machine import decide_end, decide_resolve
-from halfmq.core.transaction.past_limit import next_look_ms
 from halfmq.core.transaction.policy import decide_set_producer, enforce
-from halfmq.core.transaction.retention import carry_bytes_bound, decide_carry_forward, decide_trim, looked_for_alive
+from halfmq.core.transaction.retention import copy_bytes_bound, decide_copy_forward, decide_trim, looked_for_alive
 from halfmq.model.placement import segment_start
 from halfmq.model.records import TRIM_SIZE, Record, carried_delayed_size, checked_size, released_size
 
@@ -79,7 +77,7 @@ _PRODUCER_FRAME_BYTES: Final = 80
 def decide(state: State, command: Command, now_ms: int) -> Decision:
     """What shall happen because of ``command``. ``now_ms``: broker time, which never goes back.
 
-    The caller has made room for ``size_bound(state, command)`` bytes of records in the segment.
+    The caller has made space for ``size_bound(state, command)`` bytes of records in the segment.
     """
     return Decision._make(DECIDE[type(command)](state, command, now_ms))
 
@@ -87,7 +85,7 @@ def decide(state: State, command: Command, now_ms: int) -> Decision:
 def next_deadline_ms(state: State) -> int | None:
     """When to send ``Tick``, broker time ms; 0 or past: at once. None: when something happens."""
     soonest: int | None = None
-    for at_ms in (next_check_ms(state), next_look_ms(state), next_due_ms(state), next_log_ms(state)):
+    for at_ms in (next_check_ms(state), next_due_ms(state), next_log_ms(state)):
         if at_ms is not None and (soonest is None or at_ms < soonest):
             soonest = at_ms
     return soonest
@@ -96,7 +94,7 @@ def next_deadline_ms(state: State) -> int | None:
 def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
     """Checks, policies, releases and offsets whose time has come, a bounded number of each. ``again``: more is due now.
 
-    Behind ``TimePassed``. Releases that copy older messages come alone: the engine may find that one cannot be copied.
+    After ``TimePassed``. Releases that copy older messages come alone: the engine may find that one cannot be copied.
     """
     offset = next_offset(state)
     bytes_max = _tick_bytes(state)
@@ -131,18 +129,18 @@ def _decide_ask_aside(state: State, command: AskAside, now_ms: int) -> Decision:
 
 
 def _tick_bytes(state: State) -> int:
-    """What each of the parts of a tick may log, and one step of asking about what was set aside."""
+    """What each of the parts of a tick may log, and one step of asking about what was parked."""
     return min(1 << 18, state.record_bytes_max // 8)
 
 
-# --- how much room a decision may need ---------------------------------------------------------------------------
+# --- how much space a decision may need --------------------------------------------------------------------------
 
 
 def size_bound(state: State, command: Command) -> int:
     """An upper bound of the record bytes of ``decide(state, command)``, so that the segment can be rolled first.
 
-    It holds where the log stands now. Behind a roll a commit may have to carry its halves; then it needs more, but never
-    more than a fresh segment has room for behind its base.
+    It holds where the log stands now. After a roll a commit may have to copy its halves forward; then it needs more, but never
+    more than a fresh segment has space for after its base.
     """
     bound = _BOUND.get(type(command))
     return bound(state, command) if bound is not None else _SETTINGS_BYTES * 2
@@ -194,8 +192,7 @@ def _send_back_bound(state: State, command: SendBack) -> int:
 def _tick_bound(state: State, command: Tick) -> int:
     if not (
         state.session.asking
-        or state.session.full_heap
-        or state.derived.check_heap
+        or state.derived.group_deadlines
         or state.derived.delayed_heap
         or state.session.offsets_due
         or state.derived.policies
@@ -211,7 +208,7 @@ def _tick_bound(state: State, command: Tick) -> int:
 
 def _ask_aside_bound(state: State, command: AskAside) -> int:
     group = state.producer_groups.get(command.group)
-    asked = min(command.asked_max, CHECKS_PER_TICK_MAX, len(set_aside_in(group)) if group is not None else 0)
+    asked = min(command.asked_max, CHECKS_PER_TICK_MAX, len(group.derived.suspended) if group is not None else 0)
     return min(asked * _CHECKED_BYTES_MAX, _tick_bytes(state))
 
 
@@ -293,7 +290,7 @@ DECIDE: Final[dict[type, Callable[[State, Any, int], Decided]]] = {
     SetProducer: decide_set_producer,
     Tick: _decide_tick,
     NoteTime: decide_note_time,
-    CarryForward: decide_carry_forward,
+    CarryForward: decide_copy_forward,
     TrimLog: decide_trim,
     LockQueues: decide_lock,
     UnlockQueues: decide_unlock,
@@ -314,7 +311,7 @@ _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     SetProducer: _set_producer_bound,
     SendBack: _send_back_bound,
     Tick: _tick_bound,
-    CarryForward: carry_bytes_bound,
+    CarryForward: copy_bytes_bound,
     TrimLog: _trim_bound,
     LockQueues: _lock_bound,
     UnlockQueues: _lock_bound,

@@ -1,49 +1,61 @@
 """Durable state as one comparable value: live, redone, loaded from a snapshot, redone after a trim, it must be the same.
 
-Left out is what redo cannot know and nothing durable depends on: the connection behind a message that may be sent again,
-and the first offset of a rolled-back half whose record was trimmed.
+The rows of ``schema`` in an order of their own, and the indexes that decisions read. Left out is what redo cannot know and
+nothing durable depends on: the connection behind a message that may be sent again, and the first offset of a rolled-back
+half whose record was trimmed.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from msgspec.structs import astuple, replace
 
-from halfmq.core.state import State
+from halfmq.core.schema import KINDS, OffsetRow
+from halfmq.core.state import SentOnce, State, Verdict
+
+
+def _sent(sent: SentOnce) -> tuple[Any, ...]:
+    return astuple(replace(sent, connection=0))
+
+
+def _verdict(verdict: Verdict) -> tuple[Any, ...]:
+    return astuple(replace(verdict, first_offsets=0))
+
+
+def _offsets(row: OffsetRow) -> Any:
+    group, entries = row
+    return group, sorted(entries)
+
+
+#: What a row is compared as. Rows of the other kinds are compared as they are.
+_COMPARED: Final[dict[str, Callable[[Any], Any]]] = {
+    "offsets": _offsets,
+    "undecided": astuple,
+    "delayed": astuple,
+    "decided": _verdict,
+    "sent": _sent,
+}
+#: Their order is durable.
+_IN_ORDER: Final = frozenset({"immunity", "decided", "sent"})
 
 
 def durable_digest(state: State) -> dict[str, Any]:
-    """Plain tuples by field; compare two with ``==``, or field by field to see what differs."""
+    """Plain values by field; compare two with ``==``, or field by field to see what differs."""
+    digest: dict[str, Any] = {}
+    for kind in KINDS:
+        rows = [_COMPARED.get(kind.name, lambda row: row)(row) for row in kind.rows(state)]
+        digest[kind.name] = rows if kind.name in _IN_ORDER else sorted(rows)
+    groups = state.producer_groups.values()
+    (head,) = digest.pop("head")
     return {
-        "log_end": state.log_end,
-        "log_start": state.log_start,
-        "batch_time_ms": state.batch_time_ms,
-        "epoch": state.epoch,
-        "epoch_immunity_ms": state.epoch_immunity_ms,
-        "jumps": state.jumps,
-        "next_topic_id": state.next_topic_id,
-        "next_half_index": state.next_half_index,
-        "topics": sorted(
-            (
-                t.topic_id, t.name, t.read_queues, t.write_queues, t.permission, tuple(t.ends), tuple(t.mins), t.pending,
-                tuple(sorted((key, astuple(sent)[:7]) for key, sent in t.sent.items())),
-            )
-            for t in state.topics_by_id.values()
+        **head._asdict(),
+        **digest,
+        "pending": sorted((topic.name, topic.derived.pending) for topic in state.topics_by_id.values()),
+        "sent_by_id": sorted(
+            (topic.name, unique_id, _sent(sent))
+            for topic in state.topics_by_id.values()
+            for unique_id, sent in topic.derived.sent.items()
         ),
-        "groups": sorted(repr(settings) for settings in state.groups.values()),
-        "holders": sorted((group, tuple(sorted(queues.items()))) for group, queues in state.holders.items()),
-        "producers": sorted(repr(settings) for settings in state.producer_settings.values()),
-        "offsets": sorted((group, tuple(sorted(entries.items()))) for group, entries in state.offsets.items() if entries),
-        "undecided": sorted(
-            astuple(known) for group in state.producer_groups.values() for known in group.undecided.values()
-        ),
-        "undecided_bytes": sorted((g.name, g.bytes) for g in state.producer_groups.values() if g.bytes),
-        "delayed": sorted(astuple(delayed) for delayed in state.delayed.values()),
-        "settled": sorted(
-            (name, tx_id, verdict.committed, verdict.position, verdict.settled_at_ms, verdict.half_indexes)
-            for name, group in state.producer_groups.items()
-            for tx_id, verdict in group.settled.items()
-        ),
-        "verdicts": [astuple(replace(verdict, first_offsets=0)) for verdict in state.verdicts],
-        "sent": [astuple(sent)[:7] for sent in state.sent],
-        "bases": sorted(state.bases.items()),
-    }  # fmt: skip
+        "settled": sorted(_verdict(verdict) for group in groups for verdict in group.settled.values()),
+        "undecided_bytes": sorted((group.name, group.derived.bytes) for group in groups if group.derived.bytes),
+    }

@@ -7,11 +7,11 @@
     view                              to read; nothing else changes it
 
 A step is one batch: its caller writes it before the next step, since a decision may want to copy what an earlier batch has.
-Therefore a step ends early where its batch may not go on: in front of a command that needs the next segment, behind
+Therefore a step ends early where its batch may not go on: before a command that needs the next segment, after
 ``limits.BATCH_BYTES_MAX``, and where its ``Pace`` says so. ``Step.replies`` has one for each command that was decided; the
 others come again in the next step.
 
-Segments begin here: where the records of a command may not fit, the step begins in the next segment, behind its base record.
+Segments begin here: where the records of a command may not fit, the step begins in the next segment, after its base record.
 Two things are asked of the disk, through ``Disk``: whether there is a next segment, and whether a body that is to be copied
 is whole.
 
@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, Protocol
 
 from halfmq import limits
 from halfmq.core.apply import apply, apply_all, close_batch, open_batch
-from halfmq.core.base import epoch_started, make_base
+from halfmq.core.base import make_base
 from halfmq.core.base_room import why_no_base
 from halfmq.core.clock_jumps import jump_of_start
 from halfmq.core.commands import (
@@ -44,6 +44,7 @@ from halfmq.core.decide import DECIDE, comes_before, decide, next_deadline_ms, s
 from halfmq.core.decision import Done, Effect, Refused, Reply, Why
 from halfmq.core.events import DecisionEvent, DelayedPutAside
 from halfmq.core.queues.ordering import keep_for_holders
+from halfmq.core.schema import epoch_started
 from halfmq.core.session import DiskSpace, Event, MembersChanged, apply_session
 from halfmq.core.snapshot import Snapshot, snapshot_rows
 from halfmq.core.state import State, next_offset
@@ -55,7 +56,7 @@ from halfmq.model.records import CarriedDelayed, CarriedHalf, Record, Released
 #: So many sends and verdicts are decided between two looks at the ``Pace``, about 0.5 ms.
 LOOK_COMMANDS: Final = 64
 
-#: Commands of the hot path, and more bytes of records than one of them can need: a commit that carries 64 MiB of halves
+#: Commands of the hot path, and more bytes of records than one of them can need: a commit that copies 64 MiB of halves
 #: needs the most. Far from the end of a segment nothing is computed for them, and their records need no second look: a
 #: frame bounds what a send brings, ``core.transaction.admission`` what a transaction may have, and no bound is asked.
 SMALL: Final[frozenset[type]] = frozenset({SendHalf, SendMessage, EndTransaction})
@@ -108,7 +109,7 @@ class DelayedNotShown(NamedTuple):
 
 
 class NoNextSegment(NamedTuple):
-    """A segment could not begin: no room on the disk (``disk_full``), or none for a base in it."""
+    """A segment could not begin: no space on the disk (``disk_full``), or none for a base in it."""
 
     text: str
     disk_full: bool
@@ -146,7 +147,7 @@ class Disk(Protocol):
         """See to it that the next segment can be written.
 
         Raises:
-            StoreFull: there is no room for it.
+            StoreFull: there is no space for it.
         """
         ...
 
@@ -173,8 +174,22 @@ class NoPace:
         return False
 
 
-#: A ``Decision``, or what stands for it.
-_Parts = tuple[tuple[Record, ...], Reply | Failed, tuple[Effect, ...], tuple[DecisionEvent, ...]]
+class _Parts(NamedTuple):
+    """A ``Decision``, or what stands for it."""
+
+    records: tuple[Record, ...]
+    reply: Reply | Failed
+    effects: tuple[Effect, ...] = ()
+    events: tuple[DecisionEvent, ...] = ()
+
+
+class _TooLarge(NamedTuple):
+    """A command whose records came out larger than its bound, and their size."""
+
+    command: Command
+    size: int
+
+
 _Damaged = list[tuple[CarriedHalf | CarriedDelayed, str]]
 
 
@@ -192,8 +207,8 @@ class Engine:
         self._records: list[Record] = []
         self._problems: list[Problem] = []
         self._batch_start = 0
-        #: A command whose records came out larger than its bound, and their size: the next step begins with it, behind a roll.
-        self._too_large: tuple[Command, int] | None = None
+        #: The next step begins with it, after a roll.
+        self._too_large: _TooLarge | None = None
         #: Below this position nothing is rolled for a decision that came out larger than its bound.
         self._no_roll_before = 0
 
@@ -229,7 +244,9 @@ class Engine:
                     except Exception as error:  # noqa: BLE001 - judged in ``_broken``
                         decided, reply, more, events = self._broken(command, error)
                     if len(decided) > 1 and type(decided[0]) in _CARRIED:  # and the verdict that needs the copy
-                        decided, reply, more, events = self._copied(command, (decided, reply, more, events), now_ms)
+                        decided, reply, more, events = self._copied(
+                            command, _Parts(decided, reply, more, events), now_ms
+                        )
                 else:
                     parts = self._decide_near(command, now_ms, pace)
                     if parts is None:
@@ -278,12 +295,12 @@ class Engine:
         return next_deadline_ms(self.state)
 
     def begin_epoch(self, epoch: int, wall_ms: int, now_ms: int, *, plausible_ms: int, trust_clock: bool) -> Batch:
-        """The first batch of a run: that it began, behind a base record where a segment begins. Write it first.
+        """The first batch of a run: that it began, after a base record where a segment begins. Write it first.
 
         ``plausible_ms``: how far ahead of the log ``now_ms`` may be and be believed; see ``core.clock_jumps``.
 
         Raises:
-            StoreFull: no room on the disk, or none for a base in a segment; nothing was changed.
+            StoreFull: no space on the disk, or none for a base in a segment; nothing was changed.
         """
         state = self.state
         keep_for_holders(state, now_ms)
@@ -306,7 +323,7 @@ class Engine:
     # --- one command -----------------------------------------------------------------------------------------
 
     def _decide_near(self, command: Command, now_ms: int, pace: Pace) -> _Parts | None:
-        """Where what the command needs may not fit: make room first, and look at what was decided. None: the step ends
+        """Where what the command needs may not fit: make space first, and look at what was decided. None: the step ends
         in front of it.
         """
         state = self.state
@@ -318,32 +335,32 @@ class Engine:
                 apply_session(state, first)
         except Exception as error:  # noqa: BLE001 - judged in ``_broken``
             return self._broken(command, error)
-        before = self._too_large if self._too_large is not None and self._too_large[0] is command else None
-        bound = before[1] if before is not None else self._bound(command)
+        before = self._too_large if self._too_large is not None and self._too_large.command is command else None
+        bound = before.size if before is not None else self._bound(command)
         if not fits(state.log_end, state.batch_open, bound, self._segment_bytes):
             if bound > state.record_bytes_max and isinstance(command, SendHalf | SendMessage | SendBatch):
                 # Most likely too large for any segment: nobody shall be able to roll segments by sending what is refused.
                 refusal = self._decided(command, now_ms)
-                if not refusal[0]:
+                if not refusal.records:
                     return refusal
             if state.batch_open:
                 return None
             refused = self._roll_for(command, bound, now_ms)
             if refused is not None:
-                return (), refused, (), ()
+                return _Parts((), refused)
         self._too_large = None
         pace.before()  # a roll is not the command's
         decision = self._decided(command, now_ms)
-        if not decision[0] or self._fit(decision[0]):
+        if not decision.records or self._fit(decision.records):
             return decision
         return self._came_too_large(command, decision, now_ms, pace, rolled=before is not None)
 
     def _decided(self, command: Command, now_ms: int) -> _Parts:
         try:
-            decision: _Parts = decide(self.state, command, now_ms)
+            decision = _Parts(*decide(self.state, command, now_ms))
         except Exception as error:  # noqa: BLE001 - judged in ``_broken``
             decision = self._broken(command, error)
-        if decision[0] and type(decision[0][0]) in _CARRIED:
+        if decision.records and type(decision.records[0]) in _CARRIED:
             decision = self._copied(command, decision, now_ms)
         return decision
 
@@ -352,27 +369,26 @@ class Engine:
         if isinstance(error, InvariantViolated):
             raise error
         self._problems.append(DecisionFailed(command, error))
-        return (), Failed(f"{type(error).__name__}: {error}"), (), ()
+        return _Parts((), Failed(f"{type(error).__name__}: {error}"))
 
     def _came_too_large(
         self, command: Command, decision: _Parts, now_ms: int, pace: Pace, *, rolled: bool
     ) -> _Parts | None:
-        """``command`` decided anew in the next segment, since the bound was wrong by which room was made for ``decision``.
+        """``command`` decided anew in the next segment, since the bound was wrong by which space was made for ``decision``.
 
         What does not fit there either fails. It rolls at most once for each half of a segment that is written, so that
         nobody fills the disk with what fails; what needs more than any decision may never fits, and does not roll.
         """
         state = self.state
-        records = decision[0]
-        size = records[-1][0] + records[-1][1] - records[0][0]
+        size = _size(decision.records)
         text = f"{type(command).__name__} came to {size} bytes of records, which do not fit the log at {state.log_end}"
         if rolled:
             self._no_roll_before = segment_start(state.log_end, self._segment_bytes) + self._segment_bytes // 2
         failed = rolled or size > state.record_bytes_max or state.log_end < self._no_roll_before
         self._problems.append(BoundWrong(command, InvariantViolated(text), failed))
         if failed:
-            return (), Failed(text), (), ()
-        self._too_large = (command, size)
+            return _Parts((), Failed(text))
+        self._too_large = _TooLarge(command, size)
         return None if state.batch_open else self._decide_near(command, now_ms, pace)
 
     def _bound(self, command: Command) -> int:
@@ -391,13 +407,13 @@ class Engine:
         A tick goes on without the delayed messages that cannot be copied: they wait for a start that finds them whole.
         """
         try:
-            damaged = self._damaged(decision[0])
+            damaged = self._damaged(decision.records)
         except Exception as error:  # noqa: BLE001 - judged in ``_broken``
             return self._broken(command, error)
         if not damaged:
             return decision
         if type(command) is Tick:
-            return self._without(damaged, decision[0][-1], now_ms)
+            return self._without(damaged, decision.records[-1], now_ms)
         record, problem = damaged[0]
         if type(command) is CarryForward:
             text = f"what is alive in the segments to go must be copied, and cannot be: {problem}"
@@ -405,18 +421,18 @@ class Engine:
             what = f"transaction {record.tx_id!r} of group {record.group!r}" if type(record) is CarriedHalf else "it"
             text = f"{what} stays undecided: {problem}; or roll the transaction back, which needs no copy"
         self._problems.append(NotCopied(command, record.source, text))
-        return (), Failed(text), (), ()
+        return _Parts((), Failed(text))
 
     def _without(self, damaged: _Damaged, released: Record, now_ms: int) -> _Parts:
         """What a tick decides that leaves out the ``damaged`` of those that were to be ``released``; the others are whole.
 
-        Only those are shown: the ones behind them may be damaged as well, and the next tick looks at them, at once.
+        Only those are shown: the ones after them may be damaged as well, and the next tick looks at them, at once.
         """
         assert isinstance(released, Released)
         self.note(DelayedPutAside(tuple([record.first_offset for record, _ in damaged])))
         tick = Tick(len(released.refs) - len(damaged))
         try:
-            decision = decide(self.state, tick, now_ms)
+            decision = _Parts(*decide(self.state, tick, now_ms))
         except Exception as error:  # noqa: BLE001 - judged in ``_broken``
             return self._broken(tick, error)
         more = isinstance(decision.reply, Done) and decision.reply.again
@@ -437,10 +453,9 @@ class Engine:
     # --- batches and segments --------------------------------------------------------------------------------
 
     def _fit(self, records: Sequence[Record]) -> bool:
-        """Whether the records of a decision have room where the log stands."""
+        """Whether the records of a decision have space where the log stands."""
         state = self.state
-        size = records[-1][0] + records[-1][1] - records[0][0]
-        return fits(state.log_end, state.batch_open, size, self._segment_bytes)
+        return fits(state.log_end, state.batch_open, _size(records), self._segment_bytes)
 
     def _plenty_until(self) -> int:
         """While the log ends before this, a command of ``SMALL`` fits the segment and the batch, whatever it is."""
@@ -454,7 +469,7 @@ class Engine:
     def _roll_for(self, command: Command, size: int, now_ms: int) -> Refused | None:
         """Roll, so that ``command`` can be decided in the next segment. A refusal: there is none for it."""
         state = self.state
-        # A verdict may have to copy its halves behind the roll.
+        # A verdict may have to copy its halves after the roll.
         verdict = isinstance(command, EndTransaction | ResolveTransaction)
         text = why_no_base(state, state.record_bytes_max if verdict else size)
         if text:
@@ -471,10 +486,10 @@ class Engine:
         return None
 
     def _roll(self, now_ms: int) -> None:
-        """Go on in the next segment, behind its base record, which stays in the open batch.
+        """Go on in the next segment, after its base record, which stays in the open batch.
 
         Raises:
-            StoreFull: no room for another segment; the log stands where it stood.
+            StoreFull: no space for another segment; the log stands where it stood.
         """
         self._disk.reserve_roll()
         previous_end = self.state.log_end
@@ -497,6 +512,11 @@ class Engine:
         batch = Batch(self._batch_start, state.log_end, state.batch_time_ms, tuple(self._records))
         self._records.clear()
         return batch
+
+
+def _size(records: Sequence[Record]) -> int:
+    first, last = records[0], records[-1]
+    return last.offset + last.size - first.offset
 
 
 _NO_PACE: Final = NoPace()

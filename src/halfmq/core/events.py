@@ -1,7 +1,7 @@
 """What a decision changes in session state, as values: ``session.apply_session`` makes them happen.
 
 A decision is a question: it changes nothing, and says in ``Decision.events`` what is to be noted once its records were
-applied. So one that raises, or whose records are not to happen (no room, a body that cannot be copied), has left nothing
+applied. So one that raises, or whose records are not to happen (no space, a body that cannot be copied), has left nothing
 behind; and it can be asked again.
 
 Three come in front of a decision, not out of it (``decide.comes_before``): ``TimePassed``, ``LocksRunOut``, ``LookedForAlive``. They
@@ -49,13 +49,13 @@ class ChecksAsked(NamedTuple):
     until_ms: int
     #: (transaction id, connection).
     asked: tuple[tuple[str, int], ...]
-    #: ``ProducerGroup.turn`` from here on.
+    #: ``ProducerSession.turn`` from here on.
     turn: int
     #: Connections that fetched some, and so wait no more.
     served: tuple[int, ...]
-    #: Entries of ``ready`` and ``cut`` that were looked at.
-    ready: int = 0
-    cut: int = 0
+    #: Entries of ``due`` and ``early`` that were looked at.
+    due: int = 0
+    early: int = 0
     #: It was the group's turn in a tick.
     in_turn: bool = False
 
@@ -78,14 +78,14 @@ class CheckFailed(NamedTuple):
 
 
 class TakenUp(NamedTuple):
-    """Transactions that were set aside are asked about again: their group's policy looks around by ``look_by_ms``."""
+    """Transactions that were parked are asked about again: their group's policy looks around by ``look_by_ms``."""
 
     group: str
     look_by_ms: int
 
 
 class PolicyLooked(NamedTuple):
-    """A policy has looked at these ids of ``Policy.past``. ``asked_again``: of them those that are within its limits again.
+    """A policy has looked at these ids of ``PolicySession.past``. ``asked_again``: of them those that are within its limits again.
 
     ``look_by_ms``: when the answer about one that is asked about meanwhile is overdue, 0: none is.
     """
@@ -115,7 +115,7 @@ class OffsetLogged(NamedTuple):
 
 
 class OffsetRefused(NamedTuple):
-    """There is no room for it in a base: it is known in this run only."""
+    """There is no space for it in a base: it is known in this run only."""
 
     group: str
     topic_id: int
@@ -133,7 +133,7 @@ class OffsetsTaken(NamedTuple):
 
 
 class LocksRunOut(NamedTuple):
-    """It is ``now_ms``: locks of the group that ran out make room, and where it is short those of all."""
+    """It is ``now_ms``: locks of the group that ran out make space, and where it is short those of all."""
 
     group: str
     is_short: bool
@@ -181,8 +181,8 @@ class LookedForAlive(NamedTuple):
     log_start: int
 
 
-class CarriedOn(NamedTuple):
-    """The first ``count`` of what was found below ``log_start`` are carried, or no longer need to be; look further."""
+class CopiedForward(NamedTuple):
+    """The first ``count`` of what was found below ``log_start`` are copied forward, or no longer need to be; look further."""
 
     log_start: int
     count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody needs here
@@ -190,5 +190,5 @@ class CarriedOn(NamedTuple):
 
 DecisionEvent = (
     QueueChosen | AnswerHeard | NoLongerAsked | ChecksAsked | CheckWaits | CheckFailed | TakenUp | PolicyLooked | OffsetSaid
-    | OffsetLogged | OffsetRefused | OffsetsTaken | QueuesLocked | QueuesUnlocked | TopicGone | ConsumerGroupGone | CarriedOn
+    | OffsetLogged | OffsetRefused | OffsetsTaken | QueuesLocked | QueuesUnlocked | TopicGone | ConsumerGroupGone | CopiedForward
 )  # fmt: skip

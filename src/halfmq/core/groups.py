@@ -10,11 +10,11 @@ from typing import Final
 
 from halfmq import limits
 from halfmq.core.audit import signed, signed_if_room
-from halfmq.core.base import group_deleted, group_set
 from halfmq.core.commands import DeleteGroup, EnsureGroup, SetGroup
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, Effect, GroupIsGone, Refused, TopicChanged, Why
 from halfmq.core.events import ConsumerGroupGone, DecisionEvent
 from halfmq.core.queues.send import retry_topic
+from halfmq.core.schema import group_deleted, group_set
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, next_offset
 from halfmq.core.topics import make_group, refuse_group, topic_deleted, topic_gone
 from halfmq.errors import InvalidName
@@ -84,7 +84,7 @@ def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Deci
     if name in state.groups or (command.with_offsets and name in state.offsets):
         records = (group_deleted(offset, name, command.with_offsets),)
         events = (ConsumerGroupGone(name, command.with_offsets),)
-        if retry is not None and not retry.pending and retry.mins == retry.ends:
+        if retry is not None and not retry.derived.pending and retry.mins == retry.ends:
             records += (topic_deleted(offset + records[0].size, retry),)
             effects = (TopicChanged(retry.topic_id, retry.name),)
             events += (topic_gone(retry),)

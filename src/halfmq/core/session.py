@@ -10,11 +10,11 @@ from typing import Any, Final, NamedTuple
 
 from halfmq.core.events import (
     AnswerHeard,
-    CarriedOn,
     CheckFailed,
     ChecksAsked,
     CheckWaits,
     ConsumerGroupGone,
+    CopiedForward,
     DecisionEvent,
     DelayedPutAside,
     LocksRunOut,
@@ -55,7 +55,7 @@ from halfmq.core.transaction.check_schedule import (
     note_waiting,
 )
 from halfmq.core.transaction.past_limit import look_further, note_left, note_looked, note_taken_up
-from halfmq.core.transaction.retention import note_carried, note_look
+from halfmq.core.transaction.retention import note_copied, note_look
 
 
 class ConsumerData(NamedTuple):
@@ -89,7 +89,7 @@ class Reachable(NamedTuple):
 
 
 class Polling(NamedTuple):
-    """A client waits for checks of a producer group, as many as it has room for; until it gets some, or ``PollEnded``."""
+    """A client waits for checks of a producer group, as many as it can take; until it gets some, or ``PollEnded``."""
 
     connection: int
     client_id: str
@@ -165,8 +165,8 @@ def _heartbeat(state: State, event: Heartbeat) -> tuple[MembersChanged, ...]:
         for name in event.producers:
             produces[name] = None
             group = state.producer_group(name)
-            if event.connection not in group.members:
-                group.members[event.connection] = event.client_id
+            if event.connection not in group.session.members:
+                group.session.members[event.connection] = event.client_id
                 cut_backoff(state, group)
     if event.consumers:
         state.session.consumes.setdefault(event.connection, {}).update(
@@ -180,7 +180,7 @@ def _reachable(state: State, event: Reachable) -> tuple[MembersChanged, ...]:
     """No back-off is cut short: what it missed is due, and the rest was not missed."""
     group = state.producer_group(event.producer)
     if event.producer in state.session.produces.get(event.connection, ()):
-        group.members.setdefault(event.connection, event.client_id)
+        group.session.members.setdefault(event.connection, event.client_id)
         take_turn(state, group)
     return ()
 
@@ -189,9 +189,9 @@ def _polling(state: State, event: Polling) -> tuple[MembersChanged, ...]:
     """The first poll of a connection is a producer that (re)connects; later ones only go on."""
     group = state.producer_group(event.producer)
     state.session.produces.setdefault(event.connection, {})[event.producer] = None
-    is_new = event.connection not in group.members and event.connection not in group.pollers
-    group.pollers[event.connection] = event.client_id
-    group.parked[event.connection] = event.room
+    is_new = event.connection not in group.session.members and event.connection not in group.session.pollers
+    group.session.pollers[event.connection] = event.client_id
+    group.session.parked_polls[event.connection] = event.room
     if is_new:
         cut_backoff(state, group)
     else:
@@ -202,7 +202,7 @@ def _polling(state: State, event: Polling) -> tuple[MembersChanged, ...]:
 def _poll_ended(state: State, event: PollEnded) -> tuple[MembersChanged, ...]:
     group = state.producer_groups.get(event.producer)
     if group is not None:
-        group.parked.pop(event.connection, None)
+        group.session.parked_polls.pop(event.connection, None)
     return ()
 
 
@@ -235,12 +235,16 @@ def _subscribe(session: ConsumerSession, subscriptions: tuple[Subscription, ...]
         known = session.subscriptions.get(subscription.topic)
         if known is None or subscription.version > known.version:
             session.subscriptions[subscription.topic] = subscription
-            changed = changed or known is None or known[1:3] != subscription[1:3]
+            changed = changed or known is None or _expression(known) != _expression(subscription)
     named = {subscription.topic for subscription in subscriptions}
     for topic in [topic for topic in session.subscriptions if topic not in named]:
         del session.subscriptions[topic]
         changed = True
     return changed
+
+
+def _expression(subscription: Subscription) -> tuple[str, str]:
+    return subscription.expression, subscription.expression_type
 
 
 def _changed(group: str, session: ConsumerSession) -> MembersChanged:
@@ -273,16 +277,16 @@ def _leave_producers(state: State, name: str, connection: int) -> None:
     group = state.producer_groups.get(name)
     if group is None:
         return
-    group.parked.pop(connection, None)
-    was_poller = group.pollers.pop(connection, None) is not None
-    if group.members.pop(connection, None) is None and not was_poller:
+    group.session.parked_polls.pop(connection, None)
+    was_poller = group.session.pollers.pop(connection, None) is not None
+    if group.session.members.pop(connection, None) is None and not was_poller:
         return
     # What it was asked it will not answer: another member may be asked before the answer is overdue.
-    lost = [tx_id for tx_id, (_, asked) in group.in_flight.items() if asked == connection]
+    lost = [tx_id for tx_id, asked in group.session.in_flight.items() if asked.connection == connection]
     for tx_id in lost:
-        del group.in_flight[tx_id]
-    if lost and (group.members or group.pollers):
-        group.cut.extend(lost)
+        del group.session.in_flight[tx_id]
+    if lost and (group.session.members or group.session.pollers):
+        group.session.early.extend(lost)
         take_turn(state, group)
 
 
@@ -294,7 +298,7 @@ def _leave_consumers(state: State, name: str, connection: int) -> MembersChanged
     if member is None:
         return None
     if all(other.client_id != member.client_id for other in session.members.values()):
-        for queue in [queue for queue, (holder, _) in session.locks.items() if holder == member.client_id]:
+        for queue in [queue for queue, lock in session.locks.items() if lock.client_id == member.client_id]:
             del session.locks[queue]
             state.session.locks_held -= 1
     if not session.members:
@@ -307,7 +311,13 @@ def forget_idle_groups(state: State) -> None:
     if len(state.producer_groups) + len(state.session.consumers) < state.session.groups_kept_max:
         return
     for name, group in list(state.producer_groups.items()):
-        held = group.members or group.pollers or group.undecided or group.settled or group.in_flight
+        held = (
+            group.session.members
+            or group.session.pollers
+            or group.undecided
+            or group.settled
+            or group.session.in_flight
+        )
         if not held and name not in state.producer_settings:
             del state.producer_groups[name]
             state.session.asking.pop(name, None)
@@ -338,7 +348,7 @@ def _time_passed(state: State, event: TimePassed) -> None:
 
 
 def _queue_chosen(state: State, event: QueueChosen) -> None:
-    state.topics_by_id[event.topic_id].turn += 1
+    state.topics_by_id[event.topic_id].session.turn += 1
 
 
 def _group_gone(state: State, event: ConsumerGroupGone) -> None:
@@ -383,5 +393,5 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | Non
     ConsumerGroupGone: _group_gone,
     DelayedPutAside: note_put_aside,
     LookedForAlive: note_look,
-    CarriedOn: note_carried,
+    CopiedForward: note_copied,
 }

@@ -4,6 +4,8 @@
     .derived        follows from it and makes decisions fast; never stored
     .session        who is connected, what was published: a restart forgets it
 
+A topic, a producer group and its policy have the same parts: what is their own is durable, ``.derived`` and ``.session`` are not.
+
 Undecided transactions and their halves are immutable and are replaced on change, so that a snapshot is a copy of references
 and can be encoded in another thread.
 """
@@ -17,9 +19,10 @@ import msgspec
 
 from halfmq import limits
 from halfmq.core.decision import Effect, WakeQueue
+from halfmq.core.transaction.next_check import NextCheck
 from halfmq.model.placement import segment_start
 from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC, TRACED
-from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, SET_ASIDE_MS, Record
+from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, Record
 from halfmq.model.settings import BrokerSettings, GroupSettings, ProducerSettings, caps
 from halfmq.model.stored_message import size_of
 
@@ -31,6 +34,8 @@ CHECK_BUCKET_MS: Final = 64
 HOLDER_BYTES: Final = 12
 #: Up to this many groups nobody asks whether they hold anything.
 GROUPS_KEPT_MIN: Final = 1_024
+#: Later than any time.
+NEVER_MS: Final = 1 << 62
 
 
 # What there are very many of: structs that the collector leaves alone (``gc=False``: they hold numbers, text and each other, so no
@@ -42,7 +47,7 @@ class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     index: int
     half_index: int
-    #: Where its bytes lie now; another than ``first_offset`` once it was carried forward.
+    #: Where its bytes lie now; another than ``first_offset`` once it was copied forward.
     offset: int
     #: Its identity for clients (``commitLogOffset``).
     first_offset: int
@@ -67,11 +72,11 @@ class Undecided(msgspec.Struct, frozen=True, gc=False, array_like=True):
     #: Broker time of the first half, ms.
     prepared_at_ms: int
     #: No check before this; each further half moves it on, since the application is evidently at work.
-    immune_until_ms: int
+    grace_until_ms: int
     #: Checks sent.
     checks: int
-    #: At or after ``immune_until_ms`` while no check was sent. From ``SET_ASIDE_MS`` on: nobody asks by itself any more.
-    next_check_at_ms: int
+    #: At or after ``grace_until_ms`` while no check was sent.
+    next_check: NextCheck
 
 
 class Delayed(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -118,12 +123,36 @@ class SentOnce(msgspec.Struct, frozen=True, gc=False, array_like=True):
     connection: int
 
 
+class TopicDerived:
+    """What follows from the messages of a topic."""
+
+    __slots__ = ("groups", "pending", "sent")
+
+    def __init__(self) -> None:
+        #: Undecided halves and delayed messages that will come to this topic.
+        self.pending = 0
+        #: Consumer groups that have an offset in it, or had one refused. Some of them are deleted.
+        self.groups: dict[str, None] = {}
+        #: Unique id to the newest message of ``State.sent`` that has it.
+        self.sent: dict[str, SentOnce] = {}
+
+
+class TopicSession:
+    """What a restart forgets of a topic."""
+
+    __slots__ = ("turn",)
+
+    def __init__(self) -> None:
+        #: Counts up with each message whose sender leaves the choice of a queue to the broker.
+        self.turn = 0
+
+
 class Topic:
-    """One topic: settings, queue ends, and what the hot path needs ready-made."""
+    """One topic. The fields of its own are durable, or constants that follow from its name and the broker's settings."""
 
     __slots__ = (
-        "ends", "exempt", "frame_bytes", "groups", "half_suffixes", "mins", "name", "pending", "permission", "plain_suffix",
-        "read_queues", "sent", "topic_id", "turn", "wakes", "write_queues",
+        "derived", "ends", "exempt", "frame_bytes", "half_suffixes", "mins", "name", "permission", "plain_suffix", "read_queues",
+        "session", "topic_id", "wakes", "write_queues",
     )  # fmt: skip
 
     def __init__(
@@ -138,14 +167,9 @@ class Topic:
         self.ends: list[int] = []
         #: Per queue: the first queue offset that the log still holds.
         self.mins: list[int] = []
-        #: Undecided halves and delayed messages that will come to this topic.
-        self.pending = 0
-        #: Derived: consumer groups that have an offset in it, or had one refused. Some of them are deleted.
-        self.groups: dict[str, None] = {}
-        #: Unique id to plain message that may be sent again: newest per id.
-        self.sent: dict[str, SentOnce] = {}
-        #: Session: next queue where the sender leaves the choice to us.
-        self.turn = 0
+        self.derived = TopicDerived()
+        self.session = TopicSession()
+        # Constants, computed once for the hot path.
         #: Copies of messages keep their unique id here, so nothing is taken for sent again.
         self.exempt = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         #: Size of a message or half record without born host, body and properties.
@@ -178,66 +202,132 @@ class Topic:
 Place = tuple[Topic, int, tuple[Record, ...], tuple[Effect, ...], int]
 
 
-class Policy:
-    """What a producer group's policy is about to do: all of it session, made anew when the policy changes."""
+class InFlight(NamedTuple):
+    """A check that may still be answered."""
 
-    __slots__ = ("left", "past", "scan", "scan_at_ms", "scan_next_ms", "settings")
+    until_ms: int
+    connection: int
 
-    def __init__(self, settings: ProducerSettings) -> None:
-        self.settings = settings
+
+class Heard(NamedTuple):
+    """The last UNKNOWN about a transaction."""
+
+    at_ms: int
+    remark: str
+
+
+class QueueLock(NamedTuple):
+    """Who may handle a queue in order, and until when."""
+
+    client_id: str
+    until_ms: int
+
+
+class Jump(NamedTuple):
+    """A start whose time was further ahead of the log than is plausible; see ``core.clock_jumps``."""
+
+    #: Of its record.
+    offset: int
+    #: Before it, ms.
+    at_ms: int
+    by_ms: int
+
+
+class PolicySession:
+    """How far the policy of a producer group has got: made anew when the policy changes, and at a start."""
+
+    __slots__ = ("left", "past", "scan", "scan_at_ms", "scan_next_ms")
+
+    def __init__(self) -> None:
         #: Ids that were past a limit when they were looked at; who takes one looks again. Each once, however it got here:
         #: the decision that settles it does not see its own records.
         self.past: dict[str, None] = {}
         #: Id -> number of its last allowed check, which reached a producer in time to be answered. Some are settled.
         self.left: dict[str, int] = {}
-        #: Ids that are still to be looked at in this round; the next round begins at ``scan_at_ms``.
+        #: Ids that are still to be looked at in this round, which goes on in the next tick; the next round begins at
+        #: ``scan_at_ms``, at ``NEVER_MS`` if the policy does not go by age.
         self.scan: deque[str] = deque()
         self.scan_at_ms = 0
         #: What the round says so far about when the next one is worth it.
-        self.scan_next_ms = SET_ASIDE_MS
+        self.scan_next_ms = NEVER_MS
+
+
+class Policy:
+    """The policy of a producer group that does not wait for ever."""
+
+    __slots__ = ("session", "settings")
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        #: Durable, also in ``State.producer_settings``.
+        self.settings = settings
+        self.session = PolicySession()
+
+
+class ProducerDerived:
+    """What follows from the undecided transactions of a producer group."""
+
+    __slots__ = ("bytes", "scheduled", "suspended")
+
+    def __init__(self) -> None:
+        #: Message bytes of all undecided halves.
+        self.bytes = 0
+        #: Undecided ids by the bucket of their ``Scheduled``, until the bucket's time has come.
+        self.scheduled: dict[int, dict[str, None]] = {}
+        #: Undecided ids that are ``Suspended``, in that order: an operator asks about the first ones first.
+        self.suspended: dict[str, None] = {}
+
+
+class ProducerSession:
+    """Who of a producer group is connected, and what was asked."""
+
+    __slots__ = (
+        "due", "early", "full_until_ms", "heard", "in_flight", "members", "number", "parked_polls", "pollers", "turn",
+    )  # fmt: skip
+
+    def __init__(self, number: int) -> None:
+        #: Ascending in ``State.producer_groups``, so that who pages through all can go on.
+        self.number = number
+        #: Live connections, in order of registration, with their client ids.
+        self.members: dict[int, str] = {}
+        #: Live connections that fetch their checks instead of being sent them, with their client ids; and of these
+        #: the ones that wait for some now, with how many they take.
+        self.pollers: dict[int, str] = {}
+        self.parked_polls: dict[int, int] = {}
+        #: Counts up with each check, so that members take turns.
+        self.turn = 0
+        #: Ids whose bucket's time has come. Some were settled or asked since; who takes one looks again.
+        self.due: deque[str] = deque()
+        #: Ids that are asked about before their time, since a producer connected; the same holds. Apart from ``due``, since
+        #: what is due goes first, and here the schedule is not looked at.
+        self.early: deque[str] = deque()
+        #: By id. Deadlines ascend. Apart from the schedule, since a lost connection ends it.
+        self.in_flight: dict[str, InFlight] = {}
+        #: While as many checks are in flight as may be, and more are to be sent: when the first of them is overdue. Else 0.
+        self.full_until_ms = 0
+        #: By id, for ``story``.
+        self.heard: dict[str, Heard] = {}
 
 
 class ProducerGroup:
     """One producer group: its undecided transactions, recent verdicts, and who can be asked."""
 
     __slots__ = (
-        "bytes", "cut", "due", "heard", "in_flight", "members", "name", "number", "parked", "policy", "pollers", "ready", "settled",
-        "turn", "undecided", "undecided_bytes_max", "undecided_max",
+        "derived", "name", "policy", "session", "settled", "undecided", "undecided_bytes_max", "undecided_max",
     )  # fmt: skip
 
     def __init__(self, name: str, settings: BrokerSettings, number: int = 0) -> None:
         self.name = name
-        #: Session: ascending in ``State.producer_groups``, so that who pages through all can go on.
-        self.number = number
-        #: Durable, from the group's own settings or the broker's.
+        #: From the group's own settings or the broker's.
         self.undecided_max = settings.undecided_max
         self.undecided_bytes_max = settings.undecided_bytes_max
-        #: Of a group that does not wait for ever.
+        #: None: its transactions wait for ever.
         self.policy: Policy | None = None
-        #: Durable, in order of preparation.
+        #: In order of preparation.
         self.undecided: dict[str, Undecided] = {}
-        #: Durable: message bytes of all undecided halves.
-        self.bytes = 0
-        #: Durable: recent verdicts by id, each also in ``State.verdicts``.
+        #: Recent verdicts by id, each also in ``State.verdicts``.
         self.settled: dict[str, Verdict] = {}
-        #: Derived: undecided ids by the bucket of ``next_check_at_ms``, until the bucket's time has come.
-        self.due: dict[int, dict[str, None]] = {}
-        #: Session: ids whose bucket's time has come, and ids whose back-off a reconnection cut short. Either may
-        #: name transactions that were settled or asked since; who takes one looks again.
-        self.ready: deque[str] = deque()
-        self.cut: deque[str] = deque()
-        #: Session: live connections of the group, in order of registration, with their client ids.
-        self.members: dict[int, str] = {}
-        #: Session: live connections that fetch their checks instead of being sent them, with their client ids; and of these
-        #: the ones that wait for some now, with how many they take.
-        self.pollers: dict[int, str] = {}
-        self.parked: dict[int, int] = {}
-        #: Session: counts up with each check, so that members take turns.
-        self.turn = 0
-        #: Session: id -> (answer deadline ms, connection). Deadlines ascend.
-        self.in_flight: dict[str, tuple[int, int]] = {}
-        #: Session: id -> (heard at ms, remark) of the last UNKNOWN.
-        self.heard: dict[str, tuple[int, str]] = {}
+        self.derived = ProducerDerived()
+        self.session = ProducerSession(number)
 
 
 class Subscription(NamedTuple):
@@ -256,7 +346,7 @@ class Member(NamedTuple):
 
 
 class ConsumerSession:
-    """Session: who consumes in a group, and what."""
+    """Who consumes in a group, and what. A restart forgets all of it; its settings are in ``State.groups``."""
 
     __slots__ = (
         "consume_type",
@@ -274,9 +364,9 @@ class ConsumerSession:
         self.message_model = "CLUSTERING"
         self.consume_type = ""
         self.from_where = ""
-        #: (topic, queue id) -> (client id, expires at ms), for ordered consumption.
-        #: Change them with the functions of ``queues.ordering``, or count them in ``State.locks_held``.
-        self.locks: dict[tuple[str, int], tuple[str, int]] = {}
+        #: (topic, queue id) -> its lock, for ordered consumption.
+        #: Change them with the functions of ``queues.ordering``, or count them in ``SessionState.locks_held``.
+        self.locks: dict[tuple[str, int], QueueLock] = {}
         #: When those that ran out were dropped.
         self.locks_looked_at_ms = 0
 
@@ -288,8 +378,8 @@ class DerivedState:
     """
 
     __slots__ = (
-        "base_bytes", "check_heap", "copied", "delayed_heap", "groups_bytes", "held_by", "holders_bytes", "look_heap", "looking",
-        "policies", "undecided_bytes", "undecided_count", "undecided_groups",
+        "base_bytes", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "looking", "policies",
+        "undecided_bytes", "undecided_count", "undecided_groups",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -303,17 +393,20 @@ class DerivedState:
         self.held_by: dict[int, dict[str, None]] = {}
         #: At least as many bytes as ``holders`` takes in a base.
         self.holders_bytes = 0
-        #: (bucket ms, group name), a heap; every bucket in any ``ProducerGroup.due`` is in it, others are gone, or not first.
-        self.check_heap: list[tuple[int, str]] = []
+        #: (ms, producer group name), a heap: when a tick has to do something in which group. Every bucket of
+        #: ``ProducerDerived.scheduled``, every ``ProducerSession.full_until_ms``, and ``PolicySession.scan_at_ms`` of a policy
+        #: that rests are in it; other entries are not true any more, or not first. So a tick costs what is due, not how many
+        #: groups there are.
+        self.group_deadlines: list[tuple[int, str]] = []
         #: Undecided transactions of all groups, bytes of their messages, and how many groups have any.
         self.undecided_count = 0
         self.undecided_bytes = 0
         self.undecided_groups = 0
-        #: Producer groups with a policy; of these the ones that the next tick has to look at; and (``scan_at_ms``, name), a heap
-        #: of the others. Some entries are not true any more.
+        #: Producer groups with a policy: while there is none, ticks and connections pay nothing for policies.
         self.policies: dict[str, None] = {}
+        #: Of these the ones that the next tick has to look at, in the order in which they take turns. Apart from
+        #: ``SessionState.asking``, since a policy acts also while nobody is connected, and a look costs more than a check.
         self.looking: dict[str, None] = {}
-        self.look_heap: list[tuple[int, str]] = []
         #: (due ms, first offset), a heap; every delayed message is in it, or in ``SessionState.delayed_aside``.
         self.delayed_heap: list[tuple[int, int]] = []
 
@@ -322,8 +415,8 @@ class SessionState:
     """What a restart forgets and clients say again: only ``session.apply_session`` changes it."""
 
     __slots__ = (
-        "answered", "asking", "carrying", "consumers", "consumes", "delayed_aside", "disk_full", "fresh_offsets", "full",
-        "full_heap", "groups_kept_max", "groups_numbered", "locks_held", "locks_looked_at_ms", "offsets_due", "offsets_due_heap",
+        "answered", "asking", "consumers", "consumes", "copy_progress", "delayed_aside", "disk_full", "fresh_offsets",
+        "groups_kept_max", "groups_numbered", "locks_held", "locks_looked_at_ms", "offsets_due", "offsets_due_heap",
         "offsets_logged", "offsets_refused", "offsets_to_log", "produces", "published", "sender",
     )  # fmt: skip
 
@@ -333,17 +426,14 @@ class SessionState:
         self.disk_full = False
         #: Readers see the log below this position.
         self.published = 0
-        #: Answers below this position have left; at or behind ``published``.
+        #: Answers below this position have left; at or after ``published``.
         self.answered = 0
         #: Connection behind the command whose records are applied; 0 during redo. The engine sets it.
         self.sender = 0
-        #: Groups with entries in ``ready`` or ``cut`` and somebody who can be asked now, in the order in which they take
+        #: Groups with entries in ``due`` or ``early`` and somebody who can be asked now, in the order in which they take
         #: turns. Some have lost one or the other since: who takes one looks again. A group without anybody comes back when
         #: somebody registers or polls, one with as many checks in flight as may be when an answer comes, or is overdue.
         self.asking: dict[str, None] = {}
-        #: Of groups with so many checks in flight: when the first of these is overdue; and (that time, name), a heap of the same.
-        self.full: dict[str, int] = {}
-        self.full_heap: list[tuple[int, str]] = []
         self.consumers: dict[str, ConsumerSession] = {}
         #: Queue locks of all of them; and when those that ran out were looked for among all.
         self.locks_held = 0
@@ -357,7 +447,7 @@ class SessionState:
         self.groups_kept_max = GROUPS_KEPT_MIN
         #: Consumer offsets not yet logged, by group, then (topic id, queue id).
         self.fresh_offsets: dict[str, dict[tuple[int, int], int]] = {}
-        #: Those that were refused for want of room in a base, until there is some: who asks is told them.
+        #: Those that were refused for want of space in a base, until there is some: who asks is told them.
         self.offsets_refused: dict[str, dict[tuple[int, int], int]] = {}
         #: Group -> when its fresh offsets shall be logged, ms; and the same as a heap, with some entries that are no longer true.
         #: ``offsets_to_log``: those whose time has come, which are in the heap no more.
@@ -366,8 +456,8 @@ class SessionState:
         self.offsets_due_heap: list[tuple[int, str]] = []
         #: Group -> when its offsets were logged last, ms.
         self.offsets_logged: dict[str, int] = {}
-        #: How far a trim is prepared, a ``transaction.retention.Carrying``. None: nobody has begun.
-        self.carrying: Any = None
+        #: How far a trim is prepared, a ``transaction.retention.CopyProgress``. None: nobody has begun.
+        self.copy_progress: Any = None
 
 
 class State:
@@ -378,7 +468,7 @@ class State:
     """
 
     __slots__ = (
-        "bases", "batch_open", "batch_time_ms", "caps", "delayed", "derived", "epoch", "epoch_immunity_ms", "groups", "holders",
+        "bases", "batch_open", "batch_time_ms", "caps", "delayed", "derived", "epoch", "epoch_grace_ms", "groups", "holders",
         "jumps", "loaded", "log_end", "log_start", "next_half_index", "next_topic_id", "offsets", "producer_groups",
         "producer_settings", "record_bytes_max", "sent", "session", "settings", "topics_by_id", "topics_by_name", "verdicts",
     )  # fmt: skip
@@ -387,13 +477,13 @@ class State:
         self.settings = settings
         #: How many topics and consumer groups there may be.
         self.caps = caps(settings)
-        #: Most bytes of records that one decision may need: half a segment, so that it fits behind any base.
+        #: Most bytes of records that one decision may need: half a segment, so that it fits after any base.
         self.record_bytes_max = min(limits.TRANSACTION_BYTES_MAX + (1 << 20), settings.segment_bytes // 2)
         self.derived = DerivedState()
         self.session = SessionState()
         #: False until the first base was applied.
         self.loaded = False
-        #: Where the next record starts: behind the last one in an open batch, behind its padding else.
+        #: Where the next record starts: after the last one in an open batch, else after its padding.
         self.log_end = 0
         self.log_start = 0
         self.batch_open = False
@@ -401,9 +491,9 @@ class State:
         self.batch_time_ms = 0
         self.epoch = 0
         #: What a half rests that asks for nothing else, in this epoch, ms; -1 where its start did not say so.
-        self.epoch_immunity_ms = -1
-        #: (offset of the record, time before, ms ahead) of starts that nobody has confirmed; see ``core.clock_jumps``.
-        self.jumps: tuple[tuple[int, int, int], ...] = ()
+        self.epoch_grace_ms = -1
+        #: Of starts that nobody has confirmed.
+        self.jumps: tuple[Jump, ...] = ()
         self.next_topic_id = 1
         self.next_half_index = 0
         #: The same topics by name and by id; ids are never used again.
@@ -419,7 +509,7 @@ class State:
         self.producer_groups: dict[str, ProducerGroup] = {}
         #: By first offset.
         self.delayed: dict[int, Delayed] = {}
-        #: Recent verdicts, oldest first, within ``sent_again_ms`` and ``sent_again_ids_max``, at or behind the log's start.
+        #: Recent verdicts, oldest first, within ``sent_again_ms`` and ``sent_again_ids_max``, at or after the log's start.
         self.verdicts: deque[Verdict] = deque()
         #: Recent plain messages, oldest first, within the same bounds. Some are no longer the newest of their id.
         self.sent: deque[SentOnce] = deque()
@@ -427,9 +517,9 @@ class State:
         self.bases: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {}
 
     @property
-    def check_immunity_ms(self) -> int:
+    def grace_ms(self) -> int:
         """What a half rests that asks for nothing else, ms. Of its epoch, not of today's settings: redo must agree."""
-        said = self.epoch_immunity_ms
+        said = self.epoch_grace_ms
         return said if said >= 0 else self.settings.check_immunity_ms
 
     def producer_group(self, name: str) -> ProducerGroup:
@@ -441,23 +531,18 @@ class State:
         return group
 
 
-def drop_stale_checks(state: State) -> None:
-    """See to it that the first of ``check_heap`` is a bucket that there is. For who took one away."""
-    heap = state.derived.check_heap
+def drop_stale_deadlines(state: State) -> None:
+    """Restore that the first of ``group_deadlines`` is true. For whoever removed a bucket or moved a time."""
+    heap = state.derived.group_deadlines
     while heap:
-        group = state.producer_groups.get(heap[0][1])
-        if group is not None and heap[0][0] in group.due:
-            return
-        heappop(heap)
-
-
-def drop_stale_looks(state: State) -> None:
-    """See to it that the first of ``look_heap`` is a group's next round. For who changed when one comes."""
-    heap = state.derived.look_heap
-    while heap:
-        group = state.producer_groups.get(heap[0][1])
-        if group is not None and group.policy is not None and group.policy.scan_at_ms == heap[0][0]:
-            return
+        at_ms, name = heap[0]
+        group = state.producer_groups.get(name)
+        if group is not None:
+            policy = group.policy
+            if at_ms in group.derived.scheduled or group.session.full_until_ms == at_ms:
+                return
+            if policy is not None and policy.session.scan_at_ms == at_ms:
+                return
         heappop(heap)
 
 
@@ -470,7 +555,7 @@ def drop_stale_offsets(state: State) -> None:
 
 def take_turn(state: State, group: ProducerGroup) -> None:
     """If the group has somebody to ask, and something to ask about: the next tick looks at it."""
-    if (group.ready or group.cut) and (group.members or group.parked):
+    if (group.session.due or group.session.early) and (group.session.members or group.session.parked_polls):
         state.session.asking[group.name] = None
 
 
@@ -480,8 +565,8 @@ def set_holders(state: State, group: str, holders: dict[tuple[int, int], str]) -
     state.derived.holders_bytes += holders_bytes(holders) - holders_bytes(before)
     if holders:
         state.holders[group] = holders
-    topics_before = {key[0] for key in before}
-    topics_now = {key[0] for key in holders}
+    topics_before = {topic_id for topic_id, _ in before}
+    topics_now = {topic_id for topic_id, _ in holders}
     for topic_id in topics_now - topics_before:
         state.derived.held_by.setdefault(topic_id, {})[group] = None
     for topic_id in topics_before - topics_now:

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.core.audit import signed, signed_if_room
-from halfmq.core.base import group_set, topic_set
 from halfmq.core.base_bytes import QUEUE_BYTES, TOPIC_BYTES, group_bytes
 from halfmq.core.base_room import base_has_room, no_room, refuse_named
 from halfmq.core.commands import DeleteTopic, EnsureTopic, SetTopic
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, Refused, TopicChanged, Why
 from halfmq.core.events import TopicGone
+from halfmq.core.schema import group_set, topic_set
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, Topic, next_offset
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
@@ -133,7 +133,7 @@ def decide_set_topic(state: State, command: SetTopic, now_ms: int) -> Decision:
     """Make the topic, or change the one of this name.
 
     Replies:
-        Done. Refused NO_PERMISSION, INVALID_PARAMETER: cannot be. LIMIT_REACHED: no room, or messages would be out of
+        Done. Refused NO_PERMISSION, INVALID_PARAMETER: cannot be. LIMIT_REACHED: no space, or messages would be out of
             reach; the text names the queue, what is in it, and what to do. Nothing was changed.
     """
     refused = topic_refusal(command.name)
@@ -191,7 +191,9 @@ def _out_of_reach(state: State, topic: Topic, read_queues: int) -> str:
                 f"that nobody could pull with {read_queues}. Lower the write queues now, and the read queues when retention "
                 "has emptied them; or delete the topic"
             )
-    coming = _coming_from(state, topic, read_queues) if topic.pending and read_queues < topic.read_queues else ""
+    coming = (
+        _coming_from(state, topic, read_queues) if topic.derived.pending and read_queues < topic.read_queues else ""
+    )
     if not coming:
         return ""
     return (
@@ -202,7 +204,7 @@ def _out_of_reach(state: State, topic: Topic, read_queues: int) -> str:
 
 
 def _coming_from(state: State, topic: Topic, queue_id: int) -> str:
-    """The first message that will come to this queue of the topic or one behind it; "" if none will.
+    """The first message that will come to this queue of the topic or one after it; "" if none will.
 
     Looks through what is undecided and delayed, once for each such request of an administrator.
     """
@@ -222,12 +224,12 @@ def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Deci
     topic = state.topics_by_name.get(command.name)
     if topic is None:
         return DONE
-    if topic.pending:
+    if topic.derived.pending:
         return Decision(
             NOTHING,
             Refused(
                 Why.LIMIT_REACHED,
-                f"topic {topic.name!r} has {topic.pending} undecided or delayed messages; settle them first",
+                f"topic {topic.name!r} has {topic.derived.pending} undecided or delayed messages; settle them first",
             ),
         )
     record = topic_deleted(next_offset(state), topic)
@@ -237,7 +239,7 @@ def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Deci
 
 
 def topic_gone(topic: Topic) -> TopicGone:
-    return TopicGone(topic.topic_id, len(topic.ends), tuple(topic.groups))
+    return TopicGone(topic.topic_id, len(topic.ends), tuple(topic.derived.groups))
 
 
 def topic_deleted(offset: int, topic: Topic) -> TopicDeleted:
@@ -249,7 +251,7 @@ def topic_deleted(offset: int, topic: Topic) -> TopicDeleted:
 
 
 def refuse_group(state: State, name: str) -> Refused | None:
-    """Why a new consumer group has no room; None: it has."""
+    """Why a new consumer group has no space; None: it has."""
     if len(state.groups) >= state.caps.groups:
         return _as_many_as_may_be(f"group {name!r} was not made", "consumer groups", state.caps.groups, "--groups-max")
     share = groups_bytes_max(state.settings.segment_bytes)

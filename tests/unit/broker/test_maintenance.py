@@ -368,7 +368,7 @@ async def test_a_few_undecided_bodies_do_not_keep_the_log_long_while_more_is_wri
             await looks.more(2)
         await looks.more(30)
         assert running.state.log_end - running.state.log_start < 8 * SMALL
-        assert running.state.producer_groups["P"].bytes > 8_000
+        assert running.state.producer_groups["P"].derived.bytes > 8_000
 
 
 async def test_what_retention_by_age_asks_for_is_not_held_up_by_copies(

@@ -800,13 +800,13 @@ async def test_a_step_of_a_trim_that_breaks_halfway_forgets_nothing_of_what_it_w
 ) -> None:
     from halfmq.core.transaction import retention
 
-    carry, calls = retention._carry, []
+    copy, calls = retention._copy, []
 
     def broken(*arguments: Any) -> Any:
         calls.append(arguments)
         if len(calls) == 5:
             raise ZeroDivisionError("a bug")
-        return carry(*arguments)
+        return copy(*arguments)
 
     async with serving(
         tmp_path, segment_bytes=SMALL, retention_ms=0, retention_check_ms=3_600_000, settings=BrokerSettings(sent_again_ms=0),
@@ -815,7 +815,7 @@ async def test_a_step_of_a_trim_that_breaks_halfway_forgets_nothing_of_what_it_w
         halves = [await client.half("T", bytes(1_000), unique=f"{number:032d}") for number in range(8)]
         while running.state.log_end < SMALL:
             assert (await client.send("T", bytes(2_000), unique=f"P{running.state.log_end:031d}")).code == 0
-        monkeypatch.setattr(retention, "_carry", broken)
+        monkeypatch.setattr(retention, "_copy", broken)
         maintenance = running.broker._maintenance
         assert maintenance is not None
         for _ in range(2):

@@ -15,7 +15,6 @@ from halfmq.broker.remoting import operators as operators
 from halfmq.broker.remoting import producer_groups as producer_groups
 from halfmq.broker.services import group_scan as group_scan
 from halfmq.cli import tx
-from halfmq.core.transaction.check_schedule import set_aside_in
 from halfmq.model.settings import BrokerSettings
 
 ONE = "AC10000100002A9F0000000000000001"
@@ -41,7 +40,7 @@ async def test_list_show_and_decide(tmp_path: Path) -> None:
         document = json.loads((await run(running, "list", "--json", "--max", "1")).stdout)
         assert (document["total"], [row["tx_id"] for row in document["transactions"]]) == (2, [ONE])
         told = await run(running, "show", ONE)
-        assert "no producer of group P is connected" in told.stdout or "immune" in told.stdout
+        assert "no producer of group P is connected" in told.stdout or "in its grace period" in told.stdout
         assert json.loads((await run(running, "show", ONE, "--json")).stdout)["state"] == "UNDECIDED"
 
         done = await run(running, "commit", ONE, "--operator", "ada", "--yes")
@@ -138,7 +137,7 @@ async def test_check_gives_up_waiting_and_says_who_was_asked(tmp_path: Path) -> 
         await client.heartbeat("me", producers=["P"])
         await client.half("orders", b"one", unique=ONE)
         await next_check(client)
-        running.state.producer_groups["P"].in_flight.clear()
+        running.state.producer_groups["P"].session.in_flight.clear()
         silent = await run(running, "check", ONE, "--wait", "0.3")
         assert (silent.exit_code, "waits for the answer of me" in silent.stdout) == (6, True)
 
@@ -212,7 +211,7 @@ async def test_list_says_what_was_set_aside(tmp_path: Path) -> None:
             await asyncio.sleep(0.02)
         else:
             raise AssertionError(listed.stdout)
-        assert "The policy of group P set it aside" in (await run(running, "show", ONE)).stdout
+        assert "The policy of group P parked it" in (await run(running, "show", ONE)).stdout
 
 
 async def set_aside(running: Running, client: RawClient, count: int) -> list[str]:
@@ -223,7 +222,7 @@ async def set_aside(running: Running, client: RawClient, count: int) -> list[str
     for unique in ids:
         await client.half("orders", b"one", unique=unique)
     group = running.state.producer_groups["P"]
-    while len(set_aside_in(group)) < count:
+    while len(group.derived.suspended) < count:
         await asyncio.sleep(0.01)
     while not client.pushes.empty():
         client.pushes.get_nowait()
@@ -254,12 +253,12 @@ async def test_all_that_was_set_aside_is_asked_about_in_steps_and_the_outcome_to
         assert done.exit_code == 6
         assert "asked about 4 of 10" in done.output
         assert "asked about 10 of 10" in done.output
-        while len(set_aside_in(running.state.producer_groups["P"])) < 1:
+        while len(running.state.producer_groups["P"].derived.suspended) < 1:
             await asyncio.sleep(0.01)
         one = await run(running, "check", "--group", "P", "--set-aside", "--max", "5", "--wait", "0.1")
         assert "asked about 1: 0 settled, 1 still undecided" in one.stdout
         ids[3] = ""
-        while not set_aside_in(running.state.producer_groups["P"]):
+        while not running.state.producer_groups["P"].derived.suspended:
             await asyncio.sleep(0.01)
         last = await run(running, "check", "--group", "P", "--set-aside")
         assert (last.exit_code, "asked about 1: 1 settled, 0 still undecided" in last.stdout) == (0, True), last.output
@@ -289,9 +288,9 @@ async def test_a_bound_on_what_is_asked_about_is_kept_and_the_rest_stays_set_asi
         await set_aside(running, client, 5)
         few = await run(running, "check", "--group", "P", "--set-aside", "--max", "2", "--wait", "0.1")
         assert (few.exit_code, "asked about 2: 0 settled, 2 still undecided" in few.stdout) == (6, True), few.output
-        assert len(set_aside_in(running.state.producer_groups["P"])) >= 3
+        assert len(running.state.producer_groups["P"].derived.suspended) >= 3
         await client.close()
-        while running.state.producer_groups["P"].members:
+        while running.state.producer_groups["P"].session.members:
             await asyncio.sleep(0.01)
         nobody = await run(running, "check", "--group", "P", "--set-aside")
         assert (nobody.exit_code, "no producer of group 'P' is connected" in nobody.output) == (4, True)

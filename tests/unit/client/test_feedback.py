@@ -56,7 +56,7 @@ async def test_a_client_that_fetches_answers_by_its_check_functions_and_is_sent_
             mq.add_check("order.create", check)
             await undecided(mq, "T-1", "order.create", "order-7")
             await undecided(mq, "T-2", "order.create", "order-8")
-            assert running.state.producer_groups["orders"].members == {}
+            assert running.state.producer_groups["orders"].session.members == {}
             assert await settled(running, "T-1") is True
             assert await settled(running, "T-2") is False
     assert {tx.id for tx in asked} == {"T-1", "T-2"}

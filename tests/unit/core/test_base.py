@@ -1,16 +1,13 @@
 """The base of a segment: same state, same bytes; another state is noticed."""
 
-import msgspec
 import pytest
 from tests.support.core_log import CoreLog, half, message
 
 from halfmq.core.apply import apply, open_batch
-from halfmq.core.base import base_payload, group_payload, make_base, read_group
+from halfmq.core.base import base_payload, make_base
 from halfmq.core.commands import CommitOffset, DeleteTopic, EnsureGroup, SetTopic
-from halfmq.core.state import holders_bytes
 from halfmq.errors import InvariantViolated
 from halfmq.model.records import Base, base_size
-from halfmq.model.settings import GroupSettings
 
 
 def filled() -> CoreLog:
@@ -82,19 +79,3 @@ def test_queues_from_before_a_topic_was_made_smaller_keep_their_ends() -> None:
     alone = log.redone(log.batches[-1:])
     topic = alone.topics_by_name["orders"]
     assert (topic.ends, topic.write_queues) == ([0, 0, 0, 1], 2)
-
-
-def test_holders_of_queues_stand_behind_the_settings_of_their_group_and_only_if_there_are_any() -> None:
-    group = GroupSettings("CG")
-    plain = msgspec.msgpack.encode(("CG", 16, 1, True))
-    assert group_payload(group) == group_payload(group, {}) == plain
-    holders = {(3, 1): "b", (2, 0): "b", (3, 0): "a"}
-    with_holders = group_payload(group, holders)
-    assert with_holders == msgspec.msgpack.encode(("CG", 16, 1, True, [("a", [3, 0]), ("b", [2, 0, 3, 1])]))
-    assert with_holders == group_payload(group, dict(reversed(holders.items())))
-    assert len(with_holders) - len(plain) <= holders_bytes(holders)
-    state = CoreLog().state
-    read_group(state, with_holders)
-    assert (state.holders, state.derived.holders_bytes) == ({"CG": holders}, holders_bytes(holders))
-    read_group(state, plain)
-    assert (state.holders, state.derived.holders_bytes) == ({}, 0)

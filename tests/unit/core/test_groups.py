@@ -87,12 +87,12 @@ def test_nothing_in_memory_is_left_of_a_deleted_group(monkeypatch: pytest.Monkey
     monkeypatch.setattr("halfmq.core.queues.offsets.is_room_for_offset", lambda state, group: False)
     log.do(SetTopic("other", 1, 1, 6))
     refused(log.do(CommitOffset("CG", "other", 0, 1)), Why.LIMIT_REACHED)
-    assert [list(log.state.topics_by_name[name].groups) for name in ("orders", "other")] == [["CG"], ["CG"]]
+    assert [list(log.state.topics_by_name[name].derived.groups) for name in ("orders", "other")] == [["CG"], ["CG"]]
     log.do(DeleteGroup("CG", with_offsets=False))
     assert not log.state.session.consumers
-    assert list(log.state.topics_by_name["orders"].groups) == ["CG"], "its offsets stay"
+    assert list(log.state.topics_by_name["orders"].derived.groups) == ["CG"], "its offsets stay"
     log.do(DeleteGroup("CG", with_offsets=True))
-    assert [list(log.state.topics_by_name[name].groups) for name in ("orders", "other")] == [[], []]
+    assert [list(log.state.topics_by_name[name].derived.groups) for name in ("orders", "other")] == [[], []]
     assert not log.state.offsets
     assert not log.state.session.offsets_refused
     check(log.state)

@@ -41,7 +41,7 @@ def test_a_lost_connection_leaves_all_its_groups_and_the_rest_is_told() -> None:
     log.session(consumer(2, 0, group="B"))
     log.session(producer(1, 0, "PG"))
     assert set(log.session(ConnectionClosed(1))) == {MembersChanged("A", ()), MembersChanged("B", (2,))}
-    assert not log.state.producer_groups["PG"].members
+    assert not log.state.producer_groups["PG"].session.members
     assert not log.state.session.consumers["A"].subscriptions
     assert log.session(ConnectionClosed(1)) == ()
 
@@ -51,7 +51,7 @@ def test_unregistering_leaves_what_is_named() -> None:
     log.session(consumer(1, 0))
     log.session(producer(1, 0))
     assert log.session(Unregistered(1, "client-1", "PG", "")) == ()
-    assert not log.state.producer_groups["PG"].members
+    assert not log.state.producer_groups["PG"].session.members
     assert log.session(Unregistered(1, "client-1", "", "CG")) == (MembersChanged("CG", ()),)
     assert log.session(Unregistered(1, "client-1", "Nobody", "Nobody")) == ()
 
@@ -68,7 +68,7 @@ def test_members_are_gone_after_a_restart_and_undecided_transactions_are_not() -
     log.session(consumer(1, 0))
     log.do(half("T1"))
     log.restart()
-    assert not log.state.producer_groups["PG"].members
+    assert not log.state.producer_groups["PG"].session.members
     assert not log.state.session.consumers
     assert "T1" in log.state.producer_groups["PG"].undecided
 
@@ -94,16 +94,16 @@ def test_a_producer_that_reads_again_is_asked_what_is_due_and_no_back_off_is_cut
     log.do(half("T1"))
     log.session(producer(1, log.now_ms))
     group = log.state.producer_groups["PG"]
-    group.cut.clear()
-    group.members.clear()
+    group.session.early.clear()
+    group.session.members.clear()
     log.state.session.asking.clear()
     log.session(Reachable(1, "client-1", "PG"))
-    assert group.members == {1: "client-1"}
-    assert not group.cut
+    assert group.session.members == {1: "client-1"}
+    assert not group.session.early
     assert not log.state.session.asking
     log.session(Unregistered(1, "client-1", "PG", ""))
     log.session(Reachable(1, "client-1", "PG"))
-    assert not group.members, "who left meanwhile is not asked"
+    assert not group.session.members, "who left meanwhile is not asked"
 
 
 def test_names_that_one_connection_takes_and_gives_up_do_not_collect() -> None:

@@ -1,7 +1,6 @@
 """A snapshot holds everything durable, and is whole or refused."""
 
 import pytest
-from msgspec.structs import astuple
 from tests.support.core_log import CoreLog, end, half, message, part
 
 from halfmq.core.apply import open_batch
@@ -9,7 +8,6 @@ from halfmq.core.commands import CommitOffset, EnsureGroup, Wanted
 from halfmq.core.digest import durable_digest
 from halfmq.core.snapshot import encode_rows, load_rows, snapshot_rows
 from halfmq.core.transaction.invariants import check
-from halfmq.core.transaction.story import story
 from halfmq.errors import InvariantViolated
 
 
@@ -34,19 +32,6 @@ def test_a_state_from_a_snapshot_is_the_state() -> None:
     state = load_rows(log.settings, log.snapshot())
     assert durable_digest(state) == durable_digest(log.state)
     check(state)
-
-
-def test_verdicts_of_a_snapshot_that_does_not_say_who_decided_are_read() -> None:
-    log = filled()
-    capture = snapshot_rows(log.state)
-    rows = tuple(
-        ("verdicts", [astuple(row)[:7] for row in rows]) if kind == "decided" else (kind, rows)
-        for kind, rows in capture.rows
-    )
-    state = load_rows(log.settings, encode_rows(capture._replace(rows=rows)))
-    assert [astuple(one)[:7] for one in state.verdicts] == [astuple(one)[:7] for one in log.state.verdicts]
-    assert {verdict.decided_by for verdict in state.verdicts} == {0}
-    assert "decided by" not in " ".join(story(state, "G0", "T0", log.now_ms))
 
 
 def test_it_does_not_matter_how_the_chunks_are_cut() -> None:

@@ -259,7 +259,7 @@ class AdminStats:
         """204: who can be asked about transactions of the group, whether it is sent its checks or fetches them."""
         name = request.ext.producer_group
         group = self._view.producer_groups.get(name)
-        members = {**group.members, **group.pollers} if group is not None else {}
+        members = {**group.session.members, **group.session.pollers} if group is not None else {}
         if not members:
             text = f"the producer group[{name}] not exist"
             self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, text)

@@ -134,7 +134,7 @@ class CheckPolls:
 
     def _time_is_up(self, key: tuple[int, str]) -> None:
         group = self._sequencer.view.producer_groups.get(key[1])
-        if group is not None and key[0] in group.parked:
+        if group is not None and key[0] in group.session.parked_polls:
             self._end(key)
             self._flush()
 

@@ -61,13 +61,13 @@ class Checks:
         if self._polls.expects(check):
             return self._polls.add(check, half)
         group = self._sequencer.view.producer_groups.get(check.group)
-        if half is None or group is None or check.connection not in group.members:
+        if half is None or group is None or check.connection not in group.session.members:
             return False  # a poll that has ended: who fetches is not pushed to
         return self._producers.push_check(check, half)
 
     def _remember(self, check: SendCheck) -> None:
         group = self._sequencer.view.producer_groups.get(check.group)
-        client_id = group.members.get(check.connection) if group is not None else None
+        client_id = group.session.members.get(check.connection) if group is not None else None
         if client_id is not None:
             self._missed.setdefault(check.connection, {})[check.group] = client_id
 

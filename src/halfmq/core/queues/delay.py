@@ -2,7 +2,7 @@
 
 A delayed message lies in the log like any other, without a queue entry. When it is due, a Released record gives it its
 queue offset: only then, so that a queue's offsets are in the order of showing. Like a commit, a release refers only to
-bytes of its own segment, and carries older ones first.
+bytes of its own segment, and copies older ones forward first.
 """
 
 from heapq import heappop, heappush
@@ -56,9 +56,10 @@ def note_put_aside(state: State, event: DelayedPutAside) -> None:
     others = []
     while left and heap:
         entry = heappop(heap)
-        if entry[1] in left:
-            left.discard(entry[1])
-        elif entry[1] in state.delayed:
+        _, first_offset = entry
+        if first_offset in left:
+            left.discard(first_offset)
+        elif first_offset in state.delayed:
             others.append(entry)
     for entry in others:
         heappush(heap, entry)
@@ -66,7 +67,7 @@ def note_put_aside(state: State, event: DelayedPutAside) -> None:
         heappop(heap)
 
 
-def carry_delayed(delayed: Delayed, offset: int) -> CarriedDelayed:
+def copy_delayed(delayed: Delayed, offset: int) -> CarriedDelayed:
     """The record that moves a delayed message to ``offset``."""
     return CarriedDelayed(
         offset, carried_delayed_size(delayed.message_bytes), delayed.offset, delayed.first_offset, delayed.half_index,
@@ -109,7 +110,7 @@ def release_due(
     for delayed in due:
         place = delayed.offset
         if place < segment:
-            records.append(carry_delayed(delayed, offset))
+            records.append(copy_delayed(delayed, offset))
             place = offset
             offset += records[-1].size
         topic = state.topics_by_id[delayed.topic_id]

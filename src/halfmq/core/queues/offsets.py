@@ -7,11 +7,11 @@ jump over what it was given in between.
 **What a young queue answers.** "Not found" (22) and nothing else says that a group has no offset; then the client does what
 its ``consumeFromWhere`` says. A queue that still begins at 0 and is young answers 0 instead, as in RocketMQ, unless the
 client says ``setZeroIfNotFound=false``: a topic is often made by its first message, and a group that waited for it with
-CONSUME_FROM_LAST_OFFSET would else begin behind that very message. RocketMQ calls a queue young while its first message
+CONSUME_FROM_LAST_OFFSET would else begin after that very message. RocketMQ calls a queue young while its first message
 is in the machine's memory; here it is a number of log bytes, so the answer is the same on every machine
 (``broker.services.queues``). What was stored decides here; what a queue holds, the broker sees.
 
-**When the store is full of offsets.** All of them stand in the base of every segment. One that is new and has no room there
+**When the store is full of offsets.** All of them stand in the base of every segment. One that is new and has no space there
 is refused and kept for this run only. After a restart nobody knows whether a group without one never committed or was
 refused, so it begins at the beginning: it may see messages again, and never jumps over any.
 """
@@ -46,7 +46,7 @@ class NotStored(NamedTuple):
 
 
 class MayBeLost(NamedTuple):
-    """None is stored, and one that the group said may have been refused: it must not begin behind the first message."""
+    """None is stored, and one that the group said may have been refused: it must not begin after the first message."""
 
 
 def query_offset(view: View, group: str, topic: str, queue_id: int) -> Stored | NotStored | MayBeLost:
@@ -68,7 +68,7 @@ def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> De
 
     Replies:
         Done. Refused TOPIC_NOT_EXIST, GROUP_NOT_EXIST, INVALID_PARAMETER: cannot be. LIMIT_REACHED: it is the first of the
-            group in the queue, and a base has no room for it; it is known until the next start.
+            group in the queue, and a base has no space for it; it is known until the next start.
     """
     topic = state.topics_by_name.get(command.topic)
     if topic is None:
@@ -101,7 +101,7 @@ def _refuse(state: State, command: CommitOffset, key: tuple[int, int]) -> Decisi
     what = (
         f"the offset of group {command.group!r} in queue {command.queue_id} of topic {command.topic!r} was not stored"
     )
-    refused = OffsetRefused(command.group, key[0], key[1], command.offset)
+    refused = OffsetRefused(command.group, *key, command.offset)
     effect = OffsetNotStored(command.group, command.topic, command.queue_id)
     return Decision(NOTHING, no_room(state, what), (effect,), (refused,))
 
@@ -146,7 +146,7 @@ def note_logged(state: State, event: OffsetLogged) -> None:
 
 def note_refused(state: State, event: OffsetRefused) -> None:
     state.session.offsets_refused.setdefault(event.group, {})[event.topic_id, event.queue_id] = event.offset
-    state.topics_by_id[event.topic_id].groups[event.group] = None
+    state.topics_by_id[event.topic_id].derived.groups[event.group] = None
 
 
 def note_taken(state: State, event: OffsetsTaken) -> None:
@@ -171,7 +171,7 @@ def forget_topic(state: State, event: TopicGone) -> None:
 def keys_in(offsets: dict[tuple[int, int], int], topic_id: int, queues: int) -> list[tuple[int, int]]:
     """Keys of the topic's queues, by whichever is shorter: a group may have one offset in a topic of many queues."""
     if len(offsets) < queues:
-        return [key for key in offsets if key[0] == topic_id]
+        return [(of_topic, queue_id) for of_topic, queue_id in offsets if of_topic == topic_id]
     return [key for queue_id in range(queues) if (key := (topic_id, queue_id)) in offsets]
 
 
@@ -179,7 +179,7 @@ def forget_offsets(state: State, group: str) -> None:
     """The group was deleted with its offsets."""
     for topic_id, _ in state.session.offsets_refused.get(group, ()):
         if topic_id in state.topics_by_id:
-            state.topics_by_id[topic_id].groups.pop(group, None)
+            state.topics_by_id[topic_id].derived.groups.pop(group, None)
     for of_group in (
         state.session.fresh_offsets,
         state.session.offsets_refused,

@@ -6,24 +6,24 @@ holder is logged, with the settings of the group, before it is answered (renewal
 kept for its last holder until that one must have stopped (``limits.QUEUE_LOCK_KEPT_MS``). It comes back before, and goes
 on; or it is gone, and the next one gets the queue then. RocketMQ forgets its locks at a restart.
 
-Holders are named in the base of each segment, so they have a bound. A lock that has no room there is granted all the same,
+Holders are named in the base of each segment, so they have a bound. A lock that has no space there is granted all the same,
 and is forgotten by a restart. The locks of this run have a bound over all groups as well (``limits.LOCKS_MAX``): they are
 given to whatever names a client makes up, and last for 60 s.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from halfmq import limits
-from halfmq.core.base import group_set
 from halfmq.core.commands import LockQueues, UnlockQueues
 from halfmq.core.decision import NOTHING, Decision, Done, Locked
 from halfmq.core.events import LocksRunOut, QueuesLocked, QueuesUnlocked
-from halfmq.core.state import ConsumerSession, State, holders_bytes, next_offset
+from halfmq.core.schema import group_set
+from halfmq.core.state import ConsumerSession, QueueLock, State, holders_bytes, next_offset
 
 Queue = tuple[str, int]
 
-#: Of a segment. The base has room for half of one; ``base_room`` gives seven sixteenths away.
+#: Of a segment. The base has space for half of one; ``base_room`` gives seven sixteenths away.
 _HOLDERS_SHARE: Final = 32
 
 
@@ -56,7 +56,7 @@ def decide_lock(state: State, command: LockQueues, now_ms: int) -> Decision:
             if held >= most:
                 continue
             held += 1
-        elif holder is not None and holder[0] != client_id and holder[1] > now_ms:
+        elif holder is not None and holder.client_id != client_id and holder.until_ms > now_ms:
             continue
         granted[queue] = None
     queues = tuple([queue for queue in command.queues if queue in granted])
@@ -78,7 +78,7 @@ def decide_unlock(state: State, command: UnlockQueues, now_ms: int) -> Decision:
     else:
         # It is gone, and so is its session. What it holds again by now, on another connection, it keeps.
         given_up = [(state.topics_by_id[topic_id].name, queue_id) for topic_id, queue_id in held]
-        free = [queue for queue in given_up if locks.get(queue, ("", 0))[0] != client_id]
+        free = [queue for queue in given_up if not _holds(locks, client_id, queue)]
     mine = [queue for queue in free if (key := _key(state, queue)) is not None and held.get(key) == client_id]
     unlocked = QueuesUnlocked(group, client_id, tuple(queues or ()))
     return _decided(state, group, mine, None, Done(), unlocked)
@@ -124,8 +124,14 @@ def holders_bytes_max(state: State) -> int:
 
 
 def _key(state: State, queue: Queue) -> tuple[int, int] | None:
-    topic = state.topics_by_name.get(queue[0])
-    return (topic.topic_id, queue[1]) if topic is not None and 0 <= queue[1] < len(topic.ends) else None
+    topic_name, queue_id = queue
+    topic = state.topics_by_name.get(topic_name)
+    return (topic.topic_id, queue_id) if topic is not None and 0 <= queue_id < len(topic.ends) else None
+
+
+def _holds(locks: Mapping[Queue, QueueLock], client_id: str, queue: Queue) -> bool:
+    lock = locks.get(queue)
+    return lock is not None and lock.client_id == client_id
 
 
 def _locks_max(session: ConsumerSession | None, client_id: str) -> int:
@@ -145,11 +151,11 @@ def keep_for_holders(state: State, now_ms: int) -> None:
         for (topic_id, queue_id), client_id in holders.items():
             queue = (state.topics_by_id[topic_id].name, queue_id)
             state.session.locks_held += queue not in session.locks
-            session.locks[queue] = (client_id, now_ms + limits.QUEUE_LOCK_KEPT_MS)
+            session.locks[queue] = QueueLock(client_id, now_ms + limits.QUEUE_LOCK_KEPT_MS)
 
 
 def note_run_out(state: State, event: LocksRunOut) -> None:
-    """Of the group now and then, since none lasts less than from one look to the next; of all where room is short."""
+    """Of the group now and then, since none lasts less than from one look to the next; of all where space is short."""
     session = state.session.consumers.get(event.group)
     if session is not None and event.now_ms - session.locks_looked_at_ms >= limits.QUEUE_LOCK_MS:
         _drop_expired(state, session, event.now_ms)
@@ -165,13 +171,13 @@ def note_locked(state: State, event: QueuesLocked) -> None:
         session = state.session.consumers[event.group] = ConsumerSession()
     for queue in event.queues:
         state.session.locks_held += queue not in session.locks
-        session.locks[queue] = (event.client_id, event.until_ms)
+        session.locks[queue] = QueueLock(event.client_id, event.until_ms)
 
 
 def note_unlocked(state: State, event: QueuesUnlocked) -> None:
     session = state.session.consumers.get(event.group)
     for queue in event.queues if session is not None else ():
-        if session is not None and session.locks.get(queue, ("", 0))[0] == event.client_id:
+        if session is not None and _holds(session.locks, event.client_id, queue):
             del session.locks[queue]
             state.session.locks_held -= 1
 
@@ -188,7 +194,7 @@ def forget_locks(state: State, group: str) -> None:
 
 def _drop_expired(state: State, session: ConsumerSession, now_ms: int) -> None:
     session.locks_looked_at_ms = now_ms
-    expired = [queue for queue, (_, until_ms) in session.locks.items() if until_ms <= now_ms]
+    expired = [queue for queue, lock in session.locks.items() if lock.until_ms <= now_ms]
     for queue in expired:
         del session.locks[queue]
     state.session.locks_held -= len(expired)

@@ -11,8 +11,8 @@ from halfmq import limits
 from halfmq.core.commands import BatchEntry, SendBatch, SendHalf, SendMessage
 from halfmq.core.decision import NOTHING, Decided, Decision, Refused, Sent, SentBatch, TopicChanged, Why
 from halfmq.core.events import QueueChosen
+from halfmq.core.queues.deduplication import sent_before
 from halfmq.core.queues.delay import delay_refusal, due_at
-from halfmq.core.queues.sent_again import sent_before
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, Place, SentOnce, State, Topic
 from halfmq.core.topics import PERMISSION_WRITE, Made, first_use, make_topic
 from halfmq.core.transaction.machine import DISK_FULL, NOT_STORED_BITS, body_too_large, prepare, too_many_properties
@@ -92,7 +92,7 @@ def _place(state: State, command: SendMessage | SendHalf | SendBatch) -> Place |
 
 def next_queue(topic: Topic) -> int:
     """A write queue where the sender leaves the choice to us: they take turns, if the decision is ``chosen``."""
-    return (topic.turn + 1) % max(1, topic.write_queues)
+    return (topic.session.turn + 1) % max(1, topic.write_queues)
 
 
 def chosen(topic: Topic, decided: Decided) -> Decision:

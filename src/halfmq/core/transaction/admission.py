@@ -14,7 +14,7 @@ from halfmq.model.records import CARRIED_HALF_MESSAGE_AT, REF_BYTES
 
 #: Room in a commit beside halves and refs: record head, prefix, group and id at their longest, and alignment.
 COMMIT_FRAME_BYTES = 16 + limits.GROUP_CHARS_MAX + limits.TRANSACTION_ID_CHARS_MAX + 8
-#: What one half may take in a commit beside its message: it may have to be carried, and it has a ref.
+#: What one half may take in a commit beside its message: it may have to be copied forward, and it has a ref.
 HALF_FRAME_BYTES = CARRIED_HALF_MESSAGE_AT + REF_BYTES
 _ONE_HALF_BYTES = COMMIT_FRAME_BYTES + HALF_FRAME_BYTES
 
@@ -42,10 +42,10 @@ def refuse_half(
             Why.LIMIT_REACHED,
             f"group {group.name!r} has {count} undecided transactions, as many as it may; settle some",
         )
-    if group.bytes + message_bytes > group.undecided_bytes_max:
+    if group.derived.bytes + message_bytes > group.undecided_bytes_max:
         return Refused(
             Why.LIMIT_REACHED,
-            f"group {group.name!r} has {group.bytes} bytes of undecided messages; {group.undecided_bytes_max} are "
+            f"group {group.name!r} has {group.derived.bytes} bytes of undecided messages; {group.undecided_bytes_max} are "
             "allowed; settle some",
         )
     settings = state.settings
@@ -61,7 +61,7 @@ def refuse_half(
 def _refuse_in_all(
     state: State, group: ProducerGroup | None, known: Undecided | None, message_bytes: int
 ) -> Refused | None:
-    """What is undecided in other groups leaves no room. Who began may go on, but for bytes, which any half adds."""
+    """What is undecided in other groups leaves no space. Who began may go on, but for bytes, which any half adds."""
     settings = state.settings
     if state.derived.undecided_bytes + message_bytes > settings.undecided_total_bytes_max:
         what = f"{state.derived.undecided_bytes} bytes of undecided messages"

@@ -1,11 +1,24 @@
 """When an undecided transaction's producer is asked, and which of its connections.
 
-    prepared -> immune -> due -> asked (in flight) -> answered UNKNOWN, or the answer is overdue -> due again, later
-                                                   -> answered: settled
-                                                   -> nobody was reached: not counted, due at once, another member
-                                                   -> past a limit of the group's policy, if it has one: ``policy``
+A check is in one of these states. ``next_check`` is durable; all else is derived from it, or session.
 
-- The first check is due after the immunity time, then with back-off: interval, twice that, ... up to the longest, each
+    state      ``Undecided.next_check``       also in                        next
+    ---------  -----------------------------  -----------------------------  ----------------------------------------------
+    scheduled  time, still to come            ``derived.scheduled``, by      due when the time comes; early when a producer
+                                              bucket of that time            connects; in flight when an operator asks
+    due        time that has come             ``session.due``                in flight when it is the group's turn, somebody
+                                                                             can be asked and not too many are in flight
+    past       time that has come, or not     ``policy.session.past``        suspended or rolled back by the policy, or due
+               (too old)                                                     again if the policy was changed
+    in flight  when it is sent again, at or   ``session.in_flight`` and      scheduled when it is overdue, when UNKNOWN comes
+               after the answer is overdue    ``derived.scheduled``          (sooner maybe) or the connection is lost (early);
+                                                                             due when it reached nobody, which does not count
+    suspended  ``Suspended.CHECKS``: asked    ``derived.suspended``          in flight when an operator asks, counting from
+               too often; ``.AGE``: too old                                  one again
+
+A verdict ends each of them. *Early* is no state: the check is scheduled, and in ``session.early`` until a tick looks at it.
+
+- The first check is due after the grace period, then with back-off: interval, twice that, ... up to the longest, each
   with jitter from a hash of id and number, so that thousands prepared together do not stay together.
 - Single flight: no second check while one may still be answered. A lost connection ends the wait, and so does an answer:
   after UNKNOWN the interval counts, also when it is shorter than the time that a silent producer is given.
@@ -14,8 +27,9 @@
   poll (FMQ's Feedback, source 3.3.5), and count while they wait. What is handed out is leased like a check that was sent:
   nobody else gets it before its answer is overdue. Both kinds take turns.
 - Without anybody who can be asked nothing is asked and nothing is counted: the transaction waits, and ``story`` says so.
-- When a producer of the group (re)connects, everything of the group that is not immune and not in flight is asked: the
-  back-off is cut short, the immunity never. An operator may ask too, about one transaction, under the same rule.
+- When a producer of the group (re)connects, everything of the group that is past its grace period and not in flight is
+  asked: the back-off is cut short, the grace period never. An operator may ask too, about one transaction, under the same
+  rule.
 
 Work for each tick is bounded, and grows with the groups that can be asked something now. Groups whose checks are due and
 nobody is there, however many, cost nothing: each is looked at when a check falls due, and when somebody comes.
@@ -23,7 +37,6 @@ nobody is there, however many, cost nothing: each is looked at when a check fall
 Due times are durable (a Checked record is logged with each check sent); who waits for an answer is session state.
 """
 
-from collections.abc import Mapping
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Final, NamedTuple
@@ -34,28 +47,27 @@ from halfmq.core.commands import AskAside, AskNow, CheckNotSent
 from halfmq.core.decision import DONE, NOTHING, Asked, AskedAside, Decision, Done, Effect, Refused, SendCheck, Why
 from halfmq.core.events import AnswerHeard, CheckFailed, ChecksAsked, CheckWaits, DecisionEvent, NoLongerAsked, TakenUp
 from halfmq.core.state import (
-    CHECK_BUCKET_MS,
+    Heard,
+    InFlight,
     ProducerGroup,
     State,
     Undecided,
-    drop_stale_checks,
+    drop_stale_deadlines,
     next_offset,
     take_turn,
 )
+from halfmq.core.transaction.next_check import Suspended, is_due
 from halfmq.core.transaction.past_limit import is_asked, is_at_limit, sort_due
 from halfmq.core.transaction.states import standing_state
-from halfmq.core.view import ProducerGroupView
-from halfmq.model.records import SET_ASIDE_MS, Checked, Record, checked_size
+from halfmq.model.records import Checked, Record, checked_size
 from halfmq.model.settings import BrokerSettings
 
 #: Checks that one tick sends, and entries that it looks at, at most; the rest follow in the next one.
 CHECKS_PER_TICK_MAX: Final = 256
 LOOKED_AT_PER_TICK_MAX: Final = 4_096
-#: Buckets that one tick moves, and groups that it takes up, at most: after a start checks of very many may be due.
-BUCKETS_PER_TICK_MAX: Final = 1_024
+#: Deadlines that one tick takes, and groups that it asks in, at most: after a start checks of very many may be due.
+DEADLINES_PER_TICK_MAX: Final = 1_024
 GROUPS_PER_TICK_MAX: Final = 1_024
-#: Where ``ProducerGroup.due`` has what was set aside, for whatever reason.
-_ASIDE_BUCKET: Final = SET_ASIDE_MS + CHECK_BUCKET_MS
 
 
 def backoff_ms(settings: BrokerSettings, tx_id: str, checks: int) -> int:
@@ -71,59 +83,57 @@ def backoff_ms(settings: BrokerSettings, tx_id: str, checks: int) -> int:
 
 
 def move_due(state: State, now_ms: int) -> None:
-    """Move buckets whose time has come to their groups' ready lists; of very many some: the first of the others is due still.
+    """Take the deadlines whose time has come; of very many some: the first of the others is due still.
 
-    A group with as many checks in flight as may be takes turns again when the first of them is overdue.
+    A bucket goes to its group's due checks, a group with as many checks in flight as may be takes turns again, and a policy's
+    next round begins.
     """
-    full_heap = state.session.full_heap
-    while full_heap and full_heap[0][0] <= now_ms:
-        at_ms, name = heappop(full_heap)
-        if state.session.full.get(name) == at_ms:
-            del state.session.full[name]
-        full = state.producer_groups.get(name)
-        if full is not None:
-            take_turn(state, full)
-    heap = state.derived.check_heap
-    for _ in range(BUCKETS_PER_TICK_MAX):
+    heap = state.derived.group_deadlines
+    for _ in range(DEADLINES_PER_TICK_MAX):
         if not heap or heap[0][0] > now_ms:
             break
-        bucket, name = heappop(heap)
+        at_ms, name = heappop(heap)
         group = state.producer_groups.get(name)
-        ids = group.due.pop(bucket, None) if group is not None else None
-        if group is not None and ids:
-            if group.policy is None:
-                group.ready.extend(ids)
+        if group is None:
+            continue
+        policy = group.policy
+        ids = group.derived.scheduled.pop(at_ms, None)
+        if ids:
+            if policy is None:
+                group.session.due.extend(ids)
             else:
-                sort_due(state, group, group.policy, ids, now_ms)
+                sort_due(state, group, policy, ids, now_ms)
             take_turn(state, group)
-    drop_stale_checks(state)
+        if group.session.full_until_ms == at_ms:
+            group.session.full_until_ms = 0
+            take_turn(state, group)
+        if policy is not None and policy.session.scan_at_ms == at_ms:
+            state.derived.looking[name] = None
+    drop_stale_deadlines(state)
 
 
 def expire_in_flight(group: ProducerGroup, now_ms: int) -> None:
-    while group.in_flight:
-        tx_id, (deadline_ms, _) = next(iter(group.in_flight.items()))
-        if deadline_ms > now_ms:
+    while group.session.in_flight:
+        tx_id, asked = next(iter(group.session.in_flight.items()))
+        if asked.until_ms > now_ms:
             break
-        del group.in_flight[tx_id]
+        del group.session.in_flight[tx_id]
 
 
 def cut_backoff(state: State, group: ProducerGroup) -> None:
     """A producer (re)connected: look at everything undecided of its group again."""
     if group.undecided:
-        group.cut.clear()
-        group.cut.extend(group.undecided)
+        group.session.early.clear()
+        group.session.early.extend(group.undecided)
     take_turn(state, group)
 
 
 def next_check_ms(state: State) -> int | None:
-    """When a tick could send a check, or has to look; None if only an event can bring that about. 0: at once."""
-    if state.session.asking:
+    """When a tick could send a check, or act on a policy; None if only an event can bring that about. 0: at once."""
+    if state.session.asking or state.derived.looking:
         return 0
-    heap = state.derived.check_heap
-    soonest = heap[0][0] if heap and heap[0][0] < SET_ASIDE_MS else None
-    if state.session.full_heap and (soonest is None or state.session.full_heap[0][0] < soonest):
-        return state.session.full_heap[0][0]
-    return soonest
+    heap = state.derived.group_deadlines
+    return heap[0][0] if heap else None
 
 
 class Checks(NamedTuple):
@@ -136,7 +146,7 @@ class Checks(NamedTuple):
 
 
 def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> Checks:
-    """Checks that are due, with their records from ``offset`` on. Groups take turns, behind ``TimePassed``."""
+    """Checks that are due, with their records from ``offset`` on. Groups take turns, after ``TimePassed``."""
     records: list[Record] = []
     effects: list[Effect] = []
     events: list[DecisionEvent] = []
@@ -164,7 +174,7 @@ def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> Check
         events.append(round_.event(state, now_ms, in_turn=True))
         if full:
             break
-    heap = state.derived.check_heap
+    heap = state.derived.group_deadlines
     more_due = bool(heap) and heap[0][0] <= now_ms
     waiting = groups < len(state.session.asking) or any(_goes_on(state, event) for event in events)
     return Checks(records, effects, events, full or more_due or waiting)
@@ -175,36 +185,36 @@ class _Round:
 
     def __init__(self, group: ProducerGroup, now_ms: int) -> None:
         self.group = group
-        self.parked = dict(group.parked)
-        self.turn = group.turn
+        self.parked = dict(group.session.parked_polls)
+        self.turn = group.session.turn
         self.asked: list[tuple[str, int]] = []
         #: Checks that may still be answered.
-        self.in_flight = sum([until_ms > now_ms for until_ms, _ in group.in_flight.values()])
-        self.taken = {"ready": 0, "cut": 0}
-        self._ready = iter(group.ready)
-        self._cut = iter(group.cut)
+        self.in_flight = sum([asked.until_ms > now_ms for asked in group.session.in_flight.values()])
+        self.taken = {"due": 0, "early": 0}
+        self._due = iter(group.session.due)
+        self._early = iter(group.session.early)
         self._served: dict[int, None] = {}
         self._ids: set[str] = set()
 
     @property
     def somebody(self) -> bool:
         """Whether anybody can be asked now."""
-        return bool(self.group.members or self.parked)
+        return bool(self.group.session.members or self.parked)
 
     def next_to_ask(self, now_ms: int) -> tuple[Undecided | None, bool]:
         """(a transaction to ask about now, or None when the entry was stale; whether there was an entry)."""
         group = self.group
-        if self.taken["ready"] < len(group.ready):
-            self.taken["ready"] += 1
-            known = group.undecided.get(next(self._ready))
-            due = known is not None and known.next_check_at_ms <= now_ms
-        elif self.taken["cut"] < len(group.cut):
-            self.taken["cut"] += 1
-            known = group.undecided.get(next(self._cut))
+        if self.taken["due"] < len(group.session.due):
+            self.taken["due"] += 1
+            known = group.undecided.get(next(self._due))
+            due = known is not None and is_due(known.next_check, now_ms)
+        elif self.taken["early"] < len(group.session.early):
+            self.taken["early"] += 1
+            known = group.undecided.get(next(self._early))
             due = (
                 known is not None
-                and known.immune_until_ms <= now_ms
-                and known.next_check_at_ms < SET_ASIDE_MS
+                and known.grace_until_ms <= now_ms
+                and not isinstance(known.next_check, Suspended)
                 and not is_at_limit(group.policy, known)
             )
         else:
@@ -227,8 +237,8 @@ class _Round:
         return record, effect
 
     def _member_in_turn(self) -> int:
-        """A waiting fetcher whose room is used up waits no more; all that were served leave with ``event``."""
-        members, parked = self.group.members, self.parked
+        """A waiting fetcher whose capacity is used up waits no more; all that were served leave with ``event``."""
+        members, parked = self.group.session.members, self.parked
         self.turn += 1
         turn = self.turn % (len(members) + len(parked))
         if turn < len(members):
@@ -243,18 +253,18 @@ class _Round:
     def event(self, state: State, now_ms: int, *, in_turn: bool = False) -> ChecksAsked:
         return ChecksAsked(
             self.group.name, now_ms, now_ms + state.settings.check_answer_ms, tuple(self.asked), self.turn,
-            tuple(self._served), self.taken["ready"], self.taken["cut"], in_turn,
+            tuple(self._served), self.taken["due"], self.taken["early"], in_turn,
         )  # fmt: skip
 
 
 def _goes_on(state: State, event: DecisionEvent) -> bool:
-    """Whether the group of the event takes another turn behind it: it has entries left, somebody to ask, and room."""
+    """Whether the group of the event takes another turn after it: it has entries left, somebody to ask, and capacity."""
     if not isinstance(event, ChecksAsked):
         return False
     group = state.producer_groups[event.group]
-    left = len(group.ready) + len(group.cut) - event.ready - event.cut
-    somebody = group.members or group.parked.keys() - set(event.served)
-    live = sum([until_ms > event.now_ms for until_ms, _ in group.in_flight.values()]) + len(event.asked)
+    left = len(group.session.due) + len(group.session.early) - event.due - event.early
+    somebody = group.session.members or group.session.parked_polls.keys() - set(event.served)
+    live = sum([asked.until_ms > event.now_ms for asked in group.session.in_flight.values()]) + len(event.asked)
     return bool(left and somebody) and live < state.settings.checks_in_flight_max
 
 
@@ -263,24 +273,24 @@ def note_asked(state: State, event: ChecksAsked) -> None:
     if group is None:
         return
     expire_in_flight(group, event.now_ms)
-    for _ in range(event.ready):
-        group.ready.popleft()
-    for _ in range(event.cut):
-        group.cut.popleft()
+    for _ in range(event.due):
+        group.session.due.popleft()
+    for _ in range(event.early):
+        group.session.early.popleft()
     for tx_id, connection in event.asked:
         _forget_left(group, tx_id)
-        group.in_flight.pop(tx_id, None)
-        group.in_flight[tx_id] = (event.until_ms, connection)
-    group.turn = event.turn
+        group.session.in_flight.pop(tx_id, None)
+        group.session.in_flight[tx_id] = InFlight(event.until_ms, connection)
+    group.session.turn = event.turn
     for connection in event.served:
-        group.parked.pop(connection, None)  # it gets its answer, however little that is
+        group.session.parked_polls.pop(connection, None)  # it gets its answer, however little that is
     if event.in_turn:
         state.session.asking.pop(event.group, None)
-        if len(group.in_flight) < state.settings.checks_in_flight_max:
+        if len(group.session.in_flight) < state.settings.checks_in_flight_max:
             take_turn(state, group)
-        elif (group.ready or group.cut) and event.group not in state.session.full:
-            overdue_ms = state.session.full[event.group] = next(iter(group.in_flight.values()))[0]
-            heappush(state.session.full_heap, (overdue_ms, event.group))
+        elif (group.session.due or group.session.early) and not group.session.full_until_ms:
+            group.session.full_until_ms = next(iter(group.session.in_flight.values())).until_ms
+            heappush(state.derived.group_deadlines, (group.session.full_until_ms, event.group))
 
 
 def note_waiting(state: State, event: CheckWaits) -> None:
@@ -292,18 +302,18 @@ def note_waiting(state: State, event: CheckWaits) -> None:
 def note_heard(state: State, event: AnswerHeard) -> None:
     group = state.producer_groups.get(event.group)
     if group is not None:
-        group.in_flight.pop(event.tx_id, None)
+        group.session.in_flight.pop(event.tx_id, None)
         take_turn(state, group)
-        group.heard[event.tx_id] = (event.now_ms, event.remark)
+        group.session.heard[event.tx_id] = Heard(event.now_ms, event.remark)
 
 
 def note_no_longer_asked(state: State, event: NoLongerAsked) -> None:
     group = state.producer_groups.get(event.group)
     if group is None:
         return
-    if group.in_flight.pop(event.tx_id, None) is not None:
+    if group.session.in_flight.pop(event.tx_id, None) is not None:
         take_turn(state, group)
-    group.heard.pop(event.tx_id, None)
+    group.session.heard.pop(event.tx_id, None)
 
 
 def note_failed(state: State, event: CheckFailed) -> None:
@@ -311,16 +321,16 @@ def note_failed(state: State, event: CheckFailed) -> None:
     if group is None:
         return
     if event.in_flight:
-        group.in_flight.pop(event.tx_id, None)
+        group.session.in_flight.pop(event.tx_id, None)
     if event.gone:
-        group.members.pop(event.connection, None)  # one that fetches is not: it may have come anew since
+        group.session.members.pop(event.connection, None)  # one that fetches is not: it may have come anew since
     take_turn(state, group)
 
 
 def _forget_left(group: ProducerGroup, tx_id: str) -> None:
     """Another check is to come: that an earlier one of its number went out in time says nothing about it."""
     if group.policy is not None:
-        group.policy.left.pop(tx_id, None)
+        group.policy.session.left.pop(tx_id, None)
 
 
 def _checked(state: State, known: Undecided, checks: int, offset: int, now_ms: int) -> Checked:
@@ -341,12 +351,13 @@ def due_sooner(state: State, known: Undecided, now_ms: int) -> tuple[Record, ...
 
     Nothing where the interval is not shorter than the time that an answer may take.
     """
-    if known.next_check_at_ms >= SET_ASIDE_MS:
+    check = known.next_check
+    if isinstance(check, Suspended):
         return ()
     interval = backoff_ms(state.settings, known.tx_id, known.checks) if known.checks else state.settings.check_answer_ms
-    due_ms = known.next_check_at_ms - max(0, state.settings.check_answer_ms - interval)
-    due_ms = max(due_ms, now_ms, known.immune_until_ms)
-    if due_ms >= known.next_check_at_ms:
+    due_ms = check - max(0, state.settings.check_answer_ms - interval)
+    due_ms = max(due_ms, now_ms, known.grace_until_ms)
+    if due_ms >= check:
         return ()
     size = checked_size(known.group, known.tx_id)
     half_index = known.halves[0].half_index
@@ -361,14 +372,15 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
     """
     group = state.producer_groups.get(command.group)
     known = group.undecided.get(command.tx_id) if group is not None else None
-    if group is None or known is None or known.next_check_at_ms >= SET_ASIDE_MS:
+    if group is None or known is None or isinstance(known.next_check, Suspended):
         return DONE
-    asked_meanwhile = group.in_flight.get(command.tx_id, (0, command.connection))[1] != command.connection
+    asked = group.session.in_flight.get(command.tx_id)
+    asked_meanwhile = asked is not None and asked.connection != command.connection
     failed = CheckFailed(
         command.group, command.tx_id, command.connection, in_flight=not asked_meanwhile, gone=not command.unreadable
     )
     checks = max(0, known.checks - 1)
-    due_ms = known.next_check_at_ms if command.unreadable or asked_meanwhile else now_ms
+    due_ms = known.next_check if command.unreadable or asked_meanwhile else now_ms
     record = Checked(
         next_offset(state),
         checked_size(known.group, known.tx_id),
@@ -376,17 +388,17 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
         known.tx_id,
         known.halves[0].half_index,
         checks,
-        max(known.immune_until_ms, due_ms),
+        max(known.grace_until_ms, due_ms),
     )
     return Decision((record,), Done(), (), (failed,))
 
 
 def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
-    """Ask about one transaction without waiting for its time; about one that was set aside too, counting from one again.
+    """Ask about one transaction without waiting for its time; about one that was parked too, counting from one again.
 
     Replies:
         Asked: whom, or nobody's name where it goes to the next who fetches checks.
-        Refused NOT_NOW: it is immune, is asked about already, or nobody can be asked. ALREADY_SETTLED. NOT_FOUND: the
+        Refused NOT_NOW: it is in its grace period, is asked about already, or nobody can be asked. ALREADY_SETTLED. NOT_FOUND: the
             caller looks into the transaction table, and comes again with the row.
     """
     group = state.producer_groups.get(command.group)
@@ -396,43 +408,43 @@ def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
     text = _why_not_now(group, known, now_ms)
     if text:
         return Decision(NOTHING, Refused(Why.NOT_NOW, f"transaction {known.tx_id!r} {text}"))
-    set_aside = known.next_check_at_ms >= SET_ASIDE_MS
+    parked = isinstance(known.next_check, Suspended)
     offset = next_offset(state)
     until_ms = now_ms + state.settings.check_answer_ms
-    taken_up = (TakenUp(group.name, until_ms),) if set_aside else ()
+    taken_up = (TakenUp(group.name, until_ms),) if parked else ()
     round_ = _Round(group, now_ms)
     if not round_.somebody:
-        checks = 0 if set_aside else known.checks
+        checks = 0 if parked else known.checks
         record = _checked(state, known, checks, offset, now_ms)._replace(next_check_at_ms=now_ms)
         return Decision((record,), Asked("", checks + 1), (), (*taken_up, CheckWaits(group.name, known.tx_id)))
-    record, effect = round_.ask(state, known, 1 if set_aside else known.checks + 1, offset, now_ms)
-    name = group.members.get(effect.connection) or group.pollers.get(effect.connection, "")
+    record, effect = round_.ask(state, known, 1 if parked else known.checks + 1, offset, now_ms)
+    name = group.session.members.get(effect.connection) or group.session.pollers.get(effect.connection, "")
     return Decision((record,), Asked(name, record.checks), (effect,), (*taken_up, round_.event(state, now_ms)))
 
 
 def decide_ask_aside(state: State, command: AskAside, bytes_max: int, now_ms: int) -> Decision:
-    """Ask about what was set aside in a group, what was set aside first at first; each counts from one again.
+    """Ask about what is parked in a group, in the order in which it was parked; each counts from one again.
 
     As many as may be in flight, 256 and ``bytes_max`` of records at most: the caller comes again for the rest, and again
-    where answers must make room. Each stays as it is until its check goes out, so that no policy acts on it in between.
-    What finds no answer is set aside again, behind the others.
+    where answers must make space. Each stays as it is until its check goes out, so that no policy acts on it in between.
+    What finds no answer is parked again, after the others.
 
     Replies:
-        AskedAside: which, possibly none for want of room. Refused NOT_NOW: nobody can be asked.
+        AskedAside: which, possibly none for want of space. Refused NOT_NOW: nobody can be asked.
     """
     group = state.producer_groups.get(command.group)
-    aside = set_aside_in(group) if group is not None else {}
+    aside = group.derived.suspended if group is not None else {}
     if group is None or not aside:
         return Decision(NOTHING, AskedAside((), 0))
-    if not (group.members or group.pollers):
+    if not (group.session.members or group.session.pollers):
         return Decision(NOTHING, Refused(Why.NOT_NOW, f"cannot ask: no producer of group {group.name!r} is connected"))
     round_ = _Round(group, now_ms)
-    room = min(command.asked_max, CHECKS_PER_TICK_MAX, state.settings.checks_in_flight_max - round_.in_flight)
+    capacity = min(command.asked_max, CHECKS_PER_TICK_MAX, state.settings.checks_in_flight_max - round_.in_flight)
     offset = next_offset(state)
     end = offset + bytes_max
     records: list[Record] = []
     effects: list[Effect] = []
-    for tx_id in islice(aside, max(0, room)):
+    for tx_id in islice(aside, max(0, capacity)):
         if offset + 512 > end:
             break
         if not round_.somebody:
@@ -449,18 +461,13 @@ def decide_ask_aside(state: State, command: AskAside, bytes_max: int, now_ms: in
     return Decision(tuple(records), reply, tuple(effects), (taken_up, round_.event(state, now_ms)))
 
 
-def set_aside_in(group: ProducerGroupView) -> Mapping[str, None]:
-    """Ids of what was set aside in the group, in that order."""
-    return group.due.get(_ASIDE_BUCKET, {})
-
-
 def _why_not_now(group: ProducerGroup, known: Undecided, now_ms: int) -> str:
-    if now_ms < known.immune_until_ms:
-        return f"is immune for another {known.immune_until_ms - now_ms} ms: its local transaction may still be running"
-    asked = group.in_flight.get(known.tx_id)
-    if asked is not None and asked[0] > now_ms:
-        return f"is asked about already; the answer is overdue in {asked[0] - now_ms} ms"
-    if not (group.members or group.pollers):
+    if now_ms < known.grace_until_ms:
+        return f"is in its grace period for another {known.grace_until_ms - now_ms} ms: its local transaction may still be running"
+    asked = group.session.in_flight.get(known.tx_id)
+    if asked is not None and asked.until_ms > now_ms:
+        return f"is asked about already; the answer is overdue in {asked.until_ms - now_ms} ms"
+    if not (group.session.members or group.session.pollers):
         return f"cannot be asked about: no producer of group {group.name!r} is connected"
     return ""
 

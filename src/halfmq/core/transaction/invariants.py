@@ -8,12 +8,10 @@ from collections.abc import Iterator
 
 from halfmq import limits
 from halfmq.core.base_bytes import recount
-from halfmq.core.state import CHECK_BUCKET_MS, Delayed, Half, ProducerGroup, State, holders_bytes
+from halfmq.core.state import CHECK_BUCKET_MS, NEVER_MS, Delayed, Half, ProducerGroup, State, holders_bytes
+from halfmq.core.transaction.next_check import Suspended
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
-from halfmq.model.records import SET_ASIDE_MS, AsideBecause
-
-_REASONS = frozenset(AsideBecause)
 
 
 def check(state: State) -> int:
@@ -70,7 +68,7 @@ def _problems(state: State) -> Iterator[str]:
         if state.session.locks_held == locks
         else f"{state.session.locks_held} queue locks are counted, which are {locks}"
     )
-    yield "" if state.log_start <= state.log_end else f"log start {state.log_start} behind its end {state.log_end}"
+    yield "" if state.log_start <= state.log_end else f"log start {state.log_start} after its end {state.log_end}"
     for start in state.bases:
         yield "" if state.log_start <= start <= state.log_end else f"a base at {start} outside of the log"
 
@@ -93,7 +91,11 @@ def _topics(state: State) -> Iterator[str]:
         name = topic.name
         yield "" if state.topics_by_name.get(name) is topic else f"topic {name} is not found by its name"
         yield "" if 0 < topic_id < state.next_topic_id else f"topic {name} has an id that is still to be given"
-        yield "" if topic.pending == pending.get(topic_id, 0) else f"topic {name} counts {topic.pending} waiting"
+        yield (
+            ""
+            if topic.derived.pending == pending.get(topic_id, 0)
+            else f"topic {name} counts {topic.derived.pending} waiting"
+        )
         yield (
             "" if all(0 <= low <= end for low, end in zip(topic.mins, topic.ends, strict=False)) else f"ends of {name}"
         )
@@ -102,13 +104,14 @@ def _topics(state: State) -> Iterator[str]:
 
 
 def _group(state: State, group: ProducerGroup) -> Iterator[str]:
-    scheduled = {tx_id: bucket for bucket, ids in group.due.items() for tx_id in ids}
-    ready = set(group.ready)
-    past = set(group.policy.past) if group.policy is not None else set()
-    heap = set(state.derived.check_heap)
+    scheduled = {tx_id: bucket for bucket, ids in group.derived.scheduled.items() for tx_id in ids}
+    due = set(group.session.due)
+    past = set(group.policy.session.past) if group.policy is not None else set()
+    heap = set(state.derived.group_deadlines)
     halves_bytes = 0
-    yield "" if sum(map(len, group.due.values())) == len(scheduled) else f"{group.name}: scheduled twice"
-    yield "" if scheduled.keys() <= group.undecided.keys() else f"{group.name}: a settled transaction is scheduled"
+    yield "" if sum(map(len, group.derived.scheduled.values())) == len(scheduled) else f"{group.name}: scheduled twice"
+    known_ids = scheduled.keys() | group.derived.suspended.keys()
+    yield "" if known_ids <= group.undecided.keys() else f"{group.name}: a settled transaction is scheduled"
     for tx_id, known in group.undecided.items():
         what = f"{group.name}/{tx_id}"
         indexes = [half.index for half in known.halves]
@@ -119,32 +122,44 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
         last = max(indexes, default=-1)
         yield "" if not known.count or last < known.count else f"{what}: index {last} of {known.count}"
         yield "" if tx_id not in group.settled else f"{what}: undecided and settled"
-        yield "" if known.immune_until_ms <= known.next_check_at_ms else f"{what}: a check inside the immunity"
-        bucket = (known.next_check_at_ms + CHECK_BUCKET_MS - 1) & -CHECK_BUCKET_MS
-        in_bucket = scheduled.get(tx_id) == bucket and (bucket, group.name) in heap
-        waits = tx_id not in scheduled and (tx_id in ready or tx_id in past)
-        yield "" if in_bucket or waits else f"{what}: nobody will ask"
-        aside = known.next_check_at_ms >= SET_ASIDE_MS
-        yield (
-            "" if not aside or known.next_check_at_ms - SET_ASIDE_MS in _REASONS else f"{what}: set aside for no reason"
-        )
+        check = known.next_check
+        suspended = isinstance(check, Suspended)
+        yield "" if suspended == (tx_id in group.derived.suspended) else f"{what}: suspended or not, and nobody knows"
+        if isinstance(check, Suspended):
+            yield "" if tx_id not in scheduled else f"{what}: suspended and scheduled"
+        else:
+            yield "" if known.grace_until_ms <= check else f"{what}: a check inside the grace period"
+            bucket = (check + CHECK_BUCKET_MS - 1) & -CHECK_BUCKET_MS
+            in_bucket = scheduled.get(tx_id) == bucket and (bucket, group.name) in heap
+            waits = tx_id not in scheduled and (tx_id in due or tx_id in past)
+            yield "" if in_bucket or waits else f"{what}: nobody will ask"
         for half in known.halves:
             placed = state.log_start <= half.offset < state.log_end and half.first_offset <= half.offset
             yield "" if placed else f"{what}: its bytes at {half.offset} are not in the log"
             yield "" if half.half_index < state.next_half_index else f"{what}: half index {half.half_index}"
-    yield "" if group.bytes == halves_bytes else f"{group.name}: counts {group.bytes} bytes of {halves_bytes}"
-    reachable = (group.ready or group.cut) and (group.members or group.parked)
-    waits = not reachable or group.name in state.session.asking or group.name in state.session.full
-    yield "" if waits else f"{group.name}: is ready and takes no turn"
-    yield "" if group.parked.keys() <= group.pollers.keys() else f"{group.name}: somebody waits who never came"
+    yield (
+        ""
+        if group.derived.bytes == halves_bytes
+        else f"{group.name}: counts {group.derived.bytes} bytes of {halves_bytes}"
+    )
+    reachable = (group.session.due or group.session.early) and (group.session.members or group.session.parked_polls)
+    full_until_ms = group.session.full_until_ms
+    waits = not reachable or group.name in state.session.asking or full_until_ms > 0
+    yield "" if waits else f"{group.name}: has checks that are due and takes no turn"
+    yield "" if not full_until_ms or (full_until_ms, group.name) in heap else f"{group.name}: nobody sees it overdue"
+    yield (
+        ""
+        if group.session.parked_polls.keys() <= group.session.pollers.keys()
+        else f"{group.name}: somebody waits who never came"
+    )
     has_policy = group.name in state.derived.policies
     yield "" if has_policy == (group.policy is not None) else f"{group.name}: its policy is not looked after"
     if group.policy is not None:
-        at_ms = group.policy.scan_at_ms
-        rests = not (group.policy.past or group.policy.scan)
-        looked = rests and (at_ms >= SET_ASIDE_MS or (at_ms, group.name) in state.derived.look_heap)
+        at_ms = group.policy.session.scan_at_ms
+        rests = not (group.policy.session.past or group.policy.session.scan)
+        looked = rests and (at_ms >= NEVER_MS or (at_ms, group.name) in heap)
         yield "" if looked or group.name in state.derived.looking else f"{group.name}: nobody looks after its policy"
-    for tx_id in group.in_flight:
+    for tx_id in group.session.in_flight:
         yield "" if tx_id in group.undecided else f"{group.name}/{tx_id}: settled and in flight"
 
 
@@ -172,7 +187,9 @@ def _windows(state: State) -> Iterator[str]:
     yield "" if not state.sent or state.sent[0].log_offset >= state.log_start else "a sent message from before the log"
     kept = {id(sent) for sent in state.sent}
     for topic in state.topics_by_id.values():
-        yield "" if all(id(sent) in kept for sent in topic.sent.values()) else f"{topic.name} remembers for ever"
+        yield (
+            "" if all(id(sent) in kept for sent in topic.derived.sent.values()) else f"{topic.name} remembers for ever"
+        )
 
 
 def _delayed(state: State) -> Iterator[str]:

@@ -11,17 +11,16 @@ from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
 from halfmq.core.state import Undecided
-from halfmq.core.transaction.check_schedule import set_aside_in
+from halfmq.core.transaction.next_check import Suspended
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.view import ProducerGroupView, View
 from halfmq.model.pending import GroupStats, PendingTransaction
-from halfmq.model.records import SET_ASIDE_MS, AsideBecause
 from halfmq.model.settings import PastLimit
 
 #: The state of a transaction, as people are told it.
 UNDECIDED = "UNDECIDED"
 UNKNOWN = "UNKNOWN"
-_BECAUSE = {AsideBecause.CHECKS: "checks", AsideBecause.AGE: "age"}
+_BECAUSE = {Suspended.CHECKS: "checks", Suspended.AGE: "age"}
 #: Recent verdicts that a count looks at: a millisecond's worth.
 _VERDICTS_LOOKED_AT_MAX = 20_000
 
@@ -29,9 +28,9 @@ _VERDICTS_LOOKED_AT_MAX = 20_000
 def groups_from(view: View, number: int, groups_max: int) -> tuple[Sequence[ProducerGroupView], int]:
     """(at most so many producer groups from this number on, where the next page begins; 0: that was the last one)."""
     groups = list(view.producer_groups.values())
-    at = bisect_left(groups, number, key=lambda group: group.number)
+    at = bisect_left(groups, number, key=lambda group: group.session.number)
     page = groups[at : at + groups_max]
-    return page, page[-1].number + 1 if at + groups_max < len(groups) else 0
+    return page, page[-1].session.number + 1 if at + groups_max < len(groups) else 0
 
 
 def oldest_undecided(
@@ -43,9 +42,9 @@ def oldest_undecided(
     groups: Sequence[ProducerGroupView] | None = None,
     skipped: int = 0,
 ) -> tuple[int, tuple[PendingTransaction, ...]]:
-    """(how many are undecided, the oldest of them behind ``skipped``) of one producer group.
+    """(how many are undecided, the oldest of them after ``skipped``) of one producer group.
 
-    Of all when ``group`` is empty, or of ``groups``; behind the first ones only where it is one group.
+    Of all when ``group`` is empty, or of ``groups``; after the first ones only where it is one group.
     """
     if group:
         known = view.producer_groups.get(group)
@@ -85,6 +84,7 @@ def _listed(view: View, group: ProducerGroupView, known: Undecided, now_ms: int)
     for half in known.halves:
         topic = view.topics_by_id.get(half.topic_id)
         topics[topic.name if topic is not None else f"topic id {half.topic_id}"] = None
+    check = known.next_check
     return PendingTransaction(
         group.name,
         known.tx_id,
@@ -94,9 +94,9 @@ def _listed(view: View, group: ProducerGroupView, known: Undecided, now_ms: int)
         sum(half.message_bytes for half in known.halves),
         tuple(topics),
         known.checks,
-        max(0, known.next_check_at_ms - now_ms) if known.next_check_at_ms < SET_ASIDE_MS else 0,
-        len(group.members) + len(group.pollers),
-        "" if known.next_check_at_ms < SET_ASIDE_MS else _BECAUSE[AsideBecause(known.next_check_at_ms - SET_ASIDE_MS)],
+        0 if isinstance(check, Suspended) else max(0, check - now_ms),
+        len(group.session.members) + len(group.session.pollers),
+        _BECAUSE[check] if isinstance(check, Suspended) else "",
     )
 
 
@@ -156,12 +156,12 @@ def _stats(
         group=group.name,
         undecided=len(group.undecided),
         undecided_max=group.undecided_max,
-        message_bytes=group.bytes,
+        message_bytes=group.derived.bytes,
         message_bytes_max=group.undecided_bytes_max,
         oldest_ms=max(0, now_ms - oldest.prepared_at_ms) if oldest is not None else 0,
-        set_aside=len(set_aside_in(group)),
-        in_flight=sum(deadline_ms > now_ms for deadline_ms, _ in group.in_flight.values()),
-        producers=len(group.members) + len(group.pollers),
+        set_aside=len(group.derived.suspended),
+        in_flight=sum(asked.until_ms > now_ms for asked in group.session.in_flight.values()),
+        producers=len(group.session.members) + len(group.session.pollers),
         committed=committed,
         rolled_back=rolled_back,
         counted_ms=span_ms,

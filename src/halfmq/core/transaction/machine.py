@@ -9,7 +9,7 @@ The first verdict that is in the log wins, and the broker never gives one by its
 whether there was a verdict: a second commit writes a second message there (its ``EndTransactionProcessor``).
 
 A commit refers only to bytes of its own segment, so that segments can be dropped one by one. A half that lies in an
-older one is carried into this one directly before the commit, in the same batch: FMQ's TX_MESSAGE (source, 3.3.3).
+older one is copied into this one directly before the commit, in the same batch: FMQ's TX_MESSAGE (source, 3.3.3).
 """
 
 import re
@@ -28,6 +28,7 @@ from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
 from halfmq.core.transaction.admission import refuse_half
 from halfmq.core.transaction.check_schedule import due_sooner
+from halfmq.core.transaction.next_check import to_number
 from halfmq.core.transaction.states import OUTCOMES, Outcome, standing_state
 from halfmq.model.ids import hash64, offset_message_id
 from halfmq.model.placement import segment_start
@@ -241,10 +242,10 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decided:
         return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))
     if wanted is _COMMIT:
         decided = _commit(state, known, command.decided_by, now_ms)
-        return _settled(group, tx_id, decided) if group.in_flight or group.heard else decided
+        return _settled(group, tx_id, decided) if group.session.in_flight or group.session.heard else decided
     if wanted is _ROLLBACK:
         return _settled(group, tx_id, _roll_back(state, known, command.decided_by))
-    answered = tx_id in group.in_flight
+    answered = tx_id in group.session.in_flight
     heard = AnswerHeard(group_name, tx_id, now_ms, command.remark[:200])
     return Decision(due_sooner(state, known, now_ms) if answered else NOTHING, Noted(), (), (heard,))
 
@@ -256,7 +257,9 @@ def _settled(group: ProducerGroup, tx_id: str, decided: Decided) -> Decided:
 
 
 def no_longer_asked(group: ProducerGroup, tx_id: str) -> tuple[NoLongerAsked, ...]:
-    return (NoLongerAsked(group.name, tx_id),) if tx_id in group.in_flight or tx_id in group.heard else ()
+    return (
+        (NoLongerAsked(group.name, tx_id),) if tx_id in group.session.in_flight or tx_id in group.session.heard else ()
+    )
 
 
 def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> Decision:
@@ -339,17 +342,17 @@ def _commit_one(state: State, known: Undecided, half: Half, decided_by: DecidedB
 def _commit_many(
     state: State, known: Undecided, decided_by: DecidedBy, offset: int, segment: int, now_ms: int
 ) -> Decision:
-    """Carry what lies in older segments, then one record that shows all halves."""
+    """Copy forward what lies in older segments, then one record that shows all halves."""
     records: list[Record] = []
     places: list[int] = []
     for half in known.halves:
         if half.offset >= segment:
             places.append(half.offset)
             continue
-        carried = carry_half(known, half, offset)
-        records.append(carried)
+        copied = copy_half(known, half, offset)
+        records.append(copied)
         places.append(offset)
-        offset += carried.size
+        offset += copied.size
     refs: list[Ref] = []
     ends: dict[tuple[int, int], int] = {}
     wakes: dict[WakeQueue, None] = {}
@@ -373,12 +376,12 @@ def _commit_many(
     return Decision(tuple(records), Settled(known.group, known.tx_id, True, offset, False), tuple(wakes))
 
 
-def carry_half(known: Undecided, half: Half, offset: int) -> CarriedHalf:
+def copy_half(known: Undecided, half: Half, offset: int) -> CarriedHalf:
     """The record that moves ``half`` to ``offset``, with all that redo from there needs."""
     return CarriedHalf(
         offset, carried_half_size(half.message_bytes), half.offset, half.first_offset, half.half_index, half.topic_id,
         half.message_bytes, known.group, known.tx_id, half.index, known.count, known.prepared_at_ms,
-        known.immune_until_ms, known.checks, known.next_check_at_ms, half.queue_id, half.tag_hash, half.key_hash,
+        known.grace_until_ms, known.checks, to_number(known.next_check), half.queue_id, half.tag_hash, half.key_hash,
         half.delay,
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ A group has a policy only if an administrator gave it one. There are two limits:
 What counts as asked is a check that reached a producer in time to be answered. The last one of the allowed number must be
 known to have done so in this run of the broker: after a restart, or when the disk held it up, it is asked once more. So a
 policy never acts on a question that nobody heard (RocketMQ counts checks while nobody is connected, and inside the
-immunity: its #8311). Nothing here is past a limit inside its immunity.
+grace period: its #8311). Nothing here is past a limit inside its grace period.
 
 A transaction comes to the check limit when its next check falls due, which costs nothing extra. Age is looked for in
 rounds over all of the group, a step for each tick, and no more often than an age is worth. What an operator took up again
@@ -16,14 +16,15 @@ was too old before: a round comes when its answer is overdue, and whoever was as
 """
 
 from collections.abc import Iterable
-from heapq import heappop, heappush
+from heapq import heappush
 from itertools import islice
 from typing import Final
 
 from halfmq.core.events import PolicyLooked, TakenUp
-from halfmq.core.state import Policy, ProducerGroup, State, Undecided, drop_stale_looks, take_turn
+from halfmq.core.state import NEVER_MS, Policy, ProducerGroup, State, Undecided, drop_stale_deadlines, take_turn
+from halfmq.core.transaction.next_check import Suspended, is_due
 from halfmq.core.view import PolicyView
-from halfmq.model.records import SET_ASIDE_MS, AsideBecause
+from halfmq.model.records import AsideBecause
 
 #: Undecided transactions that one step of a round looks at.
 LOOKED_AT_MAX: Final = 4_096
@@ -33,7 +34,7 @@ GROUPS_PER_TICK_MAX: Final = 64
 _ROUND_PART: Final = 64
 _ROUND_MIN_MS: Final = 1_000
 _ROUND_MAX_MS: Final = 60_000
-#: Above so many, and twice those that are undecided, settled ones are swept out of ``Policy.left``.
+#: Above so many, and twice those that are undecided, settled ones are swept out of ``PolicySession.left``.
 _LEFT_KEPT: Final = 1_024
 
 
@@ -42,20 +43,20 @@ def is_at_limit(policy: PolicyView | None, known: Undecided) -> bool:
     if policy is None:
         return False
     limit = policy.settings.check_limit
-    return 0 < limit <= known.checks and policy.left.get(known.tx_id) == known.checks
+    return 0 < limit <= known.checks and policy.session.left.get(known.tx_id) == known.checks
 
 
 def is_asked(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
     """Whether somebody may still answer about it. What is overdue stays in ``in_flight`` until the group asks again."""
-    asked = group.in_flight.get(tx_id)
-    return asked is not None and asked[0] > now_ms
+    asked = group.session.in_flight.get(tx_id)
+    return asked is not None and asked.until_ms > now_ms
 
 
 def why_past(policy: Policy, known: Undecided, now_ms: int) -> AsideBecause | None:
     """The limit that it is past; None if it is not, or nobody looks after it any more anyway."""
-    if known.next_check_at_ms >= SET_ASIDE_MS or now_ms < known.immune_until_ms:
+    if isinstance(known.next_check, Suspended) or now_ms < known.grace_until_ms:
         return None
-    if is_at_limit(policy, known) and known.next_check_at_ms <= now_ms:
+    if is_at_limit(policy, known) and is_due(known.next_check, now_ms):
         return AsideBecause.CHECKS
     age_ms = policy.settings.skip_age_ms
     if age_ms and now_ms >= known.prepared_at_ms + age_ms:
@@ -68,9 +69,9 @@ def sort_due(state: State, group: ProducerGroup, policy: Policy, ids: Iterable[s
     for tx_id in ids:
         known = group.undecided[tx_id]
         if is_at_limit(policy, known) or (known.checks and why_past(policy, known, now_ms) is not None):
-            policy.past[tx_id] = state.derived.looking[group.name] = None
+            policy.session.past[tx_id] = state.derived.looking[group.name] = None
         else:
-            group.ready.append(tx_id)
+            group.session.due.append(tx_id)
 
 
 def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer_ms: int) -> None:
@@ -78,39 +79,39 @@ def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer
     policy = group.policy
     if policy is None or not 0 < policy.settings.check_limit <= checks:
         return
-    asked = group.in_flight.get(tx_id)
-    if asked is None or now_ms > asked[0] - answer_ms // 2:
+    asked = group.session.in_flight.get(tx_id)
+    if asked is None or now_ms > asked.until_ms - answer_ms // 2:
         return
-    policy.left[tx_id] = checks
-    if len(policy.left) > _LEFT_KEPT + 2 * len(group.undecided):
-        policy.left = {one: number for one, number in policy.left.items() if one in group.undecided}
+    policy.session.left[tx_id] = checks
+    if len(policy.session.left) > _LEFT_KEPT + 2 * len(group.undecided):
+        policy.session.left = {one: number for one, number in policy.session.left.items() if one in group.undecided}
 
 
 def note_taken_up(state: State, event: TakenUp) -> None:
-    """What was set aside is asked about again, which no round counted on."""
+    """What was parked is asked about again, which no round counted on."""
     group = state.producer_groups.get(event.group)
     policy = group.policy if group is not None else None
     if policy is not None and policy.settings.skip_age_ms:
         _look_by(policy, event.look_by_ms)
-        heappush(state.derived.look_heap, (policy.scan_at_ms, event.group))
-        drop_stale_looks(state)
+        heappush(state.derived.group_deadlines, (policy.session.scan_at_ms, event.group))
+        drop_stale_deadlines(state)
 
 
 def _look_by(policy: Policy, at_ms: int) -> None:
-    policy.scan_at_ms = min(policy.scan_at_ms, at_ms)
-    policy.scan_next_ms = min(policy.scan_next_ms, at_ms)  # of the round that is under way
+    policy.session.scan_at_ms = min(policy.session.scan_at_ms, at_ms)
+    policy.session.scan_next_ms = min(policy.session.scan_next_ms, at_ms)  # of the round that is under way
 
 
 def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
-    """One step of a round, beginning one if its time has come: who is past a limit goes to ``Policy.past``."""
-    scan = policy.scan
+    """One step of a round, beginning one if its time has come: who is past a limit goes to ``PolicySession.past``."""
+    scan = policy.session.scan
     age_ms = policy.settings.skip_age_ms
     if not scan:
-        if now_ms < policy.scan_at_ms:
+        if now_ms < policy.session.scan_at_ms:
             return
         scan.extend(group.undecided)
         # Who comes later is younger: nobody else can be old before that.
-        policy.scan_next_ms = now_ms + age_ms if age_ms else SET_ASIDE_MS
+        policy.session.scan_next_ms = now_ms + age_ms if age_ms else NEVER_MS
     for _ in range(min(LOOKED_AT_MAX, len(scan))):
         known = group.undecided.get(scan.popleft())
         if known is None:
@@ -118,55 +119,43 @@ def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
         if why_past(policy, known, now_ms) is None or is_asked(group, known.tx_id, now_ms):
             _note_when(policy, known, now_ms)
         else:
-            policy.past[known.tx_id] = None
+            policy.session.past[known.tx_id] = None
     if not scan:
         rest_ms = min(max(age_ms // _ROUND_PART, _ROUND_MIN_MS), _ROUND_MAX_MS)
-        policy.scan_at_ms = max(policy.scan_next_ms, now_ms + rest_ms)
+        policy.session.scan_at_ms = max(policy.session.scan_next_ms, now_ms + rest_ms)
 
 
 def _note_when(policy: Policy, known: Undecided, now_ms: int) -> None:
     age_ms = policy.settings.skip_age_ms
-    if age_ms and known.next_check_at_ms < SET_ASIDE_MS:
-        old_at_ms = max(known.prepared_at_ms + age_ms, known.immune_until_ms)
-        policy.scan_next_ms = min(policy.scan_next_ms, max(old_at_ms, now_ms))
-
-
-def next_look_ms(state: State) -> int | None:
-    """When a tick has something to do here; 0: at once. None: when something happens."""
-    if state.derived.looking:
-        return 0
-    return state.derived.look_heap[0][0] if state.derived.look_heap else None
+    if age_ms and not isinstance(known.next_check, Suspended):
+        old_at_ms = max(known.prepared_at_ms + age_ms, known.grace_until_ms)
+        policy.session.scan_next_ms = min(policy.session.scan_next_ms, max(old_at_ms, now_ms))
 
 
 def look_further(state: State, now_ms: int) -> None:
-    """A step of each round that is under way, of very many groups some; the groups whose next round has come begin one."""
-    heap = state.derived.look_heap
-    while heap and heap[0][0] <= now_ms:
-        at_ms, name = heappop(heap)
-        if _is_next_round(state, at_ms, name):
-            state.derived.looking[name] = None
+    """A step of each round that is under way, of very many groups some. ``move_due`` says whose next round has come."""
     for name in islice(state.derived.looking, GROUPS_PER_TICK_MAX):
         group = state.producer_groups[name]
         if group.policy is not None:
             look_around(group, group.policy, now_ms)
-    drop_stale_looks(state)
+    drop_stale_deadlines(state)
 
 
 def note_looked(state: State, event: PolicyLooked) -> None:
-    """The group takes its next turn behind the others, if there is more to do in it before its next round."""
+    """The group takes its next turn after the others, if there is more to do in it before its next round."""
     state.derived.looking.pop(event.group, None)
     group = state.producer_groups.get(event.group)
     policy = group.policy if group is not None else None
     if group is None or policy is None:
         return
     for tx_id in event.looked_at:
-        policy.past.pop(tx_id, None)
+        policy.session.past.pop(tx_id, None)
     if event.look_by_ms and policy.settings.skip_age_ms:
         _look_by(policy, event.look_by_ms)
     if event.asked_again:
-        group.ready.extend(event.asked_again)
+        group.session.due.extend(event.asked_again)
         take_turn(state, group)
-    if policy.scan or policy.past:
+    if policy.session.scan or policy.session.past:
         state.derived.looking[event.group] = None
     else:
         put_off(state, group, policy)
@@ -174,11 +163,6 @@ def note_looked(state: State, event: PolicyLooked) -> None:
 
 def put_off(state: State, group: ProducerGroup, policy: Policy) -> None:
     """Nothing more to do in the group before its next round."""
-    if policy.scan_at_ms < SET_ASIDE_MS:
-        heappush(state.derived.look_heap, (policy.scan_at_ms, group.name))
-    drop_stale_looks(state)
-
-
-def _is_next_round(state: State, at_ms: int, name: str) -> bool:
-    group = state.producer_groups.get(name)
-    return group is not None and group.policy is not None and group.policy.scan_at_ms == at_ms
+    if policy.session.scan_at_ms < NEVER_MS:
+        heappush(state.derived.group_deadlines, (policy.session.scan_at_ms, group.name))
+    drop_stale_deadlines(state)

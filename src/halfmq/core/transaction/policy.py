@@ -4,10 +4,10 @@ Without a policy a transaction waits for ever; that is the default, and promise 
 beforehand what its silence means:
 
     check limit + rollback    after so many checks it is rolled back, and the record says POLICY
-    check limit + set aside   after so many checks nobody is asked any more by itself
+    check limit + parking      after so many checks nobody is asked any more by itself
     skip age                  from this age on nobody is asked any more by itself
 
-What was set aside is still undecided: nothing is lost, its producer or an operator may settle it as before, it counts
+What is parked is still undecided: nothing is lost, its producer or an operator may settle it as before, it counts
 towards the limits, and ``halfmq tx check`` asks about it again. RocketMQ does the first for every group, after
 ``transactionCheckMax`` = 15 checks or ``fileReservedTime`` = 72 hours: it copies the half into TRANS_CHECK_MAX_TIME_TOPIC and
 forgets it (``TransactionalMessageServiceImpl.needDiscard``, ``needSkip``). Age never rolls back here: it says nothing about
@@ -23,11 +23,11 @@ from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.core.audit import signed_if_room
-from halfmq.core.base import producer_set
 from halfmq.core.base_room import refuse_producer
 from halfmq.core.commands import SetProducer
 from halfmq.core.decision import NOTHING, Decision, Effect, PolicyActed, ProducerIsSet, Refused, Why
 from halfmq.core.events import DecisionEvent, PolicyLooked
+from halfmq.core.schema import producer_set
 from halfmq.core.state import Policy, State, Undecided, next_offset
 from halfmq.core.transaction.machine import no_longer_asked, roll_back
 from halfmq.core.transaction.past_limit import GROUPS_PER_TICK_MAX, is_asked, why_past
@@ -36,7 +36,7 @@ from halfmq.model.ids import checked_name
 from halfmq.model.records import AsideBecause, DecidedBy, OperatorAction, Record, RolledBack, SetAside, set_aside_size
 from halfmq.model.settings import PastLimit, ProducerSettings
 
-#: Transactions that one tick settles or sets aside at most.
+#: Transactions that one tick settles or parks at most.
 ACTS_PER_TICK_MAX: Final = 256
 #: Most that a limit may say: what the record's fields and people bear.
 _NUMBER_MAX: Final = 1 << 53
@@ -53,7 +53,7 @@ class Acts(NamedTuple):
 
 
 def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Container[tuple[str, str]]) -> Acts:
-    """What policies do to what is past their limits, with records from ``offset`` on. Behind ``TimePassed``.
+    """What policies do to what is past their limits, with records from ``offset`` on. After ``TimePassed``.
 
     ``asked``: (group, id) of what the same decision asks about.
     """
@@ -67,7 +67,7 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
         again: list[str] = []
         look_by_ms = 0
         full = False
-        for tx_id in policy.past if policy is not None else ():
+        for tx_id in policy.session.past if policy is not None else ():
             known = group.undecided.get(tx_id)
             # Where an operator asked meanwhile its next check is scheduled.
             if known is None or is_asked(group, tx_id, now_ms) or (name, tx_id) in asked or policy is None:
@@ -92,7 +92,7 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
             if rolled_back:
                 acts.events.extend(no_longer_asked(group, tx_id))
         acts.events.append(PolicyLooked(name, tuple(looked_at), tuple(again), look_by_ms))
-        more = more or full or (policy is not None and bool(policy.scan))
+        more = more or full or (policy is not None and bool(policy.session.scan))
         if full:
             break
     return acts._replace(more=more)
@@ -114,11 +114,11 @@ def _record(policy: Policy, known: Undecided, because: AsideBecause, offset: int
 
 
 def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Decision:
-    """Give a producer group its limits and policy. What was set aside before stays so; nothing that is undecided is lost.
+    """Give a producer group its limits and policy. What was parked before stays so; nothing that is undecided is lost.
 
     Replies:
         ProducerIsSet: what holds from now on. Refused, nothing was changed: INVALID_PARAMETER: what cannot be, and
-            what may. LIMIT_REACHED: no room, or as many groups as may be have settings. Settings can always be changed, and
+            what may. LIMIT_REACHED: no space, or as many groups as may be have settings. Settings can always be changed, and
             taken away.
     """
     settings = command.settings

@@ -1,9 +1,9 @@
-"""Dropping old log without dropping anything alive: carry what is undecided or delayed forward, then trim.
+"""Dropping old log without dropping anything alive: copy forward what is undecided or delayed, then trim.
 
     CarryForward(start) ... until Done(again=False)   ->   TrimLog(start)   ->   durable   ->   segments may be unlinked
 
-A step carries what the look before it found, and it is looked further only behind that (``CarriedOn``): so the bound of a step,
-which the writer makes room by, and its decision speak of the same few. A step whose look found nothing logs nothing.
+A step copies what the look before it found, and it is looked further only after that (``CopiedForward``): so the bound of a step,
+which the writer makes space by, and its decision speak of the same few. A step whose look found nothing logs nothing.
 
 An undecided body is never deleted, and never blocks the deletion of others (promise 6). What a trim makes live state
 forget is what redo of the log that is left would not know: verdicts and sent messages below the new start.
@@ -15,21 +15,21 @@ from typing import Final
 
 from halfmq.core.commands import CarryForward, TrimLog
 from halfmq.core.decision import NOTHING, Decision, Done, Refused, Why
-from halfmq.core.events import CarriedOn, LookedForAlive
-from halfmq.core.queues.delay import carry_delayed
+from halfmq.core.events import CopiedForward, LookedForAlive
+from halfmq.core.queues.delay import copy_delayed
 from halfmq.core.state import Delayed, Half, State, Undecided, next_offset
-from halfmq.core.transaction.machine import carry_half
+from halfmq.core.transaction.machine import copy_half
 from halfmq.model.placement import segment_start
 from halfmq.model.records import TRIM_SIZE, Record, Trim
 
-#: Bytes that one step carries beyond its first message: a step must not hold up the turn for long.
-CARRY_BYTES_MAX = 4 << 20
+#: Bytes that one step copies beyond its first message: a step must not hold up the turn for long.
+COPY_BYTES_MAX = 4 << 20
 #: Undecided transactions and delayed messages that are looked at in one go; a step has at most two.
 LOOKED_AT_MAX = 4_096
 _END: Final = object()
 
 
-class Carrying:
+class CopyProgress:
     """Session: how far the way to one log start is. What was looked at stays so: nothing new comes to life below it."""
 
     __slots__ = ("found", "log_start", "rest", "seen")
@@ -38,14 +38,14 @@ class Carrying:
         self.log_start = log_start
         #: Not looked at yet, one step for each transaction or delayed message: None where it lies above.
         self.rest = _looked_at(state, log_start)
-        #: To be carried: (group, id, half index), or the first offset of a delayed message.
+        #: To be copied: (group, id, half index), or the first offset of a delayed message.
         self.found: deque[tuple[str, str, int] | int] = deque()
         #: Everything was looked at.
         self.seen = False
 
     @property
     def done(self) -> bool:
-        """Everything was looked at and carried."""
+        """Everything was looked at and copied."""
         return self.seen and not self.found
 
     def look(self) -> None:
@@ -83,10 +83,10 @@ def looked_for_alive(state: State, command: CarryForward, now_ms: int) -> Looked
     return None if _refuse_start(state, command.log_start) is not None else LookedForAlive(command.log_start)
 
 
-def decide_carry_forward(state: State, command: CarryForward, now_ms: int) -> Decision:
-    """Carry the next few of what lives below ``log_start``. ``again``: there is more, or more to look at.
+def decide_copy_forward(state: State, command: CarryForward, now_ms: int) -> Decision:
+    """Copy forward the next few of what lives below ``log_start``. ``again``: there is more, or more to look at.
 
-    Behind ``LookedForAlive``. What is found further on is for the next step.
+    After ``LookedForAlive``. What is found further on is for the next step.
     """
     refused = _refuse_start(state, command.log_start)
     if refused is not None:
@@ -95,46 +95,46 @@ def decide_carry_forward(state: State, command: CarryForward, now_ms: int) -> De
     offset = next_offset(state)
     end = offset + _step_bytes(state)
     count = 0
-    for what in state.session.carrying.found:
+    for what in state.session.copy_progress.found:
         if len(records) >= command.records_max:
             break
-        record = _carry(state, what, command.log_start, offset)
+        record = _copy(state, what, command.log_start, offset)
         if record is not None:
             if records and offset + record.size > end:
                 break
             records.append(record)
             offset += record.size
         count += 1
-    again = count < len(state.session.carrying.found) or not state.session.carrying.seen
-    return Decision(tuple(records), Done(again=again), (), (CarriedOn(command.log_start, count),))
+    again = count < len(state.session.copy_progress.found) or not state.session.copy_progress.seen
+    return Decision(tuple(records), Done(again=again), (), (CopiedForward(command.log_start, count),))
 
 
 def note_look(state: State, event: LookedForAlive) -> None:
-    if state.session.carrying is None or state.session.carrying.log_start != event.log_start:
-        state.session.carrying = Carrying(state, event.log_start)
-        state.session.carrying.look()
+    if state.session.copy_progress is None or state.session.copy_progress.log_start != event.log_start:
+        state.session.copy_progress = CopyProgress(state, event.log_start)
+        state.session.copy_progress.look()
 
 
-def note_carried(state: State, event: CarriedOn) -> None:
-    carrying = state.session.carrying
-    if carrying is not None and carrying.log_start == event.log_start:
+def note_copied(state: State, event: CopiedForward) -> None:
+    progress = state.session.copy_progress
+    if progress is not None and progress.log_start == event.log_start:
         for _ in range(event.count):
-            carrying.found.popleft()
-        carrying.look()
+            progress.found.popleft()
+        progress.look()
 
 
-def _carry(state: State, what: tuple[str, str, int] | int, log_start: int, offset: int) -> Record | None:
-    """The record that carries ``what``; None when it was settled, shown or carried since."""
+def _copy(state: State, what: tuple[str, str, int] | int, log_start: int, offset: int) -> Record | None:
+    """The record that copies ``what``; None when it was settled, shown or copied since."""
     if isinstance(what, int):
         delayed = state.delayed.get(what)
-        return carry_delayed(delayed, offset) if delayed is not None and delayed.offset < log_start else None
+        return copy_delayed(delayed, offset) if delayed is not None and delayed.offset < log_start else None
     group, tx_id, half_index = what
     of_group = state.producer_groups.get(group)
     known = of_group.undecided.get(tx_id) if of_group is not None else None
     if known is not None:
         for half in known.halves:
             if half.half_index == half_index and half.offset < log_start:
-                return carry_half(known, half, offset)
+                return copy_half(known, half, offset)
     return None
 
 
@@ -162,9 +162,9 @@ def _refuse_start(state: State, log_start: int) -> Refused | None:
 
 def _refuse_alive(state: State, log_start: int) -> Refused | None:
     if (
-        state.session.carrying is not None
-        and state.session.carrying.done
-        and log_start <= state.session.carrying.log_start
+        state.session.copy_progress is not None
+        and state.session.copy_progress.done
+        and log_start <= state.session.copy_progress.log_start
     ):
         return None  # all of it was looked at, in steps
     alive: Undecided | Delayed | None = next(
@@ -181,7 +181,7 @@ def _refuse_alive(state: State, log_start: int) -> Refused | None:
     if alive is None:
         return None
     return Refused(
-        Why.INVALID_PARAMETER, f"below {log_start} there is something alive, carry it forward first: {alive!r:.200}"
+        Why.INVALID_PARAMETER, f"below {log_start} there is something alive, copy it forward first: {alive!r:.200}"
     )
 
 
@@ -189,17 +189,17 @@ def _below(half: Half, log_start: int) -> bool:
     return half.offset < log_start
 
 
-def carry_bytes_bound(state: State, command: CarryForward) -> int:
-    """Upper bound of what the next step logs: of what was found, the first that is still to be carried goes in any case."""
-    if state.session.carrying is None or state.session.carrying.log_start != command.log_start:
+def copy_bytes_bound(state: State, command: CarryForward) -> int:
+    """Upper bound of what the next step logs: of what was found, the first that is still to be copied goes in any case."""
+    if state.session.copy_progress is None or state.session.copy_progress.log_start != command.log_start:
         return 0  # it is refused
     offset = next_offset(state)
-    for what in state.session.carrying.found:
-        first = _carry(state, what, command.log_start, offset)
+    for what in state.session.copy_progress.found:
+        first = _copy(state, what, command.log_start, offset)
         if first is not None:
             return max(_step_bytes(state), first.size)
     return 0
 
 
 def _step_bytes(state: State) -> int:
-    return min(CARRY_BYTES_MAX, state.record_bytes_max // 2)
+    return min(COPY_BYTES_MAX, state.record_bytes_max // 2)

@@ -8,10 +8,11 @@ from typing import Final
 
 from halfmq.core.commands import SettledRow
 from halfmq.core.state import Undecided, Verdict
+from halfmq.core.transaction.next_check import Suspended
 from halfmq.core.transaction.past_limit import is_at_limit
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.view import ProducerGroupView, View
-from halfmq.model.records import SET_ASIDE_MS, AsideBecause, DecidedBy, OperatorActed
+from halfmq.model.records import DecidedBy, OperatorActed
 from halfmq.model.settings import PastLimit, ProducerSettings
 
 #: Groups in which a transaction is looked for that the named one does not have: a hint, not worth more.
@@ -85,7 +86,7 @@ def _prepared(view: View, known: Undecided, now_ms: int) -> tuple[str, ...]:
         f"prepared at log offset {first.first_offset}.",
     ]
     if first.offset != first.first_offset:
-        sentences.append(f"Its first half was carried forward to log offset {first.offset}.")
+        sentences.append(f"Its first half was copied forward to log offset {first.offset}.")
     if known.count != len(known.halves):
         sentences.append("It cannot be committed before the missing messages are here; it can be rolled back.")
     return tuple(sentences)
@@ -97,54 +98,56 @@ def _checks(group: ProducerGroupView, known: Undecided, now_ms: int) -> tuple[st
         sentences.append(f"Its producer group was asked {times(known.checks)}.")
     else:
         sentences.append("Nobody was asked about it yet.")
-    if group.policy is not None and known.next_check_at_ms < SET_ASIDE_MS:
+    if group.policy is not None and not isinstance(known.next_check, Suspended):
         sentences += _policy(group.policy.settings)
-    heard = group.heard.get(known.tx_id)
+    heard = group.session.heard.get(known.tx_id)
     if heard is not None:
-        said = f", with the remark: {heard[1]}" if heard[1] else ""
-        sentences.append(f"The last answer came {span(now_ms - heard[0])} ago and was UNKNOWN{said}.")
+        said = f", with the remark: {heard.remark}" if heard.remark else ""
+        sentences.append(f"The last answer came {span(now_ms - heard.at_ms)} ago and was UNKNOWN{said}.")
     return tuple(sentences)
 
 
 def _policy(settings: ProducerSettings) -> list[str]:
     sentences = []
     if settings.check_limit:
-        then = "is rolled back" if settings.past_limit is PastLimit.ROLLBACK else "is set aside"
+        then = "is rolled back" if settings.past_limit is PastLimit.ROLLBACK else "is parked"
         sentences.append(
             f"The policy of its group says that it {then} when asking {times(settings.check_limit)} brings no verdict."
         )
     if settings.skip_age_ms:
-        sentences.append(f"The policy of its group sets it aside when it is {span(settings.skip_age_ms)} old.")
+        sentences.append(f"The policy of its group parks it when it is {span(settings.skip_age_ms)} old.")
     return sentences
 
 
 def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) -> str:
-    if known.next_check_at_ms >= SET_ASIDE_MS:
-        by_checks = known.next_check_at_ms == SET_ASIDE_MS + AsideBecause.CHECKS
-        why = f"it was asked about {times(known.checks)}" if by_checks else "of its age"
+    check = known.next_check
+    if isinstance(check, Suspended):
+        why = f"it was asked about {times(known.checks)}" if check is Suspended.CHECKS else "of its age"
         return (
-            f"The policy of group {group.name} set it aside because {why}: nobody is asked any more by itself. It is still "
+            f"The policy of group {group.name} parked it because {why}: nobody is asked any more by itself. It is still "
             "undecided; its producer or an operator can settle it, and `halfmq tx check` asks again."
         )
-    if now_ms < known.immune_until_ms:
-        return f"It is undecided and immune: nobody is asked for another {span(known.immune_until_ms - now_ms)}."
-    asked = group.in_flight.get(known.tx_id)
-    if asked is not None and asked[0] > now_ms:
-        name = group.members.get(asked[1]) or group.pollers.get(asked[1], f"connection {asked[1]}")
-        return f"It waits for the answer of {name}, for another {span(asked[0] - now_ms)}; then {_what_then(group, known)}."
-    if not (group.members or group.pollers):
+    if now_ms < known.grace_until_ms:
+        return f"It is undecided and in its grace period: nobody is asked for another {span(known.grace_until_ms - now_ms)}."
+    asked = group.session.in_flight.get(known.tx_id)
+    if asked is not None and asked.until_ms > now_ms:
+        name = group.session.members.get(asked.connection) or group.session.pollers.get(
+            asked.connection, f"connection {asked.connection}"
+        )
+        return f"It waits for the answer of {name}, for another {span(asked.until_ms - now_ms)}; then {_what_then(group, known)}."
+    if not (group.session.members or group.session.pollers):
         return (
             f"It waits because no producer of group {group.name} is connected; one that connects is asked at once, and an "
             "operator can decide."
         )
-    if known.next_check_at_ms > now_ms:
-        in_time = span(known.next_check_at_ms - now_ms)
+    if check > now_ms:
+        in_time = span(check - now_ms)
         if is_at_limit(group.policy, known):
             return f"It was asked about as often as the policy of its group allows: in {in_time} {_what_then(group, known)}."
         return f"It will be asked about again in {in_time}."
-    if len(group.in_flight) >= view.settings.checks_in_flight_max:
-        return f"It is due to be asked about, behind {len(group.in_flight)} checks of its group that wait for answers."
-    if not (group.members or group.parked):
+    if len(group.session.in_flight) >= view.settings.checks_in_flight_max:
+        return f"It is due to be asked about, after {len(group.session.in_flight)} checks of its group that wait for answers."
+    if not (group.session.members or group.session.parked_polls):
         return f"It is due, and goes to the next client that fetches the checks of group {group.name}."
     return "It is due to be asked about now."
 
@@ -153,7 +156,7 @@ def _what_then(group: ProducerGroupView, known: Undecided) -> str:
     policy = group.policy
     if policy is None or not is_at_limit(policy, known):
         return "it is asked again"
-    return "it is rolled back" if policy.settings.past_limit is PastLimit.ROLLBACK else "it is set aside"
+    return "it is rolled back" if policy.settings.past_limit is PastLimit.ROLLBACK else "it is parked"
 
 
 def _settled(verdict: Verdict, now_ms: int, acted: OperatorActed | None) -> str:

@@ -147,10 +147,10 @@ async def test_members_of_a_producer_group_and_who_fetches_its_checks(tmp_path: 
         await old.heartbeat("old", producers=["P"])
         (peer,) = table(await admin.ask(204, {"producerGroup": "P"}))["connectionSet"]
         assert (peer["clientId"], peer["version"]) == ("old", 317)
-        running.state.producer_groups["P"].pollers[99] = "fetcher"
+        running.state.producer_groups["P"].session.pollers[99] = "fetcher"
         ids = [peer["clientId"] for peer in table(await admin.ask(204, {"producerGroup": "P"}))["connectionSet"]]
         assert ids == ["old", "fetcher"]
-        del running.state.producer_groups["P"].pollers[99]
+        del running.state.producer_groups["P"].session.pollers[99]
         await old.close()
         while running.broker._clients.spoken:
             await admin.ask(30, {"topic": "T", "queueId": "0"})

@@ -152,10 +152,10 @@ async def test_checks_that_nobody_reads_are_not_counted_and_come_when_it_reads_a
         assert client.pushes.empty()
         known = running.state.producer_groups["P"].undecided[ID]
         assert known.checks == 0, "an attempt that reached nobody is not counted"
-        assert not running.state.producer_groups["P"].members
+        assert not running.state.producer_groups["P"].session.members
         connection.resume_writing()
         assert (await next_check(client)).ext["msgId"] == ID
-        assert list(running.state.producer_groups["P"].members.values()) == ["me"]
+        assert list(running.state.producer_groups["P"].session.members.values()) == ["me"]
         assert running.state.producer_groups["P"].undecided[ID].checks == 1
 
 
@@ -167,7 +167,7 @@ async def test_check_decided_in_the_turn_of_one_that_did_not_leave_has_its_numbe
         await client.heartbeat("me", producers=["P"])
         assert props.to_dict(decode((await next_check(client)).body)[0].properties)["TRANSACTION_CHECK_TIMES"] == "1"
         group = running.state.producer_groups["P"]
-        del group.in_flight[ID]  # as when its connection is lost
+        del group.session.in_flight[ID]  # as when its connection is lost
         known = group.undecided[ID].halves[0]
         broker = running.broker
         broker._sequencer.submit(AskNow("P", ID), None)

@@ -101,7 +101,7 @@ async def test_time_is_up_with_an_empty_answer_and_nothing_is_counted(tmp_path: 
         await client.half("T", b"one", unique=ONE)
         await asyncio.sleep(0.3)
         assert running.state.producer_groups["P"].undecided[ONE].checks == 0
-        assert running.state.producer_groups["P"].parked == {}
+        assert running.state.producer_groups["P"].session.parked_polls == {}
 
 
 async def test_a_second_poll_of_a_connection_ends_the_first(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_a_poll_dies_with_its_connection(tmp_path: Path) -> None:
         await client.close()
         waiting.cancel()
         await asyncio.sleep(0.05)
-        assert (running.broker._check_polls.parked, running.state.producer_groups["P"].pollers) == (0, {})
+        assert (running.broker._check_polls.parked, running.state.producer_groups["P"].session.pollers) == (0, {})
         await other.half("T", b"one", unique=ONE)
         assert len(halves(await fetch(other))) == 1
 
@@ -174,7 +174,7 @@ async def test_what_comes_too_late_for_its_poll_is_neither_pushed_nor_counted(tm
         await client.half("T", b"one", unique=ONE)
         (one,) = halves(await fetch(client))
         group = running.state.producer_groups["P"]
-        (connection,) = group.pollers
+        (connection,) = group.session.pollers
         late = SendCheck(connection, "P", ONE, one.message.queue_offset, one.log_offset, one.log_offset, 1)
         running.broker._checks.send(late)
         await asyncio.sleep(0.05)
@@ -207,7 +207,7 @@ async def test_nothing_is_handed_out_before_its_record_is_durable_though_time_is
         hand.flush.run()
         await prepared
         waiting = asyncio.create_task(fetch(client, 200))
-        await until(running, lambda state: state.producer_groups["P"].in_flight)
+        await until(running, lambda state: state.producer_groups["P"].session.in_flight)
         await asyncio.sleep(0.25)
         assert not waiting.done()
         hand.flush.run()

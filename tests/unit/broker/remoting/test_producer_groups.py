@@ -147,7 +147,7 @@ async def test_asking_now_is_refused_with_the_reason(tmp_path: Path) -> None:
         client = await running.client()
         half = await client.half("orders", b"one", unique=ONE)
         immune = await client.ask(ASK, {"txId": ONE})
-        assert (immune.code, "immune" in (immune.remark or "")) == (2, True)
+        assert (immune.code, "in its grace period" in (immune.remark or "")) == (2, True)
         await client.end(half, ONE, 12)
         settled = await client.ask(ASK, {"txId": ONE, "group": "P"})
         assert (settled.code, settled.ext["HMQ_VERDICT"]) == (604, "ROLLED_BACK")

@@ -33,7 +33,7 @@ class Bench:
 
     @property
     def parked_in_core(self) -> dict[int, int]:
-        return dict(self.sequencer.view.producer_groups["PG"].parked)
+        return dict(self.sequencer.view.producer_groups["PG"].session.parked_polls)
 
 
 def check(tx_id: str = "T1", *, connection: int = 1, checks: int = 1) -> SendCheck:

@@ -124,11 +124,11 @@ def test_a_producer_that_did_not_read_is_asked_again_when_it_reads() -> None:
     bench.peer.is_full = True
     bench.checks.send(check)
     group = bench.sequencer.view.producer_groups["PG"]
-    assert (bench.counted, dict(group.members)) == (0, {})
+    assert (bench.counted, dict(group.session.members)) == (0, {})
     bench.peer.is_full = False
     looks = bench.sequencer.looks
     bench.checks.drained(bench.peer)
-    assert dict(group.members) == {1: "client-1"}
+    assert dict(group.session.members) == {1: "client-1"}
     assert bench.sequencer.looks == looks + 1, "something may be due now"
     bench.checks.send(bench.due())
     assert (len(bench.doors.pushed), bench.counted) == (1, 1)
@@ -143,7 +143,7 @@ def test_what_a_peer_missed_is_forgotten_with_it() -> None:
     del bench.doors.peers[1]
     bench.checks.peer_gone(1)
     bench.checks.drained(bench.peer)
-    assert dict(bench.sequencer.view.producer_groups["PG"].members) == {}
+    assert dict(bench.sequencer.view.producer_groups["PG"].session.members) == {}
 
 
 def test_a_peer_that_reads_again_is_reachable_after_the_turn_that_says_it_is_not() -> None:
@@ -154,9 +154,9 @@ def test_a_peer_that_reads_again_is_reachable_after_the_turn_that_says_it_is_not
     group = bench.sequencer.view.producer_groups["PG"]
     bench.sequencer.is_held = True
     bench.checks.drained(bench.peer)
-    assert dict(group.members) == {}
+    assert dict(group.session.members) == {}
     bench.sequencer.release()
-    assert dict(group.members) == {1: "client-1"}
+    assert dict(group.session.members) == {1: "client-1"}
 
 
 def test_a_check_for_a_parked_poll_goes_into_its_answer() -> None:
@@ -178,4 +178,4 @@ def test_core_is_told_that_a_check_left_only_where_a_policy_counts_it() -> None:
     bench.checks.send(bench.due())
     policy = bench.sequencer.view.producer_groups["PG"].policy
     assert policy is not None
-    assert dict(policy.left) == {"T1": 1}
+    assert dict(policy.session.left) == {"T1": 1}

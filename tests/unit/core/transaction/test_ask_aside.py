@@ -11,7 +11,6 @@ from halfmq.core.decide import size_bound
 from halfmq.core.decision import AskedAside, ProducerIsSet, SendCheck, Settled, Why
 from halfmq.core.digest import durable_digest
 from halfmq.core.session import CheckLeft, ConnectionClosed
-from halfmq.core.transaction.check_schedule import set_aside_in
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.listing import group_stats
 from halfmq.model.records import SetAside
@@ -81,7 +80,7 @@ def test_a_command_asks_about_256_at_most() -> None:
 
 def test_a_command_logs_no_more_than_a_part_of_a_tick_and_the_next_one_goes_on() -> None:
     log = set_aside(200)
-    in_order = list(set_aside_in(log.state.producer_groups["PG"]))
+    in_order = list(log.state.producer_groups["PG"].derived.suspended)
     asked: list[str] = []
     for _ in range(100):
         told, checks = ask(log)
@@ -135,4 +134,4 @@ def test_who_fetches_has_its_answer_also_where_that_is_less_than_it_has_room_for
     log.session(ConnectionClosed(1))
     poll(log, 7, room=3)
     assert ask(log)[0] == AskedAside(("T0",), 0)
-    assert log.state.producer_groups["PG"].parked == {}
+    assert log.state.producer_groups["PG"].session.parked_polls == {}

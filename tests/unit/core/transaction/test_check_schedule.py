@@ -108,7 +108,7 @@ def test_one_check_is_in_flight_until_it_is_answered_or_overdue() -> None:
     assert log.checks_after(4_900) == [], "the back-off is over, the answer is not overdue"
     assert len(log.checks_after(200)) == 1
     log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
-    assert not log.state.producer_groups["PG"].in_flight
+    assert not log.state.producer_groups["PG"].session.in_flight
 
 
 def test_an_interval_shorter_than_the_wait_for_answers_counts_once_there_is_one() -> None:
@@ -234,8 +234,8 @@ def test_who_was_asked_meanwhile_is_not_blamed_for_the_one_before() -> None:
     assert second.connection != first.connection
     log.do(CheckNotSent("PG", "T1", first.connection))
     group = log.state.producer_groups["PG"]
-    assert second.connection in group.members
-    assert group.in_flight["T1"][1] == second.connection
+    assert second.connection in group.session.members
+    assert group.session.in_flight["T1"].connection == second.connection
     assert group.undecided["T1"].checks == 1, "the one that left"
     assert log.checks_after(100) == []
     check(log.state)
@@ -245,11 +245,11 @@ def test_a_half_that_cannot_be_read_is_not_counted_and_no_fault_of_the_producer(
     log = with_producer(1)
     log.do(half("T1"))
     (asked,) = log.checks_after(6_100)
-    due_ms = log.state.producer_groups["PG"].undecided["T1"].next_check_at_ms
+    due_ms = log.state.producer_groups["PG"].undecided["T1"].next_check
     log.do(CheckNotSent("PG", "T1", asked.connection, unreadable=True))
     group = log.state.producer_groups["PG"]
-    assert asked.connection in group.members
-    assert (group.undecided["T1"].checks, group.undecided["T1"].next_check_at_ms) == (0, due_ms)
+    assert asked.connection in group.session.members
+    assert (group.undecided["T1"].checks, group.undecided["T1"].next_check) == (0, due_ms)
     log.do(half("T2"))
     assert [check.tx_id for check in log.checks_after(6_100)][-1] == "T2"
     check(log.state)
@@ -324,7 +324,7 @@ def test_after_a_restart_the_schedule_goes_on_where_it_was() -> None:
     log = with_producer()
     log.do(half("T1"))
     log.checks_after(6_100)
-    due = log.state.producer_groups["PG"].undecided["T1"].next_check_at_ms
+    due = log.state.producer_groups["PG"].undecided["T1"].next_check
     log.restart()
     assert next_deadline_ms(log.state) == (due + 63) // 64 * 64
     log.session(producer(4, log.now_ms))
@@ -362,8 +362,8 @@ def test_only_the_check_that_reached_nobody_is_taken_back() -> None:
     assert second.checks == 2
     assert log.do(CheckNotSent("PG", "T1", second.connection)) == Done()
     known = log.state.producer_groups["PG"].undecided["T1"]
-    assert (known.checks, known.next_check_at_ms) == (1, log.now_ms)
-    assert second.connection not in log.state.producer_groups["PG"].members
+    assert (known.checks, known.next_check) == (1, log.now_ms)
+    assert second.connection not in log.state.producer_groups["PG"].session.members
     record = log.of(Checked)[-1]
     assert (record.group, record.tx_id, record.half_index, record.checks) == ("PG", "T1", reply.queue_offset, 1)
 
@@ -375,7 +375,7 @@ def test_a_check_record_says_number_half_and_when_the_next_is_due() -> None:
     (record,) = log.of(Checked)
     assert (record.half_index, record.checks) == (reply.queue_offset, 1)
     assert record.next_check_at_ms == log.now_ms + backoff_ms(log.settings, "T1", 1)
-    assert log.state.producer_groups["PG"].in_flight == {"T1": (log.now_ms + 4_000, 1)}
+    assert log.state.producer_groups["PG"].session.in_flight == {"T1": (log.now_ms + 4_000, 1)}
 
 
 def test_the_next_check_is_never_due_before_the_answer_is_overdue() -> None:
@@ -409,7 +409,7 @@ def test_why_nobody_is_asked_now_is_said() -> None:
         assert reply.why is Why.NOT_NOW
         return reply.text
 
-    immune = "transaction 'T1' is immune for another {} ms: its local transaction may still be running"
+    immune = "transaction 'T1' is in its grace period for another {} ms: its local transaction may still be running"
     assert said() == immune.format(5_000)
     log.later(4_999)
     assert said() == immune.format(1)
@@ -518,7 +518,7 @@ def test_who_was_never_asked_has_no_interval_to_come_forward_to() -> None:
     log.do(half("T1"))
     known = log.state.producer_groups["PG"].undecided["T1"]
     assert due_sooner(log.state, known, log.now_ms) == ()
-    assert due_sooner(log.state, replace(known, next_check_at_ms=log.now_ms + 60_000), log.now_ms) == ()
+    assert due_sooner(log.state, replace(known, next_check=log.now_ms + 60_000), log.now_ms) == ()
 
 
 def test_who_connects_at_the_very_end_of_the_immunity_is_asked_at_once() -> None:
@@ -566,11 +566,11 @@ def test_one_tick_looks_at_exactly_as_many_entries_as_it_may(monkeypatch: pytest
     log = with_producer()
     log.do(half("T1"))
     group = log.state.producer_groups["PG"]
-    group.ready.extend(["settled"] * 5)
+    group.session.due.extend(["settled"] * 5)
     log.state.session.asking["PG"] = None
     for left, more in ((2, True), (0, False)):
         assert checks_of_a_tick(log.state, 1 << 20, log.now_ms) == ([], [], more)
-        assert (len(group.ready), "PG" in log.state.session.asking) == (left, more)
+        assert (len(group.session.due), "PG" in log.state.session.asking) == (left, more)
 
 
 def test_checks_are_sent_while_there_is_room_for_the_longest_record() -> None:
@@ -643,7 +643,7 @@ def test_a_group_that_waited_for_somebody_is_asked_when_somebody_comes_or_polls(
 
 
 def test_one_tick_moves_a_bounded_number_of_due_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_schedule, "BUCKETS_PER_TICK_MAX", 10)
+    monkeypatch.setattr(check_schedule, "DEADLINES_PER_TICK_MAX", 10)
     log = many_without_anybody(35)
     log.session(producer(1, log.now_ms, "Live"))
     log.later(7_000)
@@ -680,7 +680,7 @@ def test_a_group_with_as_many_checks_in_flight_as_may_be_waits_for_an_answer_and
     replies = {f"T{number}": log.do(half(f"T{number}")) for number in range(5)}
     assert len(log.checks_after(7_000)) == 2
     assert not log.state.session.asking
-    assert log.state.session.full == {"PG": log.now_ms + 5_000}
+    assert log.state.producer_groups["PG"].session.full_until_ms == log.now_ms + 5_000
     first = checks(log.effects)[0].tx_id
     log.do(end(first, replies[first], Wanted.ROLLBACK))
     assert next_check_ms(log.state) == 0, "an answer makes room at once"
@@ -688,6 +688,7 @@ def test_a_group_with_as_many_checks_in_flight_as_may_be_waits_for_an_answer_and
     second = checks(log.effects)[1].tx_id
     log.do(end(second, replies[second], Wanted.UNKNOWN, from_check=True))
     assert len(checks(log.tick())) == 1
-    assert len(log.state.session.full_heap) == 1, "it waits once"
+    overdue = log.state.producer_groups["PG"].session.full_until_ms
+    assert [at for at, _ in log.state.derived.group_deadlines].count(overdue) == 1, "it waits once"
     assert [asked.tx_id for asked in log.checks_after(5_000)] == ["T4"], "overdue is as good as answered"
     check(log.state)

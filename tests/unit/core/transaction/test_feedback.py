@@ -36,8 +36,8 @@ def test_who_waits_gets_what_falls_due_and_then_waits_no_more() -> None:
     assert asked(log.run_to(log.now_ms + 5_999)) == []
     assert asked(log.run_to(log.now_ms + 200)) == [(1, "T0", 1), (1, "T1", 1)]
     group = log.state.producer_groups["PG"]
-    assert (group.parked, group.pollers) == ({}, {1: "poller-1"})
-    assert {tx_id: one[1] for tx_id, one in group.in_flight.items()} == {"T0": 1, "T1": 1}
+    assert (group.session.parked_polls, group.session.pollers) == ({}, {1: "poller-1"})
+    assert {tx_id: one[1] for tx_id, one in group.session.in_flight.items()} == {"T0": 1, "T1": 1}
     check(log.state)
 
 
@@ -67,7 +67,7 @@ def test_what_is_handed_out_is_leased_and_comes_to_another_when_the_lease_is_ove
     poll(log, 1)
     poll(log, 2)
     assert asked(log.tick()) == [(2, "T0", 1)]
-    assert log.state.producer_groups["PG"].parked == {1: 32}
+    assert log.state.producer_groups["PG"].session.parked_polls == {1: 32}
     assert asked(log.run_to(log.now_ms + 4_900)) == [], "leased"
     (again,) = asked(log.run_to(log.now_ms + 5_000))
     assert again == (1, "T0", 2)
@@ -82,7 +82,7 @@ def test_a_lease_ends_with_its_connection() -> None:
     log.session(ConnectionClosed(1))
     assert asked(log.tick()) == [(2, "T0", 2)]
     log.session(ConnectionClosed(2))
-    assert not log.state.producer_groups["PG"].pollers
+    assert not log.state.producer_groups["PG"].session.pollers
     check(log.state)
 
 
@@ -164,5 +164,5 @@ def test_asked_by_hand_it_goes_to_who_waits_or_to_who_comes_next() -> None:
     log.later(6_000)
     poll(log, 1)
     assert log.do(AskNow("PG", "T0")) == Asked("poller-1", 3)
-    assert log.state.producer_groups["PG"].parked == {}
+    assert log.state.producer_groups["PG"].session.parked_polls == {}
     check(log.state)

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from tests.support.core_log import START_MS, CoreLog, half, redo
+from tests.support.core_log import CoreLog, half, redo
 
 from halfmq.core.commands import CarryForward, TrimLog
 from halfmq.core.decision import Done
 from halfmq.core.digest import durable_digest
-from halfmq.core.snapshot import encode_rows, load_rows, snapshot_rows
+from halfmq.core.snapshot import load_rows
 from halfmq.core.state import State
 from halfmq.model.message_facts import IMMUNITY_MAX_MS, immunity_in
-from halfmq.model.records import Base, EpochStarted, payload_of, payload_record_size
+from halfmq.model.records import Base, EpochStarted
 from halfmq.model.settings import BrokerSettings
 
 
@@ -43,7 +43,7 @@ SHORT = replace(LONG, check_immunity_ms=500)
 
 def immune_for_ms(state: State, tx_id: str) -> int:
     known = state.producer_groups["PG"].undecided[tx_id]
-    return known.immune_until_ms - known.prepared_at_ms
+    return known.grace_until_ms - known.prepared_at_ms
 
 
 def test_a_half_keeps_the_immunity_of_its_epoch_whatever_a_restart_reads() -> None:
@@ -84,27 +84,14 @@ def test_the_epoch_that_a_half_is_redone_in_may_have_begun_before_a_trim() -> No
     assert durable_digest(log.redone()) == durable_digest(log.state)
 
 
-@pytest.mark.parametrize("payload", [b"", payload_of(1, START_MS)])
-def test_an_epoch_of_an_earlier_version_has_what_the_settings_say(payload: bytes) -> None:
-    log = CoreLog(LONG)
-    log.begin_epoch()
-    before = log.batches[-1]
-    record = log.of(EpochStarted)[-1]
-    older = EpochStarted(record.offset, payload_record_size(payload), 1, START_MS, payload)
-    state = redo(State(SHORT), [*log.batches[:-1], before._replace(records=(older,))])
-    assert (state.epoch, state.epoch_immunity_ms, state.check_immunity_ms) == (1, -1, 500)
-
-
-def test_a_base_and_a_snapshot_of_an_earlier_version_are_read_and_compared() -> None:
+def test_a_base_from_before_the_first_epoch_says_none_and_a_later_one_does() -> None:
     log = CoreLog(LONG)
     log.roll()
-    earlier = log.of(Base)[-1]
-    assert len(msgspec.msgpack.decode(earlier.payload)) == 7, "as they were written before there was an immunity in it"
-    assert log.redone(log.batches[-1:]).check_immunity_ms == 60_000
-    capture = snapshot_rows(log.state)
-    rows = tuple((kind, rows) for kind, rows in capture.rows if kind != "immunity")
-    state = load_rows(SHORT, encode_rows(capture._replace(rows=rows)))
-    assert (state.epoch_immunity_ms, state.check_immunity_ms) == (-1, 500)
+    first = log.of(Base)[-1]
+    assert len(msgspec.msgpack.decode(first.payload)) == 7, "nothing is said of limits of producers, nor of an epoch"
+    assert log.redone(log.batches[-1:]).grace_ms == 60_000
+    state = load_rows(SHORT, log.snapshot())
+    assert (state.epoch_grace_ms, state.grace_ms) == (-1, 500)
     log.begin_epoch()
     log.roll()
-    assert log.redone(log.batches[-1:]).epoch_immunity_ms == 60_000
+    assert log.redone(log.batches[-1:]).epoch_grace_ms == 60_000

@@ -10,10 +10,10 @@ from halfmq import limits
 from halfmq.core.commands import SendMessage
 from halfmq.core.events import DelayedPutAside
 from halfmq.core.session import apply_session
-from halfmq.core.state import Policy, State, Undecided
+from halfmq.core.state import InFlight, Policy, State, Undecided
 from halfmq.core.transaction.invariants import check
+from halfmq.core.transaction.next_check import Suspended
 from halfmq.errors import InvariantViolated
-from halfmq.model.records import SET_ASIDE_MS
 from halfmq.model.settings import BrokerSettings, ProducerSettings
 
 
@@ -31,15 +31,15 @@ def undecided(state: State) -> object:
 
 
 DAMAGE: dict[str, Callable[[State], object]] = {
-    "nobody will ask": lambda state: state.producer_groups["PG"].due.clear(),
-    "a check inside the immunity": lambda state: state.producer_groups["PG"].undecided.update(
-        T2=replace(state.producer_groups["PG"].undecided["T2"], immune_until_ms=10**15)
+    "nobody will ask": lambda state: state.producer_groups["PG"].derived.scheduled.clear(),
+    "a check inside the grace period": lambda state: state.producer_groups["PG"].undecided.update(
+        T2=replace(state.producer_groups["PG"].undecided["T2"], grace_until_ms=10**15)
     ),
     "undecided and settled": lambda state: state.producer_groups["PG"].settled.update(
         T2=state.producer_groups["PG"].settled["T1"]
     ),
-    "counts 1 bytes": lambda state: setattr(state.producer_groups["PG"], "bytes", 1),
-    "counts 9 waiting": lambda state: setattr(state.topics_by_name["orders"], "pending", 9),
+    "counts 1 bytes": lambda state: setattr(state.producer_groups["PG"].derived, "bytes", 1),
+    "counts 9 waiting": lambda state: setattr(state.topics_by_name["orders"].derived, "pending", 9),
     "which is gone": lambda state: state.topics_by_id.clear(),
     "is not found by its name": lambda state: state.topics_by_name.clear(),
     "is never shown": lambda state: state.derived.delayed_heap.clear(),
@@ -57,15 +57,15 @@ DAMAGE: dict[str, Callable[[State], object]] = {
         "policy", Policy(ProducerSettings("PG"))
     ),
     "an offset is not logged": lambda state: state.session.fresh_offsets.update(CG={(1, 0): 7}),
-    "settled and in flight": lambda state: state.producer_groups["PG"].in_flight.update(T1=(1, 1)),
+    "settled and in flight": lambda state: state.producer_groups["PG"].session.in_flight.update(T1=InFlight(1, 1)),
     "takes no turn": lambda state: (
-        state.producer_groups["PG"].ready.append("T2"),
-        state.producer_groups["PG"].members.update({1: "client-1"}),
+        state.producer_groups["PG"].session.due.append("T2"),
+        state.producer_groups["PG"].session.members.update({1: "client-1"}),
     ),
     "settings of group Gone, which is forgotten": lambda state: state.producer_settings.update(
         Gone=ProducerSettings("Gone")
     ),
-    "log start 8192000 behind its end": lambda state: setattr(state, "log_start", 8_192_000),
+    "log start 8192000 after its end": lambda state: setattr(state, "log_start", 8_192_000),
     "^ends of orders$": lambda state: state.topics_by_name["orders"].mins.__setitem__(3, 1),
     "^ends of orders": lambda state: state.topics_by_name["orders"].mins.__setitem__(0, -1),
     "^queues of orders$": lambda state: setattr(
@@ -76,9 +76,9 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     ),
     "^queues of orders$|mins": lambda state: state.topics_by_name["orders"].mins.pop(),
     "^queues of orders|ends": lambda state: state.topics_by_name["orders"].ends.pop(),
-    "^PG: scheduled twice": lambda state: state.producer_groups["PG"].due.update({64: {"T2": None}}),
+    "^PG: scheduled twice": lambda state: state.producer_groups["PG"].derived.scheduled.update({64: {"T2": None}}),
     "^PG: a settled transaction is scheduled$": lambda state: next(
-        iter(state.producer_groups["PG"].due.values())
+        iter(state.producer_groups["PG"].derived.scheduled.values())
     ).update(T1=None),
     "^PG/T2: stands under another name$": lambda state: change(state, group="Other"),
     "^PG/T2: stands under another name": lambda state: change(state, tx_id="T3"),
@@ -94,9 +94,11 @@ DAMAGE: dict[str, Callable[[State], object]] = {
         halves=tuple(replace(t2(state).halves[0], index=at) for at in range(limits.TRANSACTION_MESSAGES_MAX + 1)),
     ),
     "PG/T2: index 1 of 1$": lambda state: change(state, halves=(replace(t2(state).halves[0], index=1),)),
-    "PG/T2: nobody will ask$": lambda state: state.derived.check_heap.clear(),
-    "PG/T2: nobody will ask": lambda state: change(state, next_check_at_ms=t2(state).next_check_at_ms + 64),
-    "PG/T2: set aside for no reason": lambda state: change(state, next_check_at_ms=SET_ASIDE_MS + 99),
+    "PG/T2: nobody will ask$": lambda state: state.derived.group_deadlines.clear(),
+    "PG/T2: nobody will ask": lambda state: change(state, next_check=t2(state).next_check + 64),
+    "PG/T2: suspended or not, and nobody knows": lambda state: change(state, next_check=Suspended.AGE),
+    "PG/T2: suspended and scheduled": lambda state: change(state, next_check=Suspended.CHECKS),
+    "^PG: nobody sees it overdue$": lambda state: setattr(state.producer_groups["PG"].session, "full_until_ms", 7),
     "PG/T2: its bytes at 8192000 are not in the log": lambda state: change(
         state, halves=(replace(t2(state).halves[0], offset=8_192_000),)
     ),
@@ -109,7 +111,9 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "^PG/T2: half index 2$": lambda state: change(
         state, halves=(replace(t2(state).halves[0], half_index=state.next_half_index),)
     ),
-    "^PG: somebody waits who never came$": lambda state: state.producer_groups["PG"].parked.update({9: 1}),
+    "^PG: somebody waits who never came$": lambda state: state.producer_groups["PG"].session.parked_polls.update(
+        {9: 1}
+    ),
     "^PG: its policy is not looked after$": lambda state: state.derived.policies.update(PG=None),
     "^two verdicts at one position, or out of order$": lambda state: twice(state),
     "^5 queue locks are counted, which are 0$": lambda state: setattr(state.session, "locks_held", 5),
@@ -176,8 +180,8 @@ def test_damage_is_noticed_and_named(text: str) -> None:
 
 def test_all_that_is_wrong_is_named_up_to_twenty() -> None:
     log = filled()
-    log.state.producer_groups["PG"].bytes = 1
-    log.state.topics_by_name["orders"].pending = 9
+    log.state.producer_groups["PG"].derived.bytes = 1
+    log.state.topics_by_name["orders"].derived.pending = 9
     with pytest.raises(InvariantViolated) as caught:
         check(log.state)
     assert [text.partition(" counts")[0] for text in str(caught.value).split("; ")] == ["topic orders", "PG:"]
@@ -208,7 +212,7 @@ def test_what_stands_exactly_on_a_line_is_right() -> None:
     state.next_topic_id = topic.topic_id + 1
     object.__setattr__(state.settings, "sent_again_ids_max", max(len(state.verdicts), len(state.sent)))
     state.bases[state.log_end] = ()
-    group.undecided["T2"] = replace(t2(state), immune_until_ms=t2(state).next_check_at_ms)
+    group.undecided["T2"] = replace(t2(state), grace_until_ms=t2(state).next_check)
     check(state)
     state = CoreLog().state
     state.log_start = state.log_end

@@ -5,7 +5,7 @@ import pytest
 from tests.support.core_log import CoreLog, end, half, part, producer
 
 from halfmq.core.commands import SetProducer, Wanted
-from halfmq.core.state import ProducerGroup, State, Undecided
+from halfmq.core.state import InFlight, ProducerGroup, State, Undecided
 from halfmq.core.transaction import listing
 from halfmq.core.transaction.listing import group_stats, groups_from, has, oldest_undecided, standing, undecided_among
 from halfmq.model.pending import PendingTransaction
@@ -97,7 +97,7 @@ def test_each_figure_of_a_transaction_and_what_is_missing() -> None:
     log.do(part("T1", 1, topic="stock"))
     log.do(part("T1", 2, topic="orders"))
     group = log.state.producer_groups["PG"]
-    group.pollers[7] = "poller"
+    group.session.pollers[7] = "poller"
     log.later(250)
     _, (listed,) = oldest_undecided(log.state, "PG", 10, log.now_ms)
     size = sum(one.message_bytes for one in group.undecided["T1"].halves)
@@ -144,11 +144,11 @@ def test_each_figure_of_a_group() -> None:
     log.later(500)
     log.do(end("T1", None, Wanted.ROLLBACK, half_index=found["T1"].half_index, log_offset=found["T1"].first_offset))
     log.later(250)
-    group.pollers[7] = "poller"
-    group.in_flight["T2"] = (log.now_ms + 5_000, 1)
+    group.session.pollers[7] = "poller"
+    group.session.in_flight["T2"] = InFlight(log.now_ms + 5_000, 1)
     first, second = group_stats(log.state, "", log.now_ms)
     assert (first.group, second.group) == ("PG", "few"), "the ones with most undecided first"
-    assert (first.undecided, first.oldest_ms, first.message_bytes) == (2, 2_750, group.bytes)
+    assert (first.undecided, first.oldest_ms, first.message_bytes) == (2, 2_750, group.derived.bytes)
     assert (first.undecided_max, first.message_bytes_max) == (group.undecided_max, group.undecided_bytes_max)
     assert (first.set_aside, first.in_flight, first.producers) == (0, 1, 2)
     assert (first.committed, first.rolled_back, first.counted_ms) == (1, 1, 750)

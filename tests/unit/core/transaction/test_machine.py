@@ -490,9 +490,9 @@ def test_unknown_changes_nothing_but_is_remembered_for_the_story() -> None:
     log = CoreLog()
     reply = log.do(half("T1"))
     assert nothing_logged(log, end("T1", reply, Wanted.UNKNOWN, remark="database down")) == Noted()
-    assert log.state.producer_groups["PG"].heard["T1"] == (log.now_ms, "database down")
+    assert log.state.producer_groups["PG"].session.heard["T1"] == (log.now_ms, "database down")
     log.do(end("T1", reply))
-    assert not log.state.producer_groups["PG"].heard
+    assert not log.state.producer_groups["PG"].session.heard
 
 
 def test_a_full_disk_stops_new_halves_and_no_verdicts() -> None:
@@ -743,7 +743,7 @@ def test_the_remark_is_kept_up_to_200_characters() -> None:
     log = CoreLog()
     reply = log.do(half("T1"))
     log.do(end("T1", reply, Wanted.UNKNOWN, remark="x" * 300))
-    assert log.state.producer_groups["PG"].heard["T1"][1] == "x" * 200
+    assert log.state.producer_groups["PG"].session.heard["T1"].remark == "x" * 200
 
 
 def test_only_so_many_other_groups_are_asked_whose_a_transaction_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -794,8 +794,8 @@ def test_what_the_log_keeps_of_a_half_is_all_that_its_commit_shows() -> None:
                         one.topic_id,
                     )
                     assert (copy.group, copy.tx_id, copy.index, copy.count) == ("PG", tx_id, one.index, whole.count)
-                    assert (copy.prepared_at_ms, copy.immune_until_ms) == (whole.prepared_at_ms, whole.immune_until_ms)
-                    assert (copy.checks, copy.next_check_at_ms) == (whole.checks, whole.next_check_at_ms)
+                    assert (copy.prepared_at_ms, copy.immune_until_ms) == (whole.prepared_at_ms, whole.grace_until_ms)
+                    assert (copy.checks, copy.next_check_at_ms) == (whole.checks, whole.next_check)
                     assert (copy.queue_id, copy.tag_hash, copy.key_hash) == (one.queue_id, one.tag_hash, one.key_hash)
                     assert copy.delay == one.delay
         assert [ref.due_ms for ref in log.of(Committed)[-1].refs] == [0, log.now_ms + 1_000]

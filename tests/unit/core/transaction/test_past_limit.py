@@ -7,13 +7,14 @@ from tests.support.looked import Looked
 from halfmq.core.commands import SetProducer, Tick
 from halfmq.core.events import TakenUp
 from halfmq.core.session import apply_session
+from halfmq.core.state import InFlight
+from halfmq.core.transaction.check_schedule import next_check_ms
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.past_limit import (
     LOOKED_AT_MAX,
     is_asked,
     is_at_limit,
     look_around,
-    next_look_ms,
     note_left,
     why_past,
 )
@@ -35,8 +36,8 @@ def test_a_transaction_that_is_found_in_two_ways_gets_one_record() -> None:
     policy = group.policy
     assert policy is not None
     log.later(70_000)
-    policy.past["T1"] = None
-    policy.scan_at_ms = 0
+    policy.session.past["T1"] = None
+    policy.session.scan_at_ms = 0
     assert len(log.decide(Tick()).records) == 1
     assert len(log.of(SetAside)) == 1
 
@@ -50,9 +51,9 @@ def test_rounds_rest_so_that_many_old_ones_do_not_keep_the_broker_busy() -> None
         log.later(10)
     log.run_to(log.now_ms + 59_000)
     for _ in range(4):
-        began_ms = policy.scan_at_ms
+        began_ms = policy.session.scan_at_ms
         log.run_to(began_ms)
-        assert policy.scan_at_ms >= began_ms + 1_000
+        assert policy.session.scan_at_ms >= began_ms + 1_000
     assert len(log.of(SetAside)) == 200
     check(log.state)
 
@@ -67,12 +68,12 @@ def test_one_step_looks_at_a_bounded_number_and_the_next_goes_on() -> None:
     for number in range(LOOKED_AT_MAX + 10):
         group.undecided[f"X{number}"] = replace(known, tx_id=f"X{number}")
     log.later(60_000)
-    policy.scan_at_ms = 0
+    policy.session.scan_at_ms = 0
     look_around(group, policy, log.now_ms)
-    assert (len(policy.past), len(policy.scan)) == (LOOKED_AT_MAX, 11)
-    assert next_look_ms(log.state) == 0
+    assert (len(policy.session.past), len(policy.session.scan)) == (LOOKED_AT_MAX, 11)
+    assert next_check_ms(log.state) == 0
     look_around(group, policy, log.now_ms)
-    assert (len(policy.past), len(policy.scan)) == (LOOKED_AT_MAX + 11, 0)
+    assert (len(policy.session.past), len(policy.session.scan)) == (LOOKED_AT_MAX + 11, 0)
 
 
 def test_nothing_is_past_a_limit_inside_the_immunity_or_once_it_was_set_aside() -> None:
@@ -93,14 +94,14 @@ def test_checks_that_left_are_remembered_for_those_that_are_undecided() -> None:
     policy = group.policy
     assert policy is not None
     for number in range(3_000):
-        group.in_flight[f"T{number}"] = (log.now_ms + 5_000, 1)
+        group.session.in_flight[f"T{number}"] = InFlight(log.now_ms + 5_000, 1)
         note_left(group, f"T{number}", 2, log.now_ms, 5_000)
-    assert len(policy.left) <= 1_100
+    assert len(policy.session.left) <= 1_100
     note_left(group, "T1", 1, log.now_ms, 5_000)
     note_left(group, "never asked", 2, log.now_ms, 5_000)
-    group.in_flight["late"] = (log.now_ms + 2_000, 1)
+    group.session.in_flight["late"] = InFlight(log.now_ms + 2_000, 1)
     note_left(group, "late", 2, log.now_ms, 5_000)
-    assert not {"never asked", "late"} & policy.left.keys()
+    assert not {"never asked", "late"} & policy.session.left.keys()
 
 
 def test_the_limit_is_reached_by_exactly_that_many_checks_of_which_the_last_left() -> None:
@@ -112,11 +113,11 @@ def test_the_limit_is_reached_by_exactly_that_many_checks_of_which_the_last_left
     assert policy is not None
     assert not is_at_limit(None, known)
     for checks, left, reached in ((2, 2, False), (3, 2, False), (3, 3, True), (4, 3, False), (4, 4, True)):
-        policy.left = {"T1": left}
+        policy.session.left = {"T1": left}
         assert is_at_limit(policy, replace(known, checks=checks)) is reached, (checks, left)
-    policy.left = {}
+    policy.session.left = {}
     assert not is_at_limit(policy, replace(known, checks=3))
-    policy.left = {"T1": 0}
+    policy.session.left = {"T1": 0}
     policy.settings = ProducerSettings("PG")
     assert not is_at_limit(policy, known), "no limit is not a limit of 0"
 
@@ -124,7 +125,7 @@ def test_the_limit_is_reached_by_exactly_that_many_checks_of_which_the_last_left
 def test_a_check_that_is_overdue_is_asked_no_more() -> None:
     log = aged()
     group = log.state.producer_groups["PG"]
-    group.in_flight["T1"] = (log.now_ms + 10, 1)
+    group.session.in_flight["T1"] = InFlight(log.now_ms + 10, 1)
     assert is_asked(group, "T1", log.now_ms + 9)
     assert not is_asked(group, "T1", log.now_ms + 10)
     assert not is_asked(group, "T2", log.now_ms)
@@ -136,8 +137,8 @@ def test_past_the_check_limit_is_who_is_due_again_and_past_the_age_who_is_exactl
     group = log.state.producer_groups["PG"]
     policy = group.policy
     assert policy is not None
-    policy.left = {"T1": 1}
-    known = replace(group.undecided["T1"], checks=1, next_check_at_ms=log.now_ms + 9_000)
+    policy.session.left = {"T1": 1}
+    known = replace(group.undecided["T1"], checks=1, next_check=log.now_ms + 9_000)
     assert why_past(policy, known, log.now_ms + 8_999) is None
     assert why_past(policy, known, log.now_ms + 9_000) is AsideBecause.CHECKS
     young = replace(known, checks=0)
@@ -151,15 +152,15 @@ def test_a_check_counts_as_the_last_one_while_half_of_the_time_to_answer_is_left
     policy = group.policy
     assert policy is not None
     for late_ms, counts in ((0, True), (2_500, True), (2_501, False)):
-        policy.left = {}
-        group.in_flight["T1"] = (log.now_ms + 5_000, 1)
+        policy.session.left = {}
+        group.session.in_flight["T1"] = InFlight(log.now_ms + 5_000, 1)
         note_left(group, "T1", 2, log.now_ms + late_ms, 5_000)
-        assert (policy.left == {"T1": 2}) is counts, late_ms
-    policy.left = {}
+        assert (policy.session.left == {"T1": 2}) is counts, late_ms
+    policy.session.left = {}
     note_left(group, "T1", 1, log.now_ms, 5_000)
-    assert policy.left == {}, "one more is allowed"
+    assert policy.session.left == {}, "one more is allowed"
     note_left(group, "T1", 3, log.now_ms, 5_000)
-    assert policy.left == {"T1": 3}, "as is one that an operator asked for"
+    assert policy.session.left == {"T1": 3}, "as is one that an operator asked for"
 
 
 def test_who_is_undecided_keeps_the_check_that_left_however_many_are_swept_out() -> None:
@@ -169,12 +170,12 @@ def test_who_is_undecided_keeps_the_check_that_left_however_many_are_swept_out()
     policy = group.policy
     assert policy is not None
     for name in ("kept", *(f"T{number}" for number in range(1_025))):
-        group.in_flight[name] = (log.now_ms + 5_000, 1)
+        group.session.in_flight[name] = InFlight(log.now_ms + 5_000, 1)
         note_left(group, name, 2, log.now_ms, 5_000)
-    assert len(policy.left) == 1_026, "1,024 and two for each that is undecided"
-    group.in_flight["last"] = (log.now_ms + 5_000, 1)
+    assert len(policy.session.left) == 1_026, "1,024 and two for each that is undecided"
+    group.session.in_flight["last"] = InFlight(log.now_ms + 5_000, 1)
     note_left(group, "last", 2, log.now_ms, 5_000)
-    assert policy.left == {"kept": 2}
+    assert policy.session.left == {"kept": 2}
 
 
 def test_a_round_rests_for_a_part_of_the_age_within_bounds() -> None:
@@ -185,10 +186,10 @@ def test_a_round_rests_for_a_part_of_the_age_within_bounds() -> None:
         log.later(age_ms - 1)
         policy = group.policy
         assert policy is not None
-        policy.scan_at_ms = 0
+        policy.session.scan_at_ms = 0
         look_around(group, policy, log.now_ms)
-        assert not policy.past
-        assert policy.scan_at_ms == log.now_ms + rest_ms, age_ms
+        assert not policy.session.past
+        assert policy.session.scan_at_ms == log.now_ms + rest_ms, age_ms
 
 
 def test_the_next_round_begins_when_the_next_one_is_old_enough() -> None:
@@ -200,35 +201,36 @@ def test_the_next_round_begins_when_the_next_one_is_old_enough() -> None:
     log.do(half("T1"))
     log.later(1_000)
     log.do(half("T2", CHECK_IMMUNITY_TIME_IN_SECONDS="700"))
-    policy.scan_at_ms = log.now_ms
+    policy.session.scan_at_ms = log.now_ms
     log.tick()
-    assert policy.scan_at_ms == began_ms + 600_000 == next_look_ms(log.state)
+    assert policy.session.scan_at_ms == began_ms + 600_000
+    assert (policy.session.scan_at_ms, "PG") in log.state.derived.group_deadlines
     log.now_ms = began_ms + 600_000 - 1
     look_around(group, policy, log.now_ms)
-    assert not policy.past
+    assert not policy.session.past
     log.now_ms += 1
     look_around(group, policy, log.now_ms)
-    assert policy.past == {"T1": None}
-    policy.past.clear()
+    assert policy.session.past == {"T1": None}
+    policy.session.past.clear()
     del group.undecided["T1"]
-    assert policy.scan_at_ms == began_ms + 1_000 + 700_000, "T2 is immune for longer than that"
+    assert policy.session.scan_at_ms == began_ms + 1_000 + 700_000, "T2 is immune for longer than that"
 
 
 def test_the_soonest_round_of_all_groups_is_the_next() -> None:
     log = aged()
     log.do(SetProducer(ProducerSettings("Q", 0, PastLimit.WAIT, 60_000)))
     log.do(SetProducer(ProducerSettings("R", 0, PastLimit.WAIT, 60_000)))
-    assert next_look_ms(log.state) == 0, "each is looked at once it is there"
+    assert next_check_ms(log.state) == 0, "each is looked at once it is there"
     began_ms = log.now_ms
     log.tick()
     for name, in_ms in (("PG", 700), ("Q", 500), ("R", 600)):
         apply_session(log.state, TakenUp(name, began_ms + in_ms))
-    assert next_look_ms(log.state) == began_ms + 500
+    assert next_check_ms(log.state) == began_ms + 500
     log.later(500)
     log.tick()
-    assert next_look_ms(log.state) == began_ms + 600
+    assert next_check_ms(log.state) == began_ms + 600
     log.do(SetProducer(ProducerSettings("R")))
-    assert next_look_ms(log.state) == began_ms + 700, "without a policy nobody looks"
+    assert next_check_ms(log.state) == began_ms + 700, "without a policy nobody looks"
     check(log.state)
 
 
@@ -242,30 +244,31 @@ def test_a_tick_looks_only_at_policies_whose_round_has_come() -> None:
     log.later(100)
     seen = Looked(log.state.producer_groups)
     log.state.producer_groups = seen
-    assert next_look_ms(log.state) == log.now_ms
+    assert next_check_ms(log.state) == log.now_ms
     log.tick()
-    assert next_look_ms(log.state) is not None
-    assert set(seen.names) <= {"G007", log.state.derived.look_heap[0][1]}
+    assert next_check_ms(log.state) is not None
+    assert set(seen.names) <= {"G007", log.state.derived.group_deadlines[0][1]}
     check(log.state)
 
 
 def test_without_a_check_limit_nobody_remembers_which_checks_left() -> None:
     log = aged()
     group = log.state.producer_groups["PG"]
-    group.in_flight["T1"] = (log.now_ms + 5_000, 1)
+    group.session.in_flight["T1"] = InFlight(log.now_ms + 5_000, 1)
     note_left(group, "T1", 1, log.now_ms, 5_000)
     assert group.policy is not None
-    assert group.policy.left == {}
+    assert group.policy.session.left == {}
 
 
 def test_a_check_limit_alone_looks_for_no_age_and_runs_no_timer() -> None:
     log = aged(0, limit=3)
     log.do(half("T1"))
     log.tick()
-    assert next_look_ms(log.state) is None
+    (bucket,) = log.state.producer_groups["PG"].derived.scheduled
+    assert log.state.derived.group_deadlines == [(bucket, "PG")], "only for the check"
     log.later(3_600_000)
     log.tick()
-    assert next_look_ms(log.state) is None
+    assert next_check_ms(log.state) is None
 
 
 def test_what_was_settled_meanwhile_does_not_hold_up_the_round() -> None:
@@ -275,15 +278,15 @@ def test_what_was_settled_meanwhile_does_not_hold_up_the_round() -> None:
     group = log.state.producer_groups["PG"]
     policy = group.policy
     assert policy is not None
-    policy.scan.extend(["settled", "T1"])
+    policy.session.scan.extend(["settled", "T1"])
     look_around(group, policy, log.now_ms)
-    assert (list(policy.scan), policy.past) == ([], {"T1": None})
+    assert (list(policy.session.scan), policy.session.past) == ([], {"T1": None})
 
 
 def test_a_policy_that_is_taken_away_before_it_was_looked_at_leaves_nothing_to_do() -> None:
     """It was the last one: a timer that nobody answers would fire for ever."""
     log = aged()
-    assert next_look_ms(log.state) == 0
+    assert next_check_ms(log.state) == 0
     log.do(SetProducer(ProducerSettings("PG")))
-    assert next_look_ms(log.state) is None
+    assert next_check_ms(log.state) is None
     check(log.state)

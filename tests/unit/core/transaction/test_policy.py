@@ -20,9 +20,9 @@ from halfmq.core.transaction import past_limit
 from halfmq.core.transaction import policy as policy_module
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.listing import group_stats, oldest_undecided
+from halfmq.core.transaction.next_check import Suspended
 from halfmq.core.transaction.story import story
 from halfmq.model.records import (
-    SET_ASIDE_MS,
     AsideBecause,
     Checked,
     Committed,
@@ -149,7 +149,7 @@ def test_whom_an_operator_lets_ask_is_asked_before_the_policy_acts_also_where_ch
         sent_checks += [one for one in run(log, 100, answer=False) if isinstance(one, SendCheck)]
     log.session(PollEnded(7, "PG"))
     log.later(5_100)  # the answer to the last one is overdue, the next is not due
-    then = "rolled back" if past is ROLLBACK else "set aside"
+    then = "rolled back" if past is ROLLBACK else "parked"
     assert f" s it is {then}." in story(log.state, "PG", "T1", log.now_ms)[-1]
     assert log.do(AskNow("PG", "T1")) == Asked("", 3)
     run(log, 300_000)
@@ -174,9 +174,9 @@ def test_what_was_set_aside_is_asked_no_more_and_stays_undecided_and_can_be_sett
     assert asked(run(log, 3_600_000)) == [1, 2]
     (record,) = log.of(SetAside)
     assert (record.decided_by, record.because, record.checks, record.half_index) == (5, 1, 2, reply.queue_offset)
-    assert log.state.producer_groups["PG"].undecided["T1"].next_check_at_ms == SET_ASIDE_MS + 1
+    assert log.state.producer_groups["PG"].undecided["T1"].next_check is Suspended.CHECKS
     told = " ".join(story(log.state, "PG", "T1", log.now_ms))
-    assert "The policy of group PG set it aside because it was asked about 2 times" in told
+    assert "The policy of group PG parked it because it was asked about 2 times" in told
     (listed,) = oldest_undecided(log.state, "", 10, log.now_ms)[1]
     assert (listed.set_aside, listed.next_check_in_ms) == ("checks", 0)
     (stats,) = group_stats(log.state, "PG", log.now_ms)
@@ -328,11 +328,11 @@ def test_what_waits_for_the_policy_is_not_lost_when_the_policy_goes() -> None:
     tx = group.undecided["T1"]
     log.later(20_000)
     # As a tick that had no room left it: due, past the limit, not yet settled.
-    group.due.clear()
-    group.policy.past[tx.tx_id] = None
+    group.derived.scheduled.clear()
+    group.policy.session.past[tx.tx_id] = None
     log.do(SetProducer(ProducerSettings("PG", undecided_max=7)))
     check(log.state)
-    assert list(group.ready) == ["T1"]
+    assert list(group.session.due) == ["T1"]
 
 
 def test_another_policy_does_not_forget_that_the_last_check_was_heard() -> None:
@@ -371,7 +371,7 @@ def test_what_an_operator_asks_about_is_not_set_aside_before_the_answer_is_overd
     log.later(20_000)
     assert isinstance(log.do(AskNow("PG", "T1")), Asked)
     assert group.policy is not None
-    group.policy.past["T1"] = None  # as a tick that had no room left it
+    group.policy.session.past["T1"] = None  # as a tick that had no room left it
     log.later(1_000)
     log.tick()
     assert not log.of(SetAside)
@@ -478,7 +478,7 @@ def test_not_even_an_operator_cuts_the_immunity() -> None:
     log = with_policy()
     log.do(half("T1"))
     log.later(5_000)
-    assert "immune for another 1000 ms" in refused(log.do(AskNow("PG", "T1")), Why.NOT_NOW).text
+    assert "in its grace period for another 1000 ms" in refused(log.do(AskNow("PG", "T1")), Why.NOT_NOW).text
     assert log.now_ms == START_MS + 5_000
     assert not log.of(Checked)
 
@@ -498,7 +498,7 @@ def test_what_was_set_aside_is_taken_up_again_by_asking_and_counts_from_one() ->
     assert len(log.of(SetAside)) == 1
     assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
     log.session(CheckLeft("PG", "T1", 1, log.now_ms))
-    assert log.state.producer_groups["PG"].undecided["T1"].next_check_at_ms < SET_ASIDE_MS
+    assert not isinstance(log.state.producer_groups["PG"].undecided["T1"].next_check, Suspended)
     assert durable_digest(log.redone()) == durable_digest(log.state)
     assert asked(run(log, 60_000)) == [2]
     assert len(log.of(SetAside)) == 2
@@ -553,7 +553,7 @@ def test_a_round_that_is_under_way_does_not_forget_what_is_taken_up_again(monkey
     assert policy is not None
     apply_session(log.state, TakenUp("PG", log.now_ms))
     log.decide(Tick())
-    assert list(policy.scan) == ["T2"], "it was past T1"
+    assert list(policy.session.scan) == ["T2"], "it was past T1"
     assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
     assert log.do(CheckNotSent("PG", "T1", 1)) == Done()
     run(log, 62_000)
@@ -688,10 +688,10 @@ def test_what_is_past_no_limit_any_more_is_asked_about_as_others_are() -> None:
     group = log.state.producer_groups["PG"]
     policy = group.policy
     assert policy is not None
-    group.due.clear()
-    policy.past["T1"] = None
+    group.derived.scheduled.clear()
+    policy.session.past["T1"] = None
     assert policies_of_a_tick(log.state, 4_096, log.now_ms) == ([], [], False)
-    assert (list(group.ready), dict(policy.past)) == (["T1"], {})
+    assert (list(group.session.due), dict(policy.session.past)) == (["T1"], {})
     assert not log.state.session.asking, "nobody is there to be asked"
     log.session(producer(1, log.now_ms))
     assert asked(log.tick()) == [1]
@@ -703,8 +703,8 @@ def test_asking_about_what_was_set_aside_counts_from_one_also_while_nobody_fetch
     run(log, 60_000)
     assert log.of(SetAside)[0].checks == 2
     group = log.state.producer_groups["PG"]
-    group.members.clear()
-    group.pollers[7] = "poller-7"
+    group.session.members.clear()
+    group.session.pollers[7] = "poller-7"
     assert log.do(AskNow("PG", "T1")) == Asked("", 1)
     assert (log.of(Checked)[-1].checks, log.of(Checked)[-1].next_check_at_ms) == (0, log.now_ms)
 
@@ -717,7 +717,7 @@ def test_a_round_that_is_not_done_is_said_whatever_the_groups_behind_it(monkeypa
         log.do(half(f"T{number}"))
     for policy in (log.state.producer_groups[name].policy for name in ("PG", "Q")):
         assert policy is not None
-        policy.scan_at_ms = 0
+        policy.session.scan_at_ms = 0
     assert policies_of_a_tick(log.state, 4_096, log.now_ms) == ([], [], True)
     assert policies_of_a_tick(log.state, 4_096, log.now_ms) == ([], [], False)
 
@@ -728,7 +728,7 @@ def test_what_was_settled_meanwhile_does_not_hold_up_what_is_past_its_limit() ->
     log.later(60_000)
     policy = log.state.producer_groups["PG"].policy
     assert policy is not None
-    policy.past = {"settled": None, "T1": None}
+    policy.session.past = {"settled": None, "T1": None}
     records, _, more = policies_of_a_tick(log.state, 4_096, log.now_ms)
     assert ([record.tx_id for record in records], more) == (["T1"], False)  # type: ignore[union-attr]
 
@@ -763,4 +763,4 @@ def test_a_policy_that_is_set_again_and_again_leaves_nothing_behind() -> None:
         log.later(1_000)
         log.do(SetProducer(ProducerSettings("G", skip_age_ms=259_200_000 + number)))
         log.tick()
-    assert len(log.state.derived.look_heap) == 1
+    assert len(log.state.derived.group_deadlines) == 1

@@ -18,7 +18,7 @@ def bound_of(log: CoreLog, command: CarryForward) -> int:
     first = retention.looked_for_alive(log.state, command, log.now_ms)
     if first is not None:
         log.session(first)
-    return retention.carry_bytes_bound(log.state, command)
+    return retention.copy_bytes_bound(log.state, command)
 
 
 def trim(log: CoreLog, start: int) -> None:
@@ -209,7 +209,7 @@ def test_a_carry_that_was_lost_is_looked_for_again() -> None:
     log.do(half("old"))
     log.roll()
     log.do(CarryForward(SEGMENT, 10))
-    log.state.session.carrying = None
+    log.state.session.copy_progress = None
     assert log.do(CarryForward(SEGMENT, 10)) == Done(again=False)
     assert log.do(TrimLog(SEGMENT)) == Done()
 
@@ -234,7 +234,7 @@ def test_what_a_trim_is_refused_for_is_said() -> None:
         assert refused(log.do(CarryForward(wrong, 1)), Why.INVALID_PARAMETER).text == text
     said = refused(log.do(TrimLog(SEGMENT)), Why.INVALID_PARAMETER).text
     assert said.startswith(
-        f"below {SEGMENT} there is something alive, carry it forward first: Undecided(group='PG', tx_id"
+        f"below {SEGMENT} there is something alive, copy it forward first: Undecided(group='PG', tx_id"
     )
     del log.state.bases[SEGMENT]
     assert refused(log.do(TrimLog(SEGMENT)), Why.INVALID_PARAMETER).text == f"the segment at {SEGMENT} has no base"
@@ -282,14 +282,14 @@ def test_a_step_carries_as_many_bytes_as_it_may_and_at_least_one_message(monkeyp
         log.do(half(f"T{number}", body=b"x" * 1_000))
     size = carried_half_size(log.state.producer_groups["PG"].undecided["T0"].halves[0].message_bytes)
     log.roll()
-    monkeypatch.setattr(retention, "CARRY_BYTES_MAX", 2 * size)
+    monkeypatch.setattr(retention, "COPY_BYTES_MAX", 2 * size)
     assert bound_of(log, CarryForward(SEGMENT, 100)) == 2 * size
     assert log.do(CarryForward(SEGMENT, 100)) == Done(again=True)
     assert len(log.of(CarriedHalf)) == 2
-    monkeypatch.setattr(retention, "CARRY_BYTES_MAX", 2 * size - 1)
+    monkeypatch.setattr(retention, "COPY_BYTES_MAX", 2 * size - 1)
     assert log.do(CarryForward(SEGMENT, 100)) == Done(again=True)
     assert len(log.of(CarriedHalf)) == 3
-    monkeypatch.setattr(retention, "CARRY_BYTES_MAX", 1)
+    monkeypatch.setattr(retention, "COPY_BYTES_MAX", 1)
     assert bound_of(log, CarryForward(SEGMENT, 100)) == size
     assert log.do(CarryForward(SEGMENT, 100)) == Done(again=False)
     assert len(log.of(CarriedHalf)) == 4
@@ -317,7 +317,7 @@ def test_nothing_more_is_looked_at_while_something_found_waits_to_be_carried(mon
     for number in range(3):
         log.do(half(f"T{number}"))
     log.roll()
-    carrying = retention.Carrying(log.state, SEGMENT)
+    carrying = retention.CopyProgress(log.state, SEGMENT)
     for _ in range(3):
         carrying.look()
         assert list(carrying.found) == [("PG", "T0", 0)]
@@ -338,7 +338,7 @@ def test_a_step_takes_at_most_half_of_what_a_decision_may_log() -> None:
 
 
 def test_a_step_has_room_for_the_first_of_what_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "CARRY_BYTES_MAX", 1)
+    monkeypatch.setattr(retention, "COPY_BYTES_MAX", 1)
     log = CoreLog()
     reply = log.do(half("T1", body=b"x" * 9_000))
     log.do(message("D1", DELAY="5", body=b"x" * 7_000))

@@ -6,6 +6,7 @@ from tests.support.core_log import CoreLog, end, half, part, producer
 from halfmq.core.commands import CarryForward, ResolveTransaction, SetProducer, TrimLog, Wanted
 from halfmq.core.decision import Done
 from halfmq.core.session import ConnectionClosed
+from halfmq.core.state import InFlight
 from halfmq.core.transaction.story import span, story
 from halfmq.model.settings import PastLimit, ProducerSettings
 
@@ -22,7 +23,7 @@ def test_a_fresh_transaction_is_immune() -> None:
     assert "prepared by producer group PG 1 s ago" in text
     assert "orders" in text
     assert "Nobody was asked" in text
-    assert "immune: nobody is asked for another 5 s" in text
+    assert "in its grace period: nobody is asked for another 5 s" in text
 
 
 def test_without_a_producer_it_says_that_nobody_is_connected() -> None:
@@ -64,7 +65,7 @@ def test_a_full_budget_is_a_reason() -> None:
         log.do(half(f"T{number}"))
     (asked,) = log.checks_after(6_100)
     waiting = "T1" if asked.tx_id == "T0" else "T0"
-    assert "behind 1 checks of its group" in told(log, waiting)
+    assert "after 1 checks of its group" in told(log, waiting)
 
 
 def test_missing_messages_are_told() -> None:
@@ -111,7 +112,7 @@ def test_the_whole_story_from_one_message_to_its_commit() -> None:
         f"It has 1 of 1 messages for orders, {known.halves[0].message_bytes} bytes; its first half is number 0, prepared "
         f"at log offset {reply.log_offset}.",
         "Nobody was asked about it yet.",
-        "It is undecided and immune: nobody is asked for another 4 s.",
+        "It is undecided and in its grace period: nobody is asked for another 4 s.",
     )
     position = log.do(end("T1", reply)).position
     log.later(3_000)
@@ -134,7 +135,7 @@ def test_the_whole_story_of_several_messages_that_were_carried_and_rolled_back()
         "Transaction T1 was prepared by producer group PG 0 ms ago.",
         f"It has 3, and how many is not said yet, messages for orders, stock, {size} bytes; its first half is number 0, "
         f"prepared at log offset {first.log_offset}.",
-        f"Its first half was carried forward to log offset {known.halves[0].offset}.",
+        f"Its first half was copied forward to log offset {known.halves[0].offset}.",
         "It cannot be committed before the missing messages are here; it can be rolled back.",
     )
     reply = log.do(ResolveTransaction("PG", "T1", Wanted.ROLLBACK, "ann"))
@@ -176,8 +177,8 @@ def test_the_policy_of_the_group_is_told() -> None:
     assert text in told(log)
     log.do(SetProducer(ProducerSettings("PG", 1, PastLimit.SET_ASIDE, 7_200_000)))
     assert (
-        "The policy of its group says that it is set aside when asking once brings no verdict. "
-        "The policy of its group sets it aside when it is 2 h old."
+        "The policy of its group says that it is parked when asking once brings no verdict. "
+        "The policy of its group parks it when it is 2 h old."
     ) in told(log)
     log.do(SetProducer(ProducerSettings("PG")))
     assert "policy" not in told(log)
@@ -189,7 +190,7 @@ def test_why_it_was_set_aside_is_told_and_the_policy_no_more() -> None:
     log.do(half("T1"))
     log.run_to(log.now_ms + 7_300_000)
     assert told(log).endswith(
-        "Nobody was asked about it yet. The policy of group PG set it aside because of its age: nobody is asked any more by "
+        "Nobody was asked about it yet. The policy of group PG parked it because of its age: nobody is asked any more by "
         "itself. It is still undecided; its producer or an operator can settle it, and `halfmq tx check` asks again."
     )
 
@@ -201,13 +202,13 @@ def test_how_long_it_waits_for_whom_is_told() -> None:
     log.checks_after(6_100)
     log.later(1_000)
     assert told(log).endswith("It waits for the answer of client-3, for another 4 s; then it is asked again.")
-    log.state.producer_groups["PG"].members.clear()
+    log.state.producer_groups["PG"].session.members.clear()
     assert "It waits for the answer of connection 3, " in told(log)
     log.session(producer(3, log.now_ms))
     log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
     log.later(2_000)
     assert "The last answer came 2 s ago and was UNKNOWN. It will be asked about again in " in told(log)
-    waits_ms = log.state.producer_groups["PG"].undecided["T1"].next_check_at_ms - log.now_ms
+    waits_ms = log.state.producer_groups["PG"].undecided["T1"].next_check - log.now_ms
     assert told(log).endswith(f"again in {span(waits_ms)}.")
     log.later(waits_ms)
     assert told(log).endswith("It is due to be asked about now.")
@@ -230,9 +231,9 @@ def test_a_group_that_fetches_its_checks_is_told_who_gets_it() -> None:
     log = CoreLog()
     log.do(half("T1"))
     log.later(7_000)
-    log.state.producer_groups["PG"].pollers[5] = "poller-5"
+    log.state.producer_groups["PG"].session.pollers[5] = "poller-5"
     assert told(log).endswith("It is due, and goes to the next client that fetches the checks of group PG.")
-    log.state.producer_groups["PG"].in_flight["T1"] = (log.now_ms + 2_000, 5)
+    log.state.producer_groups["PG"].session.in_flight["T1"] = InFlight(log.now_ms + 2_000, 5)
     assert "It waits for the answer of poller-5, for another 2 s" in told(log)
 
 
@@ -256,9 +257,9 @@ def test_immunity_and_the_wait_for_an_answer_end_exactly_then() -> None:
     log.session(producer(3, log.now_ms))
     log.do(half("T1"))
     log.later(5_999)
-    assert told(log).endswith("immune: nobody is asked for another 1 ms.")
+    assert told(log).endswith("in its grace period: nobody is asked for another 1 ms.")
     log.later(1)
-    assert "immune" not in told(log)
+    assert "in its grace period" not in told(log)
     log.checks_after(100)
     log.later(4_999)
     assert "waits for the answer of client-3, for another 1 ms" in told(log)
@@ -285,7 +286,7 @@ def test_a_full_budget_is_full_at_exactly_that_number() -> None:
     assert len(asked) == 2
     (waiting,) = {"T0", "T1", "T2"} - asked
     assert told(log, waiting).endswith(
-        "It is due to be asked about, behind 2 checks of its group that wait for answers."
+        "It is due to be asked about, after 2 checks of its group that wait for answers."
     )
-    log.state.producer_groups["PG"].in_flight.popitem()
+    log.state.producer_groups["PG"].session.in_flight.popitem()
     assert told(log, waiting).endswith("It is due to be asked about now.")

@@ -10,8 +10,9 @@ from halfmq.core.commands import AskNow, CarryForward, CheckNotSent, ResolveTran
 from halfmq.core.decision import Asked, Done, Noted, ProducerIsSet, Refused, SendCheck, Sent, Settled, Why
 from halfmq.core.session import CheckLeft, ConnectionClosed
 from halfmq.core.transaction.invariants import check
+from halfmq.core.transaction.next_check import Suspended
 from halfmq.core.transaction.transitions import TRANSITIONS, Cell, Event, Said, Stage
-from halfmq.model.records import SET_ASIDE_MS, Base, EpochStarted, Kind, TopicSet, Trim
+from halfmq.model.records import Base, EpochStarted, Kind, TopicSet, Trim
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 
 TX = "T1"
@@ -35,7 +36,7 @@ class World:
         group = self.log.state.producer_groups.get("PG")
         known = group.undecided.get(TX) if group is not None else None
         if known is not None:
-            if known.next_check_at_ms >= SET_ASIDE_MS:
+            if isinstance(known.next_check, Suspended):
                 return Stage.ASIDE
             return Stage.OPEN if known.count == len(known.halves) else Stage.PARTIAL
         if group is not None and TX in group.settled:

@@ -23,7 +23,7 @@ UNIQUE_ID_CHARS_MAX: Final = 128
 def remember(state: State, topic: Topic, sent: SentOnce) -> None:
     if len(sent.unique_id) > UNIQUE_ID_CHARS_MAX:
         return
-    topic.sent[sent.unique_id] = sent
+    topic.derived.sent[sent.unique_id] = sent
     window = state.sent
     window.append(sent)
     if len(window) > state.settings.sent_again_ids_max:
@@ -51,8 +51,8 @@ def forget_sent(state: State) -> None:
     """Forget the oldest plain message, unless a newer one has its id."""
     sent = state.sent.popleft()
     topic = state.topics_by_id.get(sent.topic_id)
-    if topic is not None and topic.sent.get(sent.unique_id) is sent:
-        del topic.sent[sent.unique_id]
+    if topic is not None and topic.derived.sent.get(sent.unique_id) is sent:
+        del topic.derived.sent[sent.unique_id]
 
 
 def forget_verdict(state: State) -> None:
@@ -71,7 +71,7 @@ def sent_before(
 
     Held answers count as not released, which is why ``answered`` is session state that the sequencer reports.
     """
-    sent = topic.sent.get(unique_id)
+    sent = topic.derived.sent.get(unique_id)
     if sent is None or sent.body_crc != body_crc:
         return None
     if sent.connection == connection and not again and sent.log_offset < state.session.answered:

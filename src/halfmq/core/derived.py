@@ -1,0 +1,66 @@
+"""What follows from durable state, kept in step with it: by ``apply`` record by record, and when a snapshot is loaded."""
+
+from heapq import heappush
+
+from halfmq.core.copies import forget_copy, note_copy
+from halfmq.core.state import CHECK_BUCKET_MS, Delayed, ProducerGroup, State, drop_stale_deadlines
+from halfmq.core.transaction.next_check import NextCheck, Scheduled, Suspended
+
+
+def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: Scheduled) -> None:
+    """Put an undecided transaction into the bucket of its next check."""
+    bucket = (at_ms + (CHECK_BUCKET_MS - 1)) & -CHECK_BUCKET_MS
+    scheduled = group.derived.scheduled
+    ids = scheduled.get(bucket)
+    if ids is None:
+        scheduled[bucket] = {tx_id: None}
+        heappush(state.derived.group_deadlines, (bucket, group.name))
+    else:
+        ids[tx_id] = None
+
+
+def schedule_or_suspend(state: State, group: ProducerGroup, tx_id: str, check: NextCheck) -> None:
+    if isinstance(check, Suspended):
+        group.derived.suspended[tx_id] = None
+    else:
+        schedule(state, group, tx_id, check)
+
+
+def unschedule(state: State, group: ProducerGroup, tx_id: str, check: NextCheck) -> None:
+    """Take it out of where ``schedule_or_suspend`` put it, unless its time has come since."""
+    if type(check) is int:  # asking ``isinstance`` for the ``Enum`` takes five times as long
+        bucket = (check + (CHECK_BUCKET_MS - 1)) & -CHECK_BUCKET_MS
+        scheduled = group.derived.scheduled
+        ids = scheduled.get(bucket)
+        if ids is not None:
+            ids.pop(tx_id, None)
+            if not ids:
+                del scheduled[bucket]
+                drop_stale_deadlines(state)
+    else:
+        del group.derived.suspended[tx_id]
+
+
+def count_undecided(state: State, group: ProducerGroup) -> None:
+    """The group is about to have one more undecided transaction."""
+    state.derived.undecided_count += 1
+    state.derived.undecided_groups += not group.undecided
+
+
+def count_half(state: State, group: ProducerGroup, topic_id: int, message_bytes: int) -> None:
+    """The group has one more undecided half."""
+    state.topics_by_id[topic_id].derived.pending += 1
+    group.derived.bytes += message_bytes
+    state.derived.undecided_bytes += message_bytes
+
+
+def add_delayed(state: State, delayed: Delayed) -> None:
+    """It waits for its time; or it did before, and its bytes lie elsewhere now."""
+    before = state.delayed.get(delayed.first_offset)
+    if before is None:
+        state.topics_by_id[delayed.topic_id].derived.pending += 1
+        heappush(state.derived.delayed_heap, (delayed.due_ms, delayed.first_offset))
+    else:
+        forget_copy(state, before)
+    state.delayed[delayed.first_offset] = delayed
+    note_copy(state, delayed)

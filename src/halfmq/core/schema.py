@@ -1,0 +1,371 @@
+"""Every durable thing once: what it is as bytes, and how it is loaded.
+
+Some are described by a payload, which is in the record that sets it, in each base and in a snapshot:
+
+    topic, consumer group with the holders of its queues, limits and policy of a producer group
+
+A base and a snapshot hold kinds of rows. Which is in what:
+
+    kind       row                                           base                             snapshot
+    ---------  --------------------------------------------  -------------------------------  ----------------------------
+    head       numbers and positions                         epoch, next topic id and half    all of ``Head``
+                                                             index
+    immunity   what a half rests in this epoch; jumps        without jumps                    yes
+    topics     payload, queue ends, queue minimums           without minimums: its ends are   yes
+                                                             the minimums of a log that
+                                                             begins with it
+    groups     payload                                       yes                              yes
+    producers  payload                                       yes                              yes
+    offsets    group, (topic id, queue id, offset) of each   yes                              yes
+    bases      segment start, queue ends of each topic       no: the bases say it             yes
+    undecided  ``Undecided``                                 no: copied forward before a      yes
+    delayed    ``Delayed``                                   trim                             yes
+    decided    ``Verdict``                                   no: forgotten with the log       yes
+    sent       ``SentOnce``                                  that had them                    yes
+
+Loading keeps what is derived in step, so a loaded state needs nothing else.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from halfmq.core.base_bytes import count_group, group_bytes, keep_queues, producer_bytes, set_offset, topic_bytes
+from halfmq.core.clock_jumps import note_start
+from halfmq.core.copies import note_copy
+from halfmq.core.derived import add_delayed, count_half, count_undecided, schedule_or_suspend
+from halfmq.core.state import (
+    Delayed,
+    Half,
+    Jump,
+    Policy,
+    SentOnce,
+    State,
+    Topic,
+    Undecided,
+    Verdict,
+    drop_stale_deadlines,
+    set_holders,
+    take_turn,
+)
+from halfmq.core.transaction.next_check import from_number
+from halfmq.model.records import (
+    EpochStarted,
+    GroupDeleted,
+    GroupSet,
+    ProducerSet,
+    TopicSet,
+    payload_of,
+    payload_record_size,
+)
+from halfmq.model.settings import GroupSettings, PastLimit, ProducerSettings
+
+_decode: Final = msgspec.msgpack.decode
+
+# --- payloads and the records that hold them -----------------------------------------------------------------------
+
+
+def _topic_payload(topic_id: int, name: str, read_queues: int, write_queues: int, permission: int) -> bytes:
+    return payload_of(topic_id, name, read_queues, write_queues, permission)
+
+
+def topic_payload(topic: Topic) -> bytes:
+    return _topic_payload(topic.topic_id, topic.name, topic.read_queues, topic.write_queues, topic.permission)
+
+
+def topic_set(offset: int, topic_id: int, name: str, read_queues: int, write_queues: int, permission: int) -> TopicSet:
+    payload = _topic_payload(topic_id, name, read_queues, write_queues, permission)
+    return TopicSet(
+        offset, payload_record_size(payload), topic_id, name, read_queues, write_queues, permission, payload
+    )
+
+
+def read_topic(state: State, payload: bytes) -> Topic:
+    """Make or change the topic that ``payload`` describes."""
+    topic_id, name, read_queues, write_queues, permission = _decode(payload)[:5]
+    topic = state.topics_by_id.get(topic_id)
+    if topic is None:
+        topic = Topic(state.settings, topic_id, name, read_queues, write_queues, permission)
+        state.topics_by_id[topic_id] = state.topics_by_name[name] = topic
+        state.next_topic_id = max(state.next_topic_id, topic_id + 1)
+        state.derived.base_bytes += topic_bytes(topic)
+    else:
+        keep_queues(state, topic, max(read_queues, write_queues))
+        topic.resize(state.settings, read_queues, write_queues)
+        topic.permission = permission
+    return topic
+
+
+def group_payload(group: GroupSettings, holders: Mapping[tuple[int, int], str] | None = None) -> bytes:
+    """``holders`` of its queues are written only if there are any, as for a group that never consumed in order."""
+    fields = (group.name, group.retry_max_times, group.retry_queues, group.consume_enabled)
+    if not holders:
+        return payload_of(*fields)
+    queues: dict[str, list[int]] = {}
+    for (topic_id, queue_id), client_id in sorted(holders.items()):
+        queues.setdefault(client_id, []).extend((topic_id, queue_id))
+    return payload_of(*fields, sorted(queues.items()))
+
+
+def group_set(offset: int, group: GroupSettings, holders: Mapping[tuple[int, int], str] | None) -> GroupSet:
+    payload = group_payload(group, holders)
+    return GroupSet(offset, payload_record_size(payload), group.name, payload)
+
+
+def group_deleted(offset: int, name: str, with_offsets: bool) -> GroupDeleted:
+    payload = payload_of(name, with_offsets)
+    return GroupDeleted(offset, payload_record_size(payload), name, with_offsets, payload)
+
+
+def read_group(state: State, payload: bytes) -> None:
+    """Make or change the consumer group that ``payload`` describes, and who holds its queues."""
+    name, retry_max_times, retry_queues, consume_enabled, *held = _decode(payload)
+    if name not in state.groups:
+        count_group(state, group_bytes(name))
+    state.groups[name] = GroupSettings(name, retry_max_times, retry_queues, consume_enabled)
+    holders = {
+        (topic_id, queue_id): client_id
+        for of_clients in held
+        for client_id, queues in of_clients
+        for topic_id, queue_id in zip(queues[::2], queues[1::2], strict=True)
+    }
+    set_holders(state, name, holders)
+
+
+def producer_payload(settings: ProducerSettings) -> bytes:
+    return payload_of(
+        settings.name, settings.check_limit, settings.past_limit.value, settings.skip_age_ms, settings.undecided_max,
+        settings.undecided_bytes_max, settings.set_by,
+    )  # fmt: skip
+
+
+def producer_set(offset: int, settings: ProducerSettings) -> ProducerSet:
+    payload = producer_payload(settings)
+    return ProducerSet(offset, payload_record_size(payload), settings.name, payload)
+
+
+def read_producer(state: State, payload: bytes) -> None:
+    """Give the producer group that ``payload`` describes its limits and policy, or take them away."""
+    name, check_limit, past_limit, age_ms, count, size, set_by = _decode(payload)[:7]
+    settings = ProducerSettings(name, check_limit, PastLimit(past_limit), age_ms, count, size, set_by)
+    group = state.producer_group(name)
+    group.undecided_max = state.settings.undecided_max if count < 0 else count
+    group.undecided_bytes_max = state.settings.undecided_bytes_max if size < 0 else size
+    before = group.policy
+    group.policy = Policy(settings) if check_limit or age_ms else None
+    if group.policy is None:
+        state.derived.policies.pop(name, None)
+        state.derived.looking.pop(name, None)
+    else:
+        state.derived.policies[name] = state.derived.looking[name] = None
+    if before is not None:
+        group.session.due += before.session.past
+        take_turn(state, group)
+        if group.policy is not None:
+            group.policy.session.left = before.session.left
+    drop_stale_deadlines(state)
+    state.derived.base_bytes -= producer_bytes(state.producer_settings.pop(name, None))
+    if not settings.is_default:
+        state.producer_settings[name] = settings
+        state.derived.base_bytes += producer_bytes(settings)
+
+
+def epoch_started(offset: int, epoch: int, wall_ms: int, check_immunity_ms: int, jump_ms: int = 0) -> EpochStarted:
+    """A run of the broker begins. What decides the meaning of its records stands in it, since redo may have other settings.
+
+    ``jump_ms``: as ``clock_jumps.jump_of_start`` says.
+    """
+    payload = payload_of(epoch, wall_ms, check_immunity_ms, *((jump_ms,) if jump_ms else ()))
+    return EpochStarted(offset, payload_record_size(payload), epoch, wall_ms, payload)
+
+
+def read_epoch(state: State, record: EpochStarted) -> None:
+    """Begin the epoch."""
+    _, _, immunity_ms, *jump = _decode(record.payload)
+    state.epoch = record.epoch
+    state.epoch_grace_ms = immunity_ms
+    note_start(state, record.offset, *jump)
+
+
+# --- rows ----------------------------------------------------------------------------------------------------------
+
+
+class Head(NamedTuple):
+    """Fields of ``State`` of the same names."""
+
+    log_end: int
+    log_start: int
+    batch_time_ms: int
+    epoch: int
+    next_topic_id: int
+    next_half_index: int
+
+
+class TopicRow(NamedTuple):
+    payload: bytes
+    ends: list[int]
+    mins: list[int]
+
+
+OffsetRow = tuple[str, list[tuple[int, int, int]]]
+BaseRow = tuple[int, tuple[tuple[int, tuple[int, ...]], ...]]
+#: Fields of ``Undecided``, the last one as a number.
+UndecidedRow = tuple[str, str, tuple[Half, ...], int, int, int, int, int]
+
+
+#: Of the keys of a dictionary: ``iter``, or ``sorted`` where the same state must give the same bytes.
+Order = Callable[[Iterable[Any]], Iterable[Any]]
+
+
+class Kind(NamedTuple):
+    """One kind of rows. Rows hold what never changes, or copies: they are encoded while the state goes on."""
+
+    name: str
+    #: Type of its rows, as the decoder has it.
+    type: Any
+    rows: Callable[[State], Sequence[Any]]
+    load: Callable[[State, Any], None]
+
+
+def _head(state: State) -> list[Head]:
+    return [Head(*[getattr(state, field) for field in Head._fields])]
+
+
+def _load_head(state: State, rows: Iterable[Head]) -> None:
+    for head in rows:
+        for field, value in head._asdict().items():
+            setattr(state, field, value)
+
+
+def _immunity(state: State) -> list[int]:
+    return [state.epoch_grace_ms, *[number for jump in state.jumps for number in jump]]
+
+
+def _load_immunity(state: State, rows: list[int]) -> None:
+    state.epoch_grace_ms, *jumps = rows
+    state.jumps = tuple(map(Jump._make, zip(jumps[::3], jumps[1::3], jumps[2::3], strict=True)))
+
+
+def topic_rows(state: State, order: Order = iter) -> list[TopicRow]:
+    topics = [state.topics_by_id[topic_id] for topic_id in order(state.topics_by_id)]
+    return [TopicRow(topic_payload(topic), list(topic.ends), list(topic.mins)) for topic in topics]
+
+
+def load_topics(state: State, rows: Iterable[TopicRow]) -> None:
+    for payload, ends, mins in rows:
+        topic = read_topic(state, payload)
+        keep_queues(state, topic, len(ends))  # also those from before the topic was made smaller
+        topic.ends[:] = ends
+        topic.mins[:] = mins
+
+
+def group_rows(state: State, order: Order = iter) -> list[bytes]:
+    return [group_payload(state.groups[name], state.holders.get(name)) for name in order(state.groups)]
+
+
+def load_groups(state: State, rows: Iterable[bytes]) -> None:
+    for payload in rows:
+        read_group(state, payload)
+
+
+def producer_rows(state: State, order: Order = iter) -> list[bytes]:
+    return [producer_payload(state.producer_settings[name]) for name in order(state.producer_settings)]
+
+
+def load_producers(state: State, rows: Iterable[bytes]) -> None:
+    for payload in rows:
+        read_producer(state, payload)
+
+
+def offset_rows(state: State, order: Order = iter) -> list[OffsetRow]:
+    offsets = state.offsets
+    return [(group, [(*key, offsets[group][key]) for key in order(offsets[group])]) for group in order(offsets)]
+
+
+def load_offsets(state: State, rows: Iterable[OffsetRow]) -> None:
+    for group, entries in rows:
+        for topic_id, queue_id, offset in entries:
+            set_offset(state, group, (topic_id, queue_id), offset)
+
+
+def _bases(state: State) -> list[BaseRow]:
+    return list(state.bases.items())
+
+
+def _load_bases(state: State, rows: list[BaseRow]) -> None:
+    state.bases.update(rows)
+
+
+def _undecided(state: State) -> list[Undecided]:
+    rows: list[Undecided] = []
+    for group in state.producer_groups.values():
+        rows += group.undecided.values()
+    return rows
+
+
+def _load_undecided(state: State, rows: list[UndecidedRow]) -> None:
+    for name, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, number in rows:
+        group = state.producer_group(name)
+        check = from_number(number)
+        count_undecided(state, group)
+        # With ``group.name``: one string for the group's name, not one per row.
+        group.undecided[tx_id] = Undecided(
+            group.name, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, check
+        )
+        schedule_or_suspend(state, group, tx_id, check)
+        for half in halves:
+            count_half(state, group, half.topic_id, half.message_bytes)
+            note_copy(state, half)
+
+
+def _delayed(state: State) -> list[Delayed]:
+    return list(state.delayed.values())
+
+
+def _load_delayed(state: State, rows: list[Delayed]) -> None:
+    for row in rows:
+        add_delayed(state, row)
+
+
+def _decided(state: State) -> list[Verdict]:
+    return list(state.verdicts)
+
+
+def _load_decided(state: State, rows: list[Verdict]) -> None:
+    for row in rows:
+        group = state.producer_group(row.group)
+        verdict = replace(row, group=group.name)
+        group.settled[verdict.tx_id] = verdict
+        state.verdicts.append(verdict)
+
+
+def _sent(state: State) -> list[SentOnce]:
+    return list(state.sent)
+
+
+def _load_sent(state: State, rows: list[SentOnce]) -> None:
+    for row in rows:
+        sent = replace(row, connection=0)  # of another run: its connection is nobody's now
+        state.sent.append(sent)
+        topic = state.topics_by_id.get(row.topic_id)
+        if topic is not None:
+            topic.derived.sent[row.unique_id] = sent
+
+
+#: In the order of a snapshot: each needs the ones before it.
+KINDS: Final = (
+    Kind("head", list[Head], _head, _load_head),
+    # One row, since version 1 passes over what comes after its first number: the jumps.
+    Kind("immunity", list[int], _immunity, _load_immunity),
+    Kind("topics", list[TopicRow], topic_rows, load_topics),
+    Kind("groups", list[bytes], group_rows, load_groups),
+    Kind("producers", list[bytes], producer_rows, load_producers),
+    Kind("offsets", list[OffsetRow], offset_rows, load_offsets),
+    Kind("bases", list[BaseRow], _bases, _load_bases),
+    Kind("undecided", list[UndecidedRow], _undecided, _load_undecided),
+    Kind("delayed", list[Delayed], _delayed, _load_delayed),
+    Kind("decided", list[Verdict], _decided, _load_decided),
+    Kind("sent", list[SentOnce], _sent, _load_sent),
+)

@@ -1,0 +1,87 @@
+"""Every durable thing has one form as bytes, in bases and in snapshots, and comes back from it as it was."""
+
+import msgspec
+import pytest
+from tests.support.core_log import CoreLog, half
+from tests.unit.core.test_snapshot import filled
+
+from halfmq.core.base import base_payload
+from halfmq.core.commands import LockQueues, SetProducer
+from halfmq.core.decision import ProducerIsSet
+from halfmq.core.schema import KINDS, Head, group_payload, read_group
+from halfmq.core.snapshot import snapshot_rows
+from halfmq.core.state import State, holders_bytes
+from halfmq.core.transaction.invariants import check
+from halfmq.errors import InvariantViolated
+from halfmq.model.records import SET_ASIDE_MS
+from halfmq.model.settings import BrokerSettings, GroupSettings, PastLimit, ProducerSettings
+
+
+def full() -> CoreLog:
+    """Something of every kind."""
+    log = filled()
+    log.begin_epoch()
+    log.do(LockQueues("CG", "me", (("orders", 0), ("orders", 1))))
+    assert isinstance(log.do(SetProducer(ProducerSettings("G1", 3, PastLimit.ROLLBACK, 60_000))), ProducerIsSet)
+    log.roll()
+    return log
+
+
+def test_rows_that_were_loaded_give_the_same_rows() -> None:
+    """Each kind through its bytes and back, one after the other; the state is whole at the end."""
+    log = full()
+    state = State(log.settings)
+    for kind in KINDS:
+        rows = kind.rows(log.state)
+        assert rows, f"nothing of kind {kind.name} is compared"
+        encoded = msgspec.msgpack.encode(rows)
+        kind.load(state, msgspec.msgpack.Decoder(kind.type).decode(encoded))
+    state.loaded = True
+    for kind in KINDS:
+        if kind.name != "sent":  # the connection that sent it is forgotten
+            loaded, live = [sorted(map(msgspec.msgpack.encode, kind.rows(one))) for one in (state, log.state)]
+            assert loaded == live, kind.name
+    check(state)
+
+
+def test_what_a_base_and_a_snapshot_both_hold_is_the_same_bytes() -> None:
+    log = full()
+    base = msgspec.msgpack.decode(base_payload(log.state))
+    rows = dict(snapshot_rows(log.state).rows)
+    (head,) = rows["head"]
+    assert base[1:4] == [head.epoch, head.next_topic_id, head.next_half_index]
+    assert sorted(map(tuple, base[4])) == sorted((row.payload, row.ends) for row in rows["topics"])
+    assert (sorted(base[5]), base[7], base[8]) == (sorted(rows["groups"]), rows["producers"], rows["immunity"][0])
+    assert msgspec.msgpack.encode(base[6]) == msgspec.msgpack.encode(rows["offsets"])
+
+
+def test_the_head_of_a_snapshot_is_numbers_of_the_state() -> None:
+    state = CoreLog(BrokerSettings(segment_bytes=65_536)).state
+    assert all(isinstance(getattr(state, field), int) for field in Head._fields)
+
+
+def test_a_suspended_check_that_names_no_reason_is_refused() -> None:
+    log = CoreLog()
+    log.do(half("T1"))
+    (kind,) = [kind for kind in KINDS if kind.name == "undecided"]
+    row = msgspec.msgpack.decode(msgspec.msgpack.encode(kind.rows(log.state)[0]))
+    row[-1] = SET_ASIDE_MS + 9
+    rows = msgspec.msgpack.Decoder(kind.type).decode(msgspec.msgpack.encode([row]))
+    with pytest.raises(InvariantViolated, match="reason 9"):
+        kind.load(State(log.settings), rows)
+
+
+def test_holders_of_queues_stand_after_the_settings_of_their_group_and_only_if_there_are_any() -> None:
+    group = GroupSettings("CG")
+    plain = msgspec.msgpack.encode(("CG", 16, 1, True))
+    assert group_payload(group) == group_payload(group, {}) == plain
+    holders = {(3, 1): "b", (2, 0): "b", (3, 0): "a"}
+    with_holders = group_payload(group, holders)
+    assert with_holders == msgspec.msgpack.encode(("CG", 16, 1, True, [("a", [3, 0]), ("b", [2, 0, 3, 1])]))
+    assert with_holders == group_payload(group, dict(reversed(holders.items())))
+    assert len(with_holders) - len(plain) <= holders_bytes(holders)
+    state = CoreLog().state
+    read_group(state, with_holders)
+    assert (state.holders, state.derived.holders_bytes) == ({"CG": holders}, holders_bytes(holders))
+    read_group(state, plain)
+    assert (state.holders, state.derived.holders_bytes) == ({}, 0)
