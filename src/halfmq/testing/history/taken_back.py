@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from halfmq.testing.history.facts import Facts
 from halfmq.testing.history.scan import ASKED, CHECK, NO_ANSWER, OK, SAID, SEEN, SETTLED
-from halfmq.testing.history.spill import Row
+from halfmq.testing.history.tables import Row
 
 _SAID_ANSWERED = (-1, 0, NO_ANSWER, None, -1)
 _NO_PLACE = (-1, "", -1, -1, None, -1)
