@@ -19,8 +19,6 @@ from typing import Final
 
 #: Of the store as a whole, in ``store.json``. 2: starts, bases and snapshots say the epoch's immunity.
 STORE_FORMAT: Final = 2
-#: What a start brings to ``STORE_FORMAT``, and readers read as it is.
-STORE_FORMATS_READ: Final = frozenset({1, 2})
 #: Of checkpoint, snapshot and published page.
 FORMAT_VERSION: Final = 1
 

@@ -35,7 +35,6 @@ from halfmq.store.derive import Derived, FoundMessage, derived_files_are_there
 from halfmq.store.group_flush import GroupFlush, Job, Syncer
 from halfmq.store.identity import NAME as STORE_JSON
 from halfmq.store.identity import Identity, StoreLocks, read_identity, take_lock, write_identity
-from halfmq.store.layout import STORE_FORMAT
 from halfmq.store.log_scan import LogScan
 from halfmq.store.published import Published, PublishedPage, read_published
 from halfmq.store.recovery import CheckpointFound, Recovery, find_out, settle
@@ -243,7 +242,6 @@ class Store:
             before_make=self.look_at_locks,
         )
         self._disk = disk
-        self._identity = identity
         self._files = files
         self._locks = locks
         self._make_syncer = make_syncer
@@ -386,9 +384,6 @@ class Store:
             StoreDamaged: a record that cannot be decoded, though its batch has the right checksum.
             OSError: the disk failed.
         """
-        if self._identity.format != STORE_FORMAT:  # before a record that an earlier version would not know
-            self._identity = self._identity._replace(format=STORE_FORMAT)
-            write_identity(self._disk, self.directory, self._identity)
         recovery = self.recovery
         page = self._page = PublishedPage.open(self._disk, self._shard / "published", self.store_id, self.epoch)
         if recovery.case.act is not Act.REDO_FROM_SNAPSHOT:
@@ -887,7 +882,7 @@ class Store:
         return self.log.verdict_names(position)
 
     def operator_of(self, position: int) -> OperatorActed | None:
-        """Who stands behind the record at ``position``, and why; None: nobody, or a log of an earlier version.
+        """Who stands behind the record at ``position``, and why; None: nobody.
 
         Raises:
             LookupError: before the log's start.

@@ -98,28 +98,6 @@ def test_a_refused_start_gives_the_lock_back(disk: FaultyDisk, broker: SmallBrok
             Store.open(disk, HOME, entropy=SystemEntropy())
 
 
-def test_a_store_of_an_earlier_format_is_brought_to_this_one_before_anything_is_written() -> None:
-    """So that the version that wrote it says "format 2" from then on, and not "damage"."""
-    seen = set()
-    for steps in range(60):
-        disk = FaultyDisk(steps)
-        broker = SmallBroker(disk, HOME).start()
-        some_traffic(broker, 1)
-        broker.store.close()
-        text = disk.content(HOME / "store.json")
-        earlier = text.replace(b'"format": 2', b'"format": 1')
-        disk.put(HOME / "store.json", earlier)
-        before = segments(disk)
-        Store.open(disk, HOME, entropy=SystemEntropy()).close()
-        assert disk.content(HOME / "store.json") == earlier, "nothing is changed before the redo"
-        disk.power_fails_after(steps)
-        with suppress(PowerLost):
-            broker.start().turn([("send", 0, b"later")])
-        disk.crash()
-        seen.add((disk.content(HOME / "store.json") == earlier, segments(disk) == before))
-    assert seen == {(True, True), (False, True), (False, False)}, "never a log that has grown under the earlier format"
-
-
 def segments(disk: FaultyDisk) -> dict[str, bytes]:
     return {name: disk.content(SHARD / "log" / name) for name in disk.list(SHARD / "log")}
 
