@@ -4,8 +4,8 @@ The published page says up to where everything is durable and indexed, and where
 mapped segments; a segment that is removed while it is mapped stays readable, and one that is gone before it could be
 mapped is data loss by name. Executors must see the directory under the same path, so this is for one machine.
 
-``store.reader.StoreReader`` reads the same files with the store's own classes, for tools: it loads every queue of the
-store at each ``refresh`` and makes an object of each entry, which a plan each 10 ms and a million rows cannot afford.
+The store's own classes load every queue of the store and make an object of each entry, which a plan each 10 ms and a million
+rows cannot afford.
 """
 
 import mmap
