@@ -186,7 +186,7 @@ class House:
     def redo_from(self) -> int:
         store = self.life.broker._store
         assert store is not None
-        return store.redo_from
+        return store.recovery.redo_from
 
     def published(self) -> int:
         """The position below which readers beside the broker, as Spark, read at this moment."""

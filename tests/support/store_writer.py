@@ -259,4 +259,5 @@ class StoreWriter:
         records, self.batch = self.batch, []
         start = records[0].offset - BATCH_HEADER_BYTES
         end = self.log.append(records, self.now_ms)
-        self.derived.follow(start, end, self.now_ms, records)
+        self.derived.stage(start, end, self.now_ms, records)
+        self.derived.flush()

@@ -258,7 +258,7 @@ class Broker:
             long_settled,
             scan,
             durability=self.config.durability.value,
-            operator_of=store.operator_of,
+            operator_of=store.log.operator_of,
         )
         ProducerGroups(gateway, sequencer, time)
         self._clients = Clients(gateway, sequencer, groups, time, broker_name=settings.broker_name)
@@ -267,7 +267,7 @@ class Broker:
         )
         Assignments(gateway, sequencer, broker_name=settings.broker_name)
         self._calls = ClientCalls(gateway, state, self._loop)
-        traffic = Traffic(lambda: store.messages_shown, time.now_ms())
+        traffic = Traffic(lambda: store.queues.entries_written, time.now_ms())
         self._pulls.on_given = traffic.note
         AdminStats(gateway, sequencer, store, self._clients, traffic, time, self._loop, address=address)
         gateway.on_closed = self._connection_closed
@@ -428,9 +428,9 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[Engine, int]:
             ) from error
         given_up = max([given_up, *[record.log_start for record in batch.records if type(record) is Trim]])
         redone += 1
-    if store.log_start > given_up:
+    if store.log.start > given_up:
         raise StoreDamaged(
-            f"the log in {store.directory} begins at {store.log_start}, but only what lies before {given_up} was trimmed: "
+            f"the log in {store.directory} begins at {store.log.start}, but only what lies before {given_up} was trimmed: "
             "segments between are missing",
             hint="the log was not changed; restore the missing files of shard-0/log from a backup, or start with a new directory",
         )
@@ -458,7 +458,7 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[Engine, int]:
 
 
 def _snapshot(store: Store, settings: BrokerSettings) -> State | None:
-    """The state at ``store.redo_from``; None: the whole log is redone."""
+    """The state at ``store.recovery.redo_from``; None: the whole log is redone."""
     chunks = store.snapshot_chunks()
     if chunks is None:
         return None
@@ -468,12 +468,12 @@ def _snapshot(store: Store, settings: BrokerSettings) -> State | None:
         raise
     except Exception as error:
         raise StoreDamaged(
-            f"the snapshot of {store.directory} at log offset {store.redo_from} cannot be loaded, though its checksum is "
+            f"the snapshot of {store.directory} at log offset {store.recovery.redo_from} cannot be loaded, though its checksum is "
             f"right: {type(error).__name__}: {error}",
             hint="nothing was changed; open this store with the version that wrote it, or remove the file shard-0/checkpoint: "
             "a start then reads the whole log",
         ) from error
-    log_start = max(state.log_start, store.log_start)
+    log_start = max(state.log_start, store.log.start)
     difference = store.why_made_again(_queues(state, log_start), log_start)
     if difference is None:
         return state

@@ -71,7 +71,7 @@ class Maintenance:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._checkpointing = False
         #: Position of the newest checkpoint of this run, or what the start found.
-        self._checkpoint_at = store.redo_from
+        self._checkpoint_at = store.recovery.redo_from
         #: Where the log is to start, while what lives below is carried forward.
         self._trimming: int | None = None
         self._not_trimmed = Seldom(loop.time)
@@ -143,8 +143,8 @@ class Maintenance:
 
     def look_at_retention(self) -> None:
         """See whether the log's files are there; start a trim if segments are past retention and none is under way."""
-        numbers = self._store.segments()
-        self._offload.run(lambda: self._store.missing_segments(numbers), self._saw_segments)
+        numbers = self._store.segments.numbers()
+        self._offload.run(lambda: self._store.segments.missing(numbers), self._saw_segments)
         self._note_time()
         if self._trimming is not None or self._sequencer.failed is not None:
             return
@@ -166,7 +166,7 @@ class Maintenance:
             missing = [(-1, f"the files of the log cannot be looked at: {missing}")]
         assert isinstance(missing, list)
         for number, what in missing:
-            if (number < 0 or self._store.has_segment(number)) and self._said.is_due(what):
+            if (number < 0 or number in self._store.segments) and self._said.is_due(what):
                 log.error("%s", what)
 
     def _wanted_start(self) -> int:

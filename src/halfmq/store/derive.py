@@ -1,7 +1,7 @@
 """Everything that follows from the log: queues, transaction table, key index, topics file.
 
-``follow`` takes each **durable** batch once, in log order, and writes what its records mean for readers; nothing else
-writes these files. So they can always be made again, and an entry never names a record that a crash can take back.
+``stage`` takes each **durable** batch once, in log order, and ``flush`` writes what their records mean for readers; nothing
+else writes these files. So they can always be made again, and an entry never names a record that a crash can take back.
 
     MessageRecord               queue entry, visible at its own offset
     HalfRecord, CarriedHalf     table row: undecided, and where the bytes lie
@@ -65,7 +65,7 @@ from halfmq.store.key_index import KeyIndex, ReadMessage, keys_of
 from halfmq.store.layout import DELAYED, NO_HALF, QUEUE_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.topics_file import AT_ONCE_MAX, TopicInfo, read_topics, write_topics
-from halfmq.store.transaction_table import TransactionRow, TransactionTable, UndecidedHalf
+from halfmq.store.transaction_table import TransactionTable, UndecidedHalf
 
 log = logging.getLogger("halfmq.store")
 
@@ -168,25 +168,19 @@ class Derived:
 
     # --- following the log
 
-    def follow(self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]) -> None:
-        """Write what a durable batch means, one write per queue. Several batches: ``stage`` each, then ``flush``.
-
-        Raises:
-            InvariantViolated: out of order, or a queue offset that is not the end of its queue.
-            OSError: a write failed; what the files hold is known again after a restart.
-        """
-        self.stage(batch_offset, batch_end, broker_time_ms, records)
-        self.flush()
-
     def redo(self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]) -> None:
-        """``follow`` for recovery: writes when enough has come together. ``cut`` ends it."""
+        """``stage`` for recovery, which also writes when enough has come together. ``cut`` ends it."""
         self.stage(batch_offset, batch_end, broker_time_ms, records)
         self._staged_records += len(records)
         if self._staged_records >= _REDO_RECORDS:
             self.flush()
 
     def stage(self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]) -> None:
-        """Take a durable batch into memory; readers see it after ``flush``."""
+        """Take a durable batch into memory; readers see it after ``flush``.
+
+        Raises:
+            InvariantViolated: out of order, or a queue offset that is not the end of its queue.
+        """
         if batch_offset < self.position:
             raise InvariantViolated(
                 f"derived files stand at {self.position} and were given the batch at {batch_offset} again"
@@ -412,17 +406,6 @@ class Derived:
             self._write_topics()
         return True
 
-    def expired_table_files(self, log_start: int, full: Iterable[int]) -> list[int]:
-        """Of ``table.full`` those that say nothing any more after a trim. Slow; any thread. Each goes to ``drop_table_file``.
-
-        ``full`` is taken beforehand, on the writer's thread after a flush: a file that fills meanwhile may lack rows.
-        """
-        return self.table.expired(log_start, full)
-
-    def drop_table_file(self, base: int) -> None:
-        """Remove one of ``expired_table_files``. On the writer's thread."""
-        self.table.drop(base)
-
     def close(self) -> None:
         """Write what is staged and let go of the files.
 
@@ -436,24 +419,6 @@ class Derived:
             self._files.close()
 
     # --- reading
-
-    def read_queue(
-        self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int, below_position: int
-    ) -> list[QueueEntry]:
-        """Entries from ``queue_offset`` on that are visible below ``below_position``; see ``ConsumeQueues.read``."""
-        return self.queues.read(topic_id, queue_id, queue_offset, entries_max, below_position)
-
-    def bounds(self, topic_id: int, queue_id: int, below_position: int | None = None) -> tuple[int, int]:
-        """(first, one past the last) queue offset visible below ``below_position``; (0, 0) for an unknown queue."""
-        return self.queues.bounds(topic_id, queue_id, below_position)
-
-    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
-        """See ``ConsumeQueues.search_by_time``."""
-        return self.queues.search_by_time(topic_id, queue_id, time_ms, upper=upper)
-
-    def transaction_row(self, half_index: int) -> TransactionRow | None:
-        """What became of a half; None when it was never prepared here or is past retention."""
-        return self.table.row(half_index)
 
     def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]:
         """Visible messages of the topic whose UNIQ_KEY is ``key`` or whose KEYS name it, the newest first."""

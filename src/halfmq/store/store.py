@@ -23,15 +23,14 @@ from typing import Final, NamedTuple, Protocol
 from halfmq import limits
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned, UsageError, WrongVersion
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
-from halfmq.model.records import BATCH_HEADER_BYTES, OperatorActed, Record
-from halfmq.model.stored_message import StoredMessage
+from halfmq.model.records import BATCH_HEADER_BYTES, Record
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
 from halfmq.store.batch_codec import Header, decode_batch, read_header
 from halfmq.store.checkpoint import Present, Slot, read_checkpoint, write_checkpoint
-from halfmq.store.commit_log import READ_BYTES, CommitLog
+from halfmq.store.commit_log import CommitLog
 from halfmq.store.consume_queue import QueueEntry
-from halfmq.store.derive import Derived, FoundMessage, derived_files_are_there
+from halfmq.store.derive import Derived, derived_files_are_there
 from halfmq.store.group_flush import GroupFlush, Job, Syncer
 from halfmq.store.identity import NAME as STORE_JSON
 from halfmq.store.identity import Identity, StoreLocks, read_identity, take_lock, write_identity
@@ -42,7 +41,7 @@ from halfmq.store.recovery_cases import Act
 from halfmq.store.segment import NO_ROOM, SegmentFiles
 from halfmq.store.snapshot import WholeSnapshot, read_snapshot, remove_snapshots, write_snapshot
 from halfmq.store.topics_file import TopicInfo
-from halfmq.store.transaction_table import Looked, TransactionRow, UndecidedHalf
+from halfmq.store.transaction_table import UndecidedHalf
 from halfmq.store.two_slots import Missing, Unreadable
 
 SHARD: Final = "shard-0"
@@ -241,8 +240,9 @@ class Store:
             reserve_bytes=reserve_bytes,
             before_make=self.look_at_locks,
         )
+        #: The log's files.
+        self.segments = files
         self._disk = disk
-        self._files = files
         self._locks = locks
         self._make_syncer = make_syncer
         self._syncer: Syncer | None = None
@@ -268,6 +268,19 @@ class Store:
             log_start=recovery.log_start,
             read_message=self.log.read_message,
         )
+        self.queues = self.derived.queues
+        self.table = self.derived.table
+        # What the broker's handlers read by their own ports. What they read of queues is bounded: ``read_queue``, ``bounds``.
+        self.stored_view = self.log.stored_view
+        self.kind_at = self.log.kind_at
+        self.first_offset = self.log.first_offset
+        self.verdict_names = self.log.verdict_names
+        self.search_by_time = self.queues.search_by_time
+        self.find_offset = self.queues.find_offset
+        self.find_by_key = self.derived.find_by_key
+        self.transaction_row = self.table.row
+        self.find_settled = self.table.find_settled
+        self.look_for_settled = self.table.look_for_settled
 
     @classmethod
     def open(
@@ -335,21 +348,6 @@ class Store:
 
     # --- start -----------------------------------------------------------------------------------------------
 
-    @property
-    def redo_from(self) -> int:
-        """Log offset of the snapshot, or of the log's start."""
-        return self.recovery.redo_from
-
-    @property
-    def log_start(self) -> int:
-        """First log offset that is there; the state's own number may be ahead until ``trim``."""
-        return self.log.start
-
-    @property
-    def log_end(self) -> int:
-        """Where the next batch starts."""
-        return self.log.end
-
     def snapshot_chunks(self) -> Iterator[bytes] | None:
         """State at ``redo_from``; None when the redo starts at the log's beginning, with its base record."""
         return None if self._snapshot is None else iter(self._snapshot.chunks)
@@ -368,7 +366,7 @@ class Store:
         if difference is not None:
             self._snapshot = None
             self.recovery = find_out(
-                self._files,
+                self.segments,
                 [CheckpointFound(slot.position, slot.epoch, False) for slot in self._slots],
                 self.recovery.durable_position,
             )
@@ -395,11 +393,11 @@ class Store:
             self.derived.reset()
         if recovery.case.act is Act.START_EMPTY:
             return
-        for header, view, place in LogScan(self._files).again(recovery.redo_from, recovery.end, recovery.rolls):
+        for header, view, place in LogScan(self.segments).again(recovery.redo_from, recovery.end, recovery.rolls):
             try:
                 records = decode_batch(view, place, header)
             except (StoreDamaged, WrongVersion) as error:
-                where = self._files.path(header.offset // self.segment_bytes)
+                where = self.segments.path(header.offset // self.segment_bytes)
                 raise type(error)(f"{where}, batch at log offset {header.offset}: {error}") from error
             self.derived.redo(header.offset, header.end, header.broker_time_ms, records)
             yield ScannedBatch(header.offset, header.end, header.broker_time_ms, header.epoch, records)
@@ -432,7 +430,7 @@ class Store:
         """
         assert self._page is not None, "finish_recovery before redo"
         fsync = self.durability is Durability.FSYNC
-        settle(self._disk, self._files, self.recovery)
+        settle(self._disk, self.segments, self.recovery)
         if fsync:
             self.log.sync(self.log.end)
         self._snapshot = None
@@ -443,7 +441,7 @@ class Store:
             self.derived.queues.begin_at(topic_id, queue_id, end)
         self._published = self.log.end
         self._page.publish(self._published, self.derived.log_start, broker_time_ms, self.log.synced_position)
-        if not self._files.numbers():
+        if not self.segments.numbers():
             self._make_first_segment()
         self.log.prepare_next()
         if fsync:
@@ -454,7 +452,7 @@ class Store:
             self.log.ensure_room_for_roll()
         except StoreFull as error:
             raise StoreFull(
-                f"no room for a log segment of {self.segment_bytes} bytes: {self._files.path(0)}",
+                f"no room for a log segment of {self.segment_bytes} bytes: {self.segments.path(0)}",
                 hint="free some space there, or choose smaller ones with --segment-bytes: nothing is in the log yet",
             ) from error
 
@@ -464,11 +462,6 @@ class Store:
     def durable_position(self) -> int:
         """Everything before it survives a crash, at the level that ``durability`` promises."""
         return self.log.synced_position if self.durability is Durability.FSYNC else self.log.end
-
-    @property
-    def failure(self) -> OSError | None:
-        """Why the log is poisoned; None while it is not."""
-        return self.log.failure
 
     def append(self, records: Sequence[Record], broker_time_ms: int) -> int:
         """One batch in one write; returns the log's end. See ``CommitLog.append``.
@@ -515,18 +508,6 @@ class Store:
         """
         return not self.log.prepare_next()
 
-    def segments(self) -> list[int]:
-        """Numbers of all segments, for ``missing_segments``. Writer's thread."""
-        return self._files.numbers()
-
-    def missing_segments(self, numbers: Sequence[int]) -> list[tuple[int, str]]:
-        """See ``SegmentFiles.missing``; any thread. ``has_segment`` says afterwards which of them count."""
-        return self._files.missing(numbers)
-
-    def has_segment(self, number: int) -> bool:
-        """Whether it is one of the log, not trimmed. Writer's thread."""
-        return number in self._files
-
     def look_at_locks(self) -> None:
         """See to it that this directory is still the one that was locked, and only ours. Any thread; now and then.
 
@@ -565,8 +546,8 @@ class Store:
         looked = range(min(self._looked_to, written), written + 1) if end else ()
         self._looked_to = max(0, written)
         for number in looked:
-            look = self._files.what_is_wrong if number == written else self._files.what_became_of
-            what = look(number) if number in self._files else None
+            look = self.segments.what_is_wrong if number == written else self.segments.what_became_of
+            what = look(number) if number in self.segments else None
             if what is not None:
                 self.log.failure = self.log.failure or OSError(errno.ESTALE, what[0])
                 raise StorePoisoned(
@@ -575,7 +556,7 @@ class Store:
                     "from a backup, then start",
                 )
         following = -(-end // self.segment_bytes)
-        what = self._files.what_is_wrong(following) if following in self._files else None
+        what = self.segments.what_is_wrong(following) if following in self.segments else None
         return None if what is None else (following, what[0])
 
     def make_again(self, number: int) -> bool:
@@ -583,9 +564,9 @@ class Store:
 
         False: it is written by now, and the next look tells. Writer's thread.
         """
-        if number not in self._files or number * self.segment_bytes < self.log.end:
+        if number not in self.segments or number * self.segment_bytes < self.log.end:
             return False
-        self._files.forget(number)
+        self.segments.forget(number)
         return True
 
     def _sync(self, position: int) -> None:
@@ -725,7 +706,7 @@ class Store:
         Oldest first; the one that is written is not among them.
         """
         size = self.segment_bytes
-        numbers = [number for number in self._files.numbers() if number * size < self.log.end]
+        numbers = [number for number in self.segments.numbers() if number * size < self.log.end]
         for number, following in pairwise(numbers):
             yield number * size, following * size, self._began(following)
 
@@ -739,7 +720,7 @@ class Store:
                 header = read_header(segment.read(0, BATCH_HEADER_BYTES), 0, start, self.segment_bytes)
             if not isinstance(header, Header):
                 raise StoreDamaged(
-                    f"{self._files.path(number)} does not begin with a batch", hint="run `halfmq store verify`"
+                    f"{self.segments.path(number)} does not begin with a batch", hint="run `halfmq store verify`"
                 )
             began = self._began_ms[number] = header.broker_time_ms
         return began
@@ -776,7 +757,7 @@ class Store:
         gone = self.log.let_go(min(log_start, self._published))
         for start in gone:
             self._began_ms.pop(start // self.segment_bytes, None)
-        return LetGo(gone, self.derived.table.full() if gone else [])
+        return LetGo(gone, self.table.full() if gone else [])
 
     def unlink(self, gone: LetGo, log_start: int) -> list[int]:
         """Remove the segments that ``let_go`` gave; any thread. Returns table files that went out of use, for ``drop_tables``.
@@ -786,108 +767,30 @@ class Store:
             OSError: some may be left; the next start takes them too.
         """
         self.log.unlink(gone.segments)
-        return self.derived.expired_table_files(log_start, gone.full_tables)
+        return self.table.expired(log_start, gone.full_tables)
 
     def drop_tables(self, bases: Iterable[int]) -> None:
         """Remove files of the transaction table; writer's thread."""
         for base in bases:
-            self.derived.drop_table_file(base)
+            self.table.drop(base)
 
     # --- read ------------------------------------------------------------------------------------------------
 
-    def stored_view(self, offset: int, ahead: int = READ_BYTES) -> memoryview:
-        """The stored message of the record at ``offset``. ``ahead``: bytes that are asked for next, from there on.
-
-        Raises:
-            LookupError: before the log's start, or no message there.
-            StoreDamaged: it cannot be read; names file and offset.
-        """
-        return self.log.stored_view(offset, ahead)
-
-    def kind_at(self, offset: int) -> int:
-        """Kind of the record at ``offset``.
-
-        Raises:
-            LookupError: before the log's start.
-        """
-        return self.log.kind_at(offset)
-
-    def first_offset(self, offset: int) -> int:
-        """Where the half or delayed message whose record is at ``offset`` first came in, before it was carried forward.
-
-        Raises:
-            LookupError: before the log's start.
-        """
-        return self.log.first_offset(offset)
-
-    def read_message(self, offset: int) -> tuple[int, StoredMessage]:
-        """(record kind, message) of the record at ``offset``.
-
-        Raises:
-            LookupError: as ``stored_view``.
-        """
-        return self.log.read_message(offset)
-
     def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]:
         """Published entries from ``queue_offset`` on, at most ``entries_max``."""
-        return self.derived.read_queue(topic_id, queue_id, queue_offset, entries_max, self._published)
+        return self.queues.read(topic_id, queue_id, queue_offset, entries_max, self._published)
 
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
         """(first, one past the last) published queue offset; (0, 0) for a queue without messages."""
-        return self.derived.bounds(topic_id, queue_id, None if self._behind is None else self._published)
-
-    @property
-    def messages_shown(self) -> int:
-        """Messages that became visible, over this process's life and with what it redid; only grows."""
-        return self.derived.queues.entries_written
+        return self.queues.bounds(topic_id, queue_id, None if self._behind is None else self._published)
 
     def log_began_ms(self) -> int:
         """Broker time of the first batch that the log still holds, ms."""
-        return self._began(self.log_start // self.segment_bytes)
+        return self._began(self.log.start // self.segment_bytes)
 
     def free_bytes(self) -> int:
         """Of the disk that the store is on."""
         return self._disk.free_bytes(self.directory)
-
-    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
-        """Queue offset by store time; see ``ConsumeQueues.search_by_time``."""
-        return self.derived.search_by_time(topic_id, queue_id, time_ms, upper=upper)
-
-    def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> tuple[int, QueueEntry] | None:
-        """(queue offset, entry) of the visible message whose record is at ``message_offset``; None when it is not visible."""
-        return self.derived.queues.find_offset(topic_id, queue_id, message_offset)
-
-    def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]:
-        """Visible messages of the topic with this unique id or key, the newest first."""
-        return self.derived.find_by_key(topic_id, topic, key, messages_max)
-
-    def transaction_row(self, half_index: int) -> TransactionRow | None:
-        """What became of a half, as far as it is published; None when it was never prepared here or is past retention."""
-        return self.derived.transaction_row(half_index)
-
-    def find_settled(self, group: str, tx_id: str) -> Looked:
-        """See ``TransactionTable.find_settled``. Writer's thread."""
-        return self.derived.table.find_settled(group, tx_id)
-
-    def look_for_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
-        """See ``TransactionTable.look_for_settled``. Any thread."""
-        return self.derived.table.look_for_settled(group, tx_id, files_max)
-
-    def verdict_names(self, position: int) -> tuple[str, str]:
-        """(producer group, transaction id) in the verdict record at ``position``.
-
-        Raises:
-            LookupError: before the log's start, or no verdict there.
-        """
-        return self.log.verdict_names(position)
-
-    def operator_of(self, position: int) -> OperatorActed | None:
-        """Who stands behind the record at ``position``, and why; None: nobody.
-
-        Raises:
-            LookupError: before the log's start.
-        """
-        return self.log.operator_of(position)
 
     # --- end -------------------------------------------------------------------------------------------------
 

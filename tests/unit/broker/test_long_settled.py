@@ -11,7 +11,6 @@ from tests.support.raw_client import Answer, RawClient
 
 from halfmq.broker import long_settled
 from halfmq.model.settings import BrokerSettings
-from halfmq.store.transaction_table import TransactionTable
 
 STORY, RESOLVE, ASK = 29_003, 29_004, 29_006
 ONE = "AC10000100002A9F0000000000000001"
@@ -165,6 +164,6 @@ async def test_a_table_that_cannot_be_read_is_no_verdict_and_no_unknown(
         def broken(*_: Any) -> None:
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr(TransactionTable, "look_for_settled", broken)
+        monkeypatch.setattr(running.broker._store, "look_for_settled", broken)
         for answer in (await client.ask(STORY, {"txId": ONE}), await resolve(client, ONE, "COMMIT")):
             assert (answer.code, "could not be read" in str(answer.remark)) == (2, True)

@@ -96,7 +96,7 @@ async def test_sequencer_that_answers_before_the_sync_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test above, against a store that calls every written batch durable: it must see the early answer."""
-    monkeypatch.setattr(Store, "durable_position", property(lambda store: store.log_end))
+    monkeypatch.setattr(Store, "durable_position", property(lambda store: store.log.end))
     async with serving(tmp_path, make_syncer=Hand(), durability=Durability.FSYNC) as running:
         _, task = await half_in_flight(running)
         assert task.done()

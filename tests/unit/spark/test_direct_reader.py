@@ -121,7 +121,7 @@ def test_what_is_written_but_not_published_is_not_seen(writer: StoreWriter) -> N
     writer.publish()
     writer.send("orders", 0, b"in the log and in its queue")
     writer.tick()
-    assert writer.derived.bounds(writer.topics["orders"], 0) == (0, 2)
+    assert writer.derived.queues.bounds(writer.topics["orders"], 0) == (0, 2)
     assert reader(writer).cut().queues["orders", "0"] == (0, 1)
 
 
@@ -182,7 +182,7 @@ def test_a_segment_that_was_trimmed_after_the_plan_is_a_loss_by_name(writer: Sto
     planned = whole(source.cut())
     writer.trim()
     found, lost = read(source, planned)
-    kept = writer.derived.bounds(1, 0)[0]
+    kept = writer.derived.queues.bounds(1, 0)[0]
     assert [row[2] for row in found] == list(range(kept, 60))
     assert 0 < kept < 60
     assert lost
@@ -337,7 +337,7 @@ def test_an_entry_that_leads_to_no_message_is_damage_never_a_row(writer: StoreWr
     writer.send("orders", 0, b"y" * 100)
     writer.publish()
     source = reader(writer)
-    second = int(writer.derived.read_queue(1, 0, 1, 1, 1 << 40)[0].offset)
+    second = int(writer.derived.queues.read(1, 0, 1, 1, 1 << 40)[0].offset)
     path = writer.shard / "log" / f"{0:020d}.seg"
     data = bytearray(path.read_bytes())
     data[second + 16 + 4 : second + 16 + 8] = bytes(4)

@@ -59,7 +59,7 @@ def assert_as_expected(derived: Derived, batches: list[LogBatch], *, since: int 
     expected = Expected(batches)
     seen = 0
     for (topic_id, queue_id), entries in expected.entries.items():
-        low, high = derived.bounds(topic_id, queue_id)
+        low, high = derived.queues.bounds(topic_id, queue_id)
         kept = {
             offset: entry for offset, entry in entries.items() if entry.visible_at >= max(expected.log_start, since)
         }
@@ -67,11 +67,11 @@ def assert_as_expected(derived: Derived, batches: list[LogBatch], *, since: int 
             assert (low, high) == (min(kept), max(kept) + 1)
         else:
             assert low == high
-        found = derived.read_queue(topic_id, queue_id, low, 1 << 30, 1 << 62)
+        found = derived.queues.read(topic_id, queue_id, low, 1 << 30, 1 << 62)
         assert dict(enumerate(found, low)) == kept
         seen += len(found)
     for half_index, fields in expected.rows.items():
-        row = derived.transaction_row(half_index)
+        row = derived.table.row(half_index)
         if max(fields["current_offset"], fields.get("verdict_position", 0)) >= since:
             assert row is not None
             wanted = fields if fields["current_offset"] >= since else {"state": fields["state"]}
@@ -86,7 +86,8 @@ def test_following_a_log_gives_what_its_records_say(seed: int, tmp_path: Path) -
     log.grow(300)
     derived = fresh(RealDisk(), log, tmp_path)
     for batch in log.batches:
-        derived.follow(*batch)
+        derived.stage(*batch)
+        derived.flush()
     assert_as_expected(derived, log.batches)
     assert log.log_start > 0
     names = Expected(log.batches).topics
@@ -108,7 +109,8 @@ def test_after_power_loss_a_redo_from_the_checkpoint_gives_the_same(seed: int) -
     for _ in range(3):
         log.grow(dice.randrange(5, 60))
         for batch in log.batches[done:]:
-            derived.follow(*batch)
+            derived.stage(*batch)
+            derived.flush()
             if dice.random() < 0.05:
                 derived.sync()
                 disk.sync_directory(ROOT)
@@ -144,7 +146,8 @@ def test_what_a_lost_log_end_left_is_not_there_after_the_cut(seed: int) -> None:
     log.grow(20)
     assert log.log_start == 0, "this test is about logs before their first trim"
     for batch in log.batches:
-        derived.follow(*batch)
+        derived.stage(*batch)
+        derived.flush()
     derived.close()
     derived = opened(disk, kept, redo_from=redo_from)
     for batch in kept.batches:
@@ -157,12 +160,13 @@ def test_what_a_lost_log_end_left_is_not_there_after_the_cut(seed: int) -> None:
         return
     assert_as_expected(derived, kept.batches)
     for number in range(kept.next_half, log.next_half):
-        assert derived.transaction_row(number) is None
+        assert derived.table.row(number) is None
     kept.dice = random.Random(seed + 1_000)
     before = len(kept.batches)
     kept.grow(20)
     for batch in kept.batches[before:]:
-        derived.follow(*batch)
+        derived.stage(*batch)
+        derived.flush()
     assert_as_expected(derived, kept.batches)
     derived.close()
     # Nothing of the lost end lies where the next start would take it for entries of this life.
@@ -190,7 +194,8 @@ def test_a_mapped_file_survives_a_reset(tmp_path: Path) -> None:
     log.grow(40)
     derived = fresh(RealDisk(), log, tmp_path)
     for batch in log.batches:
-        derived.follow(*batch)
+        derived.stage(*batch)
+        derived.flush()
     topic_id, queue_id = next(iter(Expected(log.batches).entries))
     path = next((tmp_path / "queues" / str(topic_id) / str(queue_id)).iterdir())
     view = RealDisk().open(path, writable=False).view()
@@ -204,9 +209,10 @@ def test_a_batch_that_comes_twice_is_refused() -> None:
     log = RandomLog(2)
     log.grow(3)
     derived = fresh(FaultyDisk(), log)
-    derived.follow(*log.batches[0])
+    derived.stage(*log.batches[0])
+    derived.flush()
     with pytest.raises(InvariantViolated, match="again"):
-        derived.follow(*log.batches[0])
+        derived.stage(*log.batches[0])
 
 
 def test_a_queue_offset_that_is_not_the_queues_end_is_refused() -> None:
@@ -219,7 +225,7 @@ def test_a_queue_offset_that_is_not_the_queues_end_is_refused() -> None:
     wrong = record._replace(message=record.message._replace(queue_offset=7))  # type: ignore[union-attr]
     derived = fresh(FaultyDisk(), log)
     with pytest.raises(InvariantViolated, match="queue offset 7"):
-        derived.follow(log.end, log.end + 4_096, 1, [wrong])
+        derived.stage(log.end, log.end + 4_096, 1, [wrong])
 
 
 def test_a_message_is_found_by_each_of_its_keys_and_only_while_it_is_visible() -> None:
@@ -227,7 +233,8 @@ def test_a_message_is_found_by_each_of_its_keys_and_only_while_it_is_visible() -
     log.grow(80)
     derived = fresh(FaultyDisk(), log)
     for batch in log.batches:
-        derived.follow(*batch)
+        derived.stage(*batch)
+        derived.flush()
     expected = Expected(log.batches)
     visible = {entry.offset for entries in expected.entries.values() for entry in entries.values()}
     found_by_key = found_by_id = hidden = 0
@@ -270,16 +277,17 @@ def test_a_table_file_goes_once_nobody_may_be_told_its_verdicts(tmp_path: Path) 
     forgotten = log.open.pop(0)  # nobody settles it: its file stays
     log.grow(700)
     for batch in log.batches:
-        derived.follow(*batch)
+        derived.stage(*batch)
+        derived.flush()
     assert log.log_start > forgotten.halves[0].offset
     rows = Expected(log.batches).rows
-    expired = derived.expired_table_files(log.log_start, derived.table.full())
+    expired = derived.table.expired(log.log_start, derived.table.full())
     assert expired
     for base in range(0, log.next_half - 64, 64):
         verdicts = [rows[number].get("verdict_position", 1 << 62) for number in range(base, base + 64)]
         assert (base in expired) == (max(verdicts) < log.log_start)
-    derived.drop_table_file(expired[0])
-    assert derived.transaction_row(expired[0]) is None
+    derived.table.drop(expired[0])
+    assert derived.table.row(expired[0]) is None
     derived.close()
 
 
@@ -294,20 +302,23 @@ def test_a_half_that_is_committed_with_a_delay_is_seen_when_it_is_released() -> 
     log.messages[half.offset + 2_000] = (8, message)
     ref = Ref(half.offset, 484, half.offset, 0, topic_id, 1, -1, 9_000, 3, 4)
     derived = fresh(FaultyDisk(), log)
-    derived.follow(*log.batches[0])
-    derived.follow(log.end, log.end + 1_000, 100, [half, Committed(half.offset + 500, 99, "orders", "t", 1, (ref,))])
-    row = derived.transaction_row(0)
+    derived.stage(*log.batches[0])
+    derived.flush()
+    derived.stage(log.end, log.end + 1_000, 100, [half, Committed(half.offset + 500, 99, "orders", "t", 1, (ref,))])
+    derived.flush()
+    row = derived.table.row(0)
     assert row is not None
     assert (row.state, row.queue_offset, row.due_ms) == (2, -1, 9_000)
-    assert derived.bounds(topic_id, 1) == (0, 0)
+    assert derived.queues.bounds(topic_id, 1) == (0, 0)
     moved = half.offset + 2_000
     carried = CarriedDelayed(moved, 600, half.offset, half.offset, 0, topic_id, 1, 484, 9_000, 3, 4)
     shown = ref._replace(offset=moved, queue_offset=0, due_ms=0)
-    derived.follow(log.end + 1_900, log.end + 4_000, 9_001, [carried, Released(moved + 600, 80, (shown,))])
-    row = derived.transaction_row(0)
+    derived.stage(log.end + 1_900, log.end + 4_000, 9_001, [carried, Released(moved + 600, 80, (shown,))])
+    derived.flush()
+    row = derived.table.row(0)
     assert row is not None
     assert (row.state, row.queue_offset, row.current_offset, row.original_offset) == (2, 0, moved, half.offset)
-    assert derived.read_queue(topic_id, 1, 0, 5, 1 << 40) == [(moved, 484, 3, moved + 600, 9_001, 0, 4)]
+    assert derived.queues.read(topic_id, 1, 0, 5, 1 << 40) == [(moved, 484, 3, moved + 600, 9_001, 0, 4)]
 
 
 def test_topics_that_change_while_a_checkpoint_writes_the_file_are_in_it_and_the_writer_does_not_wait(

@@ -232,7 +232,7 @@ def test_readers_see_what_is_published(broker: SmallBroker) -> None:
     broker.sync()
     assert broker.store.bounds(TOPIC, 0) == (0, 1)
     (entry,) = broker.store.read_queue(TOPIC, 0, 0, 10)
-    kind, message = broker.store.read_message(entry.offset)
+    kind, message = broker.store.log.read_message(entry.offset)
     assert (kind, message.body) == (Kind.MESSAGE, b"x")
     assert broker.store.kind_at(entry.offset) == Kind.MESSAGE
     assert len(broker.store.stored_view(entry.offset)) == entry.message_bytes
@@ -260,7 +260,7 @@ def test_in_memory_a_written_batch_is_durable_and_there_is_no_thread(disk: Fault
     disk.kill()
     broker.start()
     assert broker.problems() == []
-    assert broker.store.log_end == end
+    assert broker.store.log.end == end
 
 
 def test_in_memory_a_power_loss_may_take_it_and_is_no_damage() -> None:
@@ -272,12 +272,12 @@ def test_in_memory_a_power_loss_may_take_it_and_is_no_damage() -> None:
             broker.publish()
         if seed % 2:
             broker.checkpoint()
-        checkpoint_at = broker.store.log_end if seed % 2 else 0
+        checkpoint_at = broker.store.log.end if seed % 2 else 0
         broker.turn([("send", 1, b"y")])
         broker.publish()
         disk.crash()
         broker.start()
-        end = broker.store.log_end
+        end = broker.store.log.end
         assert end >= checkpoint_at, "what a checkpoint stands on was synced"
         broker.written = [batch for batch in broker.written if batch.end <= end]
         assert broker.problems() == []
@@ -312,7 +312,7 @@ def test_a_failed_sync_is_told_once_and_nothing_becomes_durable(disk: FaultyDisk
     assert [type(error) for error in told] == [StorePoisoned]
     assert durable == []
     assert broker.store.durable_position == 0
-    assert broker.store.failure is not None
+    assert broker.store.log.failure is not None
     with pytest.raises(StorePoisoned):
         broker.turn([("send", 0, b"x")])
     broker.store.close()
@@ -349,7 +349,7 @@ def test_a_full_disk_is_known_early_and_goes_away(disk: FaultyDisk, broker: Smal
         fill_the_log(broker, disk)
     assert broker.store.free_space_low
     assert broker.store.look_at_space()
-    assert broker.store.failure is None
+    assert broker.store.log.failure is None
     broker.turn([("send", 0, b"small")])
     disk.heal()
     assert not broker.store.look_at_space()
@@ -393,7 +393,7 @@ def test_derived_files_fall_behind_on_a_full_disk_and_catch_up(
         assert len(store.read_queue(TOPIC, queue, low, 1_000)) == high - low
     assert store.catch_up() == position
     assert store.free_space_low
-    assert store.failure is None
+    assert store.log.failure is None
     disk.heal()
     assert store.catch_up() == store.durable_position == store.published_position
     assert not store.free_space_low
@@ -408,7 +408,7 @@ def test_damage_of_what_was_answered_on_a_full_disk_is_refused(disk: FaultyDisk,
     disk.fail("write", errno.ENOSPC, path_ends=".q", times=EVERY_TIME)
     position = broker.store.published_position
     other_traffic(broker, 2)
-    end = broker.store.log_end
+    end = broker.store.log.end
     assert broker.store.published_position == position
     disk.heal()
     disk.kill()
@@ -431,7 +431,7 @@ def test_where_the_page_cannot_be_written_nothing_is_published_until_it_can(
     assert store.free_space_low
     assert store.published_position == position
     disk.heal()
-    assert store.catch_up() == store.log_end
+    assert store.catch_up() == store.log.end
     assert not store.free_space_low
 
 
@@ -441,7 +441,7 @@ def test_what_was_durable_is_said_through_a_run_at_memory(disk: FaultyDisk) -> N
     for _ in range(3):
         broker.turn([("send", 0, b"x" * 3_000)])
         broker.sync()
-    durable = broker.store.log_end
+    durable = broker.store.log.end
     disk.kill()
     for _ in range(2):  # each writes a slot
         memory = SmallBroker(disk, HOME, Durability.MEMORY).start()
@@ -460,7 +460,7 @@ def test_a_checkpoint_goes_only_after_the_page_says_durably_what_it_said(disk: F
         broker.turn([("send", 0, b"x" * 3_000)])
         broker.sync()
     broker.checkpoint()
-    end = broker.store.log_end
+    end = broker.store.log.end
     disk.crash(keep=0.0)
     for path in disk.paths():
         if path.suffix == ".q" or path.name == "published":
@@ -534,7 +534,7 @@ def test_a_store_that_is_closed_while_derived_files_are_behind_makes_them_at_the
 def test_a_trim_behind_a_full_disk_is_followed_later(disk: FaultyDisk, broker: SmallBroker) -> None:
     some_traffic(broker, 60)
     segment = broker.store.segment_bytes
-    assert broker.store.log_end > segment
+    assert broker.store.log.end > segment
     disk.fail("write", errno.ENOSPC, path_ends=".tx", times=EVERY_TIME)
     broker.turn([("trim", segment)])
     broker.turn([("send", 0, b"after")])
@@ -555,7 +555,7 @@ def test_no_room_for_the_next_segment_is_told_by_the_sync_that_needed_it(disk: F
     assert not told
     broker.sync()
     assert told == [True]
-    assert broker.store.failure is None
+    assert broker.store.log.failure is None
     disk.heal()
     assert not broker.store.look_at_space()
     for _ in range(20):
@@ -576,7 +576,7 @@ def test_no_room_for_a_checkpoint_leaves_the_one_before_and_is_no_failure(
     with pytest.raises(StoreFull):
         broker.checkpoint()
     restart(broker)
-    assert broker.store.redo_from == position
+    assert broker.store.recovery.redo_from == position
     broker.checkpoint()
 
 
@@ -595,7 +595,7 @@ def test_a_failed_checkpoint_leaves_the_one_before(
     with pytest.raises(OSError, match="Input/output"):
         broker.checkpoint()
     restart(broker)
-    assert (broker.store.recovery.case.letter, broker.store.redo_from) == ("H", position)
+    assert (broker.store.recovery.case.letter, broker.store.recovery.redo_from) == ("H", position)
 
 
 def some_traffic_more(broker: SmallBroker) -> None:
@@ -621,7 +621,7 @@ def test_with_a_checkpoint_only_what_follows_is_redone(broker: SmallBroker) -> N
     some_traffic_more(broker)
     restart(broker)
     assert broker.store.recovery.case.letter == "H"
-    assert broker.store.redo_from == position
+    assert broker.store.recovery.redo_from == position
     assert broker.redone == 1
 
 
@@ -635,7 +635,7 @@ def test_the_older_snapshot_serves_when_the_newer_is_damaged(disk: FaultyDisk, b
     assert names == [f"{position:020d}.snap" for position in positions[1:]], "two are kept"
     disk.flip_bit(SHARD / "snapshots" / names[1], 60)
     restart(broker)
-    assert (broker.store.recovery.case.letter, broker.store.redo_from) == ("H", positions[1])
+    assert (broker.store.recovery.case.letter, broker.store.recovery.redo_from) == ("H", positions[1])
 
 
 def test_without_readable_snapshots_everything_is_made_again(disk: FaultyDisk, broker: SmallBroker) -> None:
@@ -658,7 +658,7 @@ def test_the_log_alone_is_enough_also_after_a_trim(disk: FaultyDisk, broker: Sma
     broker.turn([("trim", starts[1])])
     broker.sync()
     assert broker.store.trim(starts[1]) == [0, starts[0]]
-    assert broker.store.log_start == starts[1]
+    assert broker.store.log.start == starts[1]
     some_traffic_more(broker)
     before = broker.state
     broker.store.close()
@@ -693,7 +693,7 @@ def test_trim_goes_no_further_than_what_is_published(broker: SmallBroker) -> Non
 def test_a_checkpoint_ahead_of_what_is_published_is_our_bug(broker: SmallBroker) -> None:
     broker.turn([("send", 0, b"x")])
     with pytest.raises(Exception, match="published is 0"):
-        broker.store.checkpoint(broker.store.log_end, [b"x"])
+        broker.store.checkpoint(broker.store.log.end, [b"x"])
 
 
 @pytest.mark.parametrize("content", [b"{", b"", b"\xff" * 80, b'{"version":9}'])
@@ -761,9 +761,9 @@ def test_what_was_durable_stays_so_when_the_queues_are_not_those_of_the_snapshot
     broker.sync()
     disk.kill()
     store = Store.open(disk, HOME, entropy=SystemEntropy())
-    assert store.recovery.durable_position == store.log_end
+    assert store.recovery.durable_position == store.log.end
     assert store.why_made_again([(1, 0, 0, 99)], 0)
-    assert store.recovery.durable_position == store.log_end
+    assert store.recovery.durable_position == store.log.end
     assert store.recovery.case.letter == "N"
     assert store.snapshot_chunks() is None
 
@@ -773,19 +773,19 @@ def test_in_memory_the_published_page_says_nothing_of_the_disk(disk: FaultyDisk)
     broker = SmallBroker(disk, HOME).start()
     broker.turn([("send", 0, b"x")])
     broker.sync()
-    durable = broker.store.log_end
+    durable = broker.store.log.end
     broker.store.close()
     memory = SmallBroker(disk, HOME, Durability.MEMORY).start()
     memory.turn([("send", 0, b"y" * 3_000)])
     memory.publish()
-    end = memory.store.log_end
+    end = memory.store.log.end
     disk.kill()
     page = read_published(disk, SHARD / "published")
     assert isinstance(page, Published)
     assert page.position == end
     disk.flip_bit(SHARD / "log" / ("0" * 20 + ".seg"), end - 10)
     store = Store.open(disk, HOME, entropy=SystemEntropy(), durability=Durability.MEMORY)
-    assert durable <= store.log_end < end
+    assert durable <= store.log.end < end
 
 
 @pytest.mark.parametrize("third", Durability)
@@ -811,10 +811,10 @@ def test_a_checkpoint_does_not_stand_on_what_a_failed_sync_left_in_the_cache(
             broker.checkpoint()
     disk.kill(drop_cache=False)
     between = SmallBroker(disk, HOME, Durability.MEMORY).start()
-    end = between.store.log_end
+    end = between.store.log.end
     between.checkpoint()
     disk.crash(keep=0.0)
-    assert SmallBroker(disk, HOME, third).start().store.log_end >= end
+    assert SmallBroker(disk, HOME, third).start().store.log.end >= end
 
 
 def test_a_store_that_is_refused_leaves_nothing_open(tmp_path: Path) -> None:
@@ -904,7 +904,7 @@ def test_what_two_writers_left_is_refused_also_where_a_snapshot_stands_behind_it
         second.turn([("send", 1, b"b" * (90 + number % 13))])
         second.sync()
     last, other = (second, first) if ahead else (first, second)
-    while last.store.log_end <= other.store.log_end:
+    while last.store.log.end <= other.store.log.end:
         last.turn([("send", 2, b"c" * 500)])
         last.sync()
     other.store.close()
@@ -953,9 +953,9 @@ def test_a_segment_that_was_removed_and_rolled_over_between_two_looks_stops_the_
     some_traffic(broker)
     store = broker.store
     assert store.look_at_written_segment() is None
-    written = store.log_end // make.SEGMENT
-    disk.remove(store._files.path(written))
-    while store.log_end // make.SEGMENT < written + 2:
+    written = store.log.end // make.SEGMENT
+    disk.remove(store.segments.path(written))
+    while store.log.end // make.SEGMENT < written + 2:
         broker.turn([("send", 0, b"x" * 9_000)])
     with pytest.raises(StorePoisoned, match="was removed under a running broker, and the log went on in it"):
         store.look_at_written_segment()
@@ -969,16 +969,16 @@ def test_a_segment_that_is_cut_short_behind_its_roll_is_told_and_stops_nobody(
     some_traffic(broker)
     store = broker.store
     assert store.look_at_written_segment() is None
-    closed = store.log_end // make.SEGMENT
-    while store.log_end // make.SEGMENT == closed:
+    closed = store.log.end // make.SEGMENT
+    while store.log.end // make.SEGMENT == closed:
         broker.turn([("send", 0, b"x" * 9_000)])
-    disk.open(store._files.path(closed)).truncate(100)
+    disk.open(store.segments.path(closed)).truncate(100)
     assert store.look_at_written_segment() is None
-    ((number, what),) = store.missing_segments(store.segments())
+    ((number, what),) = store.segments.missing(store.segments.numbers())
     assert number == closed
     assert "was cut short under a running broker" in what
     broker.turn([("send", 0, b"x")])
-    disk.open(store._files.path(store.log_end // make.SEGMENT)).truncate(100)
+    disk.open(store.segments.path(store.log.end // make.SEGMENT)).truncate(100)
     with pytest.raises(StorePoisoned, match=r"was cut short .*, and the log goes on in it"):
         store.look_at_written_segment()
 
@@ -986,9 +986,9 @@ def test_a_segment_that_is_cut_short_behind_its_roll_is_told_and_stops_nobody(
 def test_a_segment_that_was_trimmed_between_two_looks_is_not_missed(broker: SmallBroker) -> None:
     store = broker.store
     assert store.look_at_written_segment() is None
-    while store.log_end < 3 * make.SEGMENT:
+    while store.log.end < 3 * make.SEGMENT:
         broker.turn([("send", 0, b"x" * 9_000)])
-        assert store.make_again(store.log_end // make.SEGMENT) is False
-    store.log.sync(store.log_end)
+        assert store.make_again(store.log.end // make.SEGMENT) is False
+    store.log.sync(store.log.end)
     store.log.trim(2 * make.SEGMENT)
     assert store.look_at_written_segment() is None

@@ -148,7 +148,7 @@ def test_a_log_that_ends_before_what_was_published_says_when_that_is_no_loss_to_
 
 def test_an_entry_that_no_record_calls_for_is_damage(tmp_path: Path) -> None:
     writer = sample_store(tmp_path)
-    low, high = writer.derived.bounds(1, 0)
+    low, high = writer.derived.queues.bounds(1, 0)
     path = first(writer.shard, "queues/1/0/*.q")
     with path.open("r+b") as file:
         file.seek((high - 1 - low) * QUEUE_ENTRY_BYTES)
