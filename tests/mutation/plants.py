@@ -48,7 +48,7 @@ PLANTS: Final = (
         "row-says-rolled-back",
         1,
         "the transaction table says of committed halves that they were rolled back",
-        "store/derive.py",
+        "store/indexes.py",
         "settled(half_index, ROW_COMMITTED, decided_by,",
         "settled(half_index, ROW_ROLLED_BACK, decided_by,",
     ),
@@ -140,9 +140,9 @@ PLANTS: Final = (
         3,
         "queue entries behind the recovered end of the log are not cut",
         "store/store.py",
-        "        self.derived.cut(self.log.end, next_half_index)\n",
-        "        self.derived._redoing = False\n        self.derived.table.flush()\n        self.derived.queues.flush()\n"
-        "        self.derived.keys.flush()\n",
+        "        self.indexes.cut(self.log.end, next_half_index)\n",
+        "        self.indexes._redoing = False\n        self.indexes.table.flush()\n        self.indexes.queues.flush()\n"
+        "        self.indexes.keys.flush()\n",
     ),
     Plant(
         "sent-again-ignores-body",

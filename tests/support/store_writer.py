@@ -1,4 +1,4 @@
-"""A store made record by record with the store's own log and derived files, but without a broker: for readers' tests.
+"""A store made record by record with the store's own log and indexes, but without a broker: for readers' tests.
 
 Everything is visible to readers after ``publish``. ``segment_bytes`` small: many segments. Broker time is given, so what
 a test expects of timestamps is exact.
@@ -42,8 +42,8 @@ from halfmq.model.records import (
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.commit_log import CommitLog
-from halfmq.store.derive import Derived
 from halfmq.store.identity import Identity, read_identity, write_identity
+from halfmq.store.indexes import Indexes
 from halfmq.store.published import PublishedPage
 from halfmq.store.segment import SegmentFiles
 from tests.support import log_records as make
@@ -70,12 +70,12 @@ class StoreWriter:
         self.now_ms = 1_700_000_000_000
         self.files = SegmentFiles(self.disk, self.shard / "log", self.segment_bytes)
         self.log = CommitLog(self.disk, self.files, epoch=epoch)
-        self.derived = Derived.open(
+        self.indexes = Indexes.open(
             self.disk, self.shard, store=self.store_id.hex(), segment_bytes=self.segment_bytes, redo_from=0, log_start=0,
             read_message=self.log.read_message,
         )  # fmt: skip
-        self.derived.reset()
-        self.derived.cut(0, 0)
+        self.indexes.reset()
+        self.indexes.cut(0, 0)
         self.page = PublishedPage.open(self.disk, self.shard / "published", self.store_id, epoch)
         self.topics: dict[str, int] = {}
         self.ends: dict[tuple[int, int], int] = {}
@@ -259,5 +259,5 @@ class StoreWriter:
         records, self.batch = self.batch, []
         start = records[0].offset - BATCH_HEADER_BYTES
         end = self.log.append(records, self.now_ms)
-        self.derived.stage(start, end, self.now_ms, records)
-        self.derived.flush()
+        self.indexes.stage(start, end, self.now_ms, records)
+        self.indexes.flush()

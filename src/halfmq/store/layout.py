@@ -34,7 +34,7 @@ BATCH_CHECKSUM_AT: Final = 48
 #: Kind, flags, reserved, record length in bytes (head included).
 RECORD_HEAD: Final = struct.Struct(">BBHI")
 
-# --- derived files ---------------------------------------------------------------------------------------------
+# --- indexes ---------------------------------------------------------------------------------------------
 
 
 class Row:
@@ -101,7 +101,7 @@ ROW_ROLLED_BACK: Final = 3
 
 #: Two slots of PUBLISHED_SLOT_BYTES; the one with the higher sequence and a right checksum counts. "HMQP"; version 4;
 #: sequence; store UUID; epoch 4; state 4; published position; log start; broker time ms; durable position; CRC-32 of what
-#: precedes 4. State 1 says that derived files are being made again: a reader waits and takes its position anew.
+#: precedes 4. State 1 says that indexes are being made again: a reader waits and takes its position anew.
 PUBLISHED: Final = struct.Struct(">4sIq16sIIqqqqI")
 PUBLISHED_VERSION: Final = 2
 PUBLISHED_MAGIC: Final = b"HMQP"
@@ -110,7 +110,7 @@ PUBLISHED_OPEN: Final = 0
 PUBLISHED_REBUILDING: Final = 1
 
 #: Two slots of CHECKPOINT_SLOT_BYTES; same choice. "HMQC"; version 4; sequence; store UUID; epoch 4; reserved 4; log offset of
-#: the snapshot (redo starts there; derived files are whole below it); CRC-32 of the snapshot file 4; CRC-32 of what precedes 4.
+#: the snapshot (redo starts there; indexes are whole below it); CRC-32 of the snapshot file 4; CRC-32 of what precedes 4.
 CHECKPOINT: Final = struct.Struct(">4sIq16sIIqII")
 CHECKPOINT_MAGIC: Final = b"HMQC"
 CHECKPOINT_SLOT_BYTES: Final = 4_096

@@ -1,13 +1,13 @@
 """The published position: up to where the log may be read, for processes beside the broker, in a page that they map.
 
-Everything below it is durable and in the derived files. The broker writes the page after the derived files, once per
+Everything below it is durable and in the indexes. The broker writes the page after the indexes, once per
 turn; a reader takes one position and bounds every queue by it, so it sees each transaction whole or not at all.
 
 The page is not synced. After power loss it may say less than the log holds, or be damaged; the next start writes it.
-State REBUILDING says that derived files are being made again: nothing may be read until it is another one.
+State REBUILDING says that indexes are being made again: nothing may be read until it is another one.
 
 The page also says up to where the log was durable, and is written before an answer leaves: a log that ends below that is
-damaged, whatever its own batches say. At level ``fsync`` it is the position or more, also where a full disk keeps derived
+damaged, whatever its own batches say. At level ``fsync`` it is the position or more, also where a full disk keeps indexes
 files, and so the position, back; at level ``memory`` it moves with checkpoints only.
 """
 
@@ -74,7 +74,7 @@ class PublishedPage:
         return cls(file, store, epoch, before.sequence if isinstance(before, Published) else 0)
 
     def publish(self, position: int, log_start: int, broker_time_ms: int, durable: int) -> None:
-        """Readers may read below ``position``. The derived files have followed up to it, the log is durable to ``durable``.
+        """Readers may read below ``position``. The indexes have followed up to it, the log is durable to ``durable``.
 
         Raises:
             OSError: readers keep the position before.
@@ -87,7 +87,7 @@ class PublishedPage:
         self._write(PUBLISHED_OPEN, *self._last, durable)
 
     def rebuilding(self, position: int, log_start: int, durable: int) -> None:
-        """Before derived files are removed to be made again: readers wait until ``publish``. On the disk when it returns,
+        """Before indexes are removed to be made again: readers wait until ``publish``. On the disk when it returns,
         but for the page's name. ``position``: the log's end.
         """
         self._write(PUBLISHED_REBUILDING, position, log_start, 0, durable)

@@ -43,7 +43,7 @@ class Tail(Enum):
 class Act(Enum):
     START_EMPTY = "start with an empty log"
     REDO_FROM_SNAPSHOT = "load the snapshot, redo the log behind it"
-    REDO_FROM_BASE = "redo the whole log from the base of its oldest segment; derived files are made again"
+    REDO_FROM_BASE = "redo the whole log from the base of its oldest segment; indexes are made again"
     REFUSE = "change nothing and say why"
 
 

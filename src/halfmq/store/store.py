@@ -1,10 +1,10 @@
-"""The store: one log, what is derived from it, and what makes a restart fast. The only name that other packages use.
+"""The store: one log, its indexes, and what makes a restart fast. The only name that other packages use.
 
 A start, in this order:
 
     store = Store.open(...)            lock, store.json, look at the log; refuses here, with nothing changed
     store.snapshot_chunks()            state at ``redo_from``, if there is a snapshot
-    for batch in store.redo(): ...     every batch behind it; derived files follow as it goes
+    for batch in store.redo(): ...     every batch behind it; indexes follow as it goes
     store.finish_recovery(...)         cut the torn tail, make the rest durable; now ``append`` may come
 
 Then, for each batch: ``append``, ``request_sync``; when ``durable_position`` has reached it: ``publish``. Now and then
@@ -30,10 +30,10 @@ from halfmq.store.batch_codec import Header, decode_batch, read_header
 from halfmq.store.checkpoint import Present, Slot, read_checkpoint, write_checkpoint
 from halfmq.store.commit_log import CommitLog
 from halfmq.store.consume_queue import QueueEntry
-from halfmq.store.derive import Derived, derived_files_are_there
 from halfmq.store.group_flush import GroupFlush, Job, Syncer
 from halfmq.store.identity import NAME as STORE_JSON
 from halfmq.store.identity import Identity, StoreLocks, read_identity, take_lock, write_identity
+from halfmq.store.indexes import Indexes, indexes_are_there
 from halfmq.store.log_scan import LogScan
 from halfmq.store.published import Published, PublishedPage, read_published
 from halfmq.store.recovery import CheckpointFound, Recovery, find_out, settle
@@ -102,8 +102,8 @@ def _read_checkpoints(disk: Disk, shard: Path, store_id: bytes) -> _Checkpoints:
         case Present(slots):
             found = []
             snapshot: WholeSnapshot | None = None
-            # A snapshot does not stand in for derived files: without them they are made again from the log's start.
-            followed = derived_files_are_there(disk, shard)
+            # A snapshot does not stand in for indexes: without them they are made again from the log's start.
+            followed = indexes_are_there(disk, shard)
             for slot in slots:
                 usable = False
                 if snapshot is None and followed:  # the older one is read only when the newer one is no good
@@ -250,7 +250,7 @@ class Store:
         self._slots = checkpoints.slots
         self._snapshot = checkpoints.snapshot if recovery.case.act is Act.REDO_FROM_SNAPSHOT else None
         self._published = 0
-        #: (position, broker time ms) that derived files could not follow to, for want of room; None while they follow.
+        #: (position, broker time ms) that indexes could not follow to, for want of room; None while they follow.
         self._behind: tuple[int, int] | None = None
         #: A checkpoint wrote topics that nobody who reads the files has heard of.
         self._topics_were_late = False
@@ -259,7 +259,7 @@ class Store:
         self._looked_to = recovery.end // identity.segment_bytes
         #: Number of a segment -> broker time of its first batch, ms.
         self._began_ms: dict[int, int] = {}
-        self.derived = Derived.open(
+        self.indexes = Indexes.open(
             disk,
             self._shard,
             store=self.uuid,
@@ -268,8 +268,8 @@ class Store:
             log_start=recovery.log_start,
             read_message=self.log.read_message,
         )
-        self.queues = self.derived.queues
-        self.table = self.derived.table
+        self.queues = self.indexes.queues
+        self.table = self.indexes.table
         # What the broker's handlers read by their own ports. What they read of queues is bounded: ``read_queue``, ``bounds``.
         self.stored_view = self.log.stored_view
         self.kind_at = self.log.kind_at
@@ -277,7 +277,7 @@ class Store:
         self.verdict_names = self.log.verdict_names
         self.search_by_time = self.queues.search_by_time
         self.find_offset = self.queues.find_offset
-        self.find_by_key = self.derived.find_by_key
+        self.find_by_key = self.indexes.find_by_key
         self.transaction_row = self.table.row
         self.find_settled = self.table.find_settled
         self.look_for_settled = self.table.look_for_settled
@@ -356,13 +356,13 @@ class Store:
         """Hold queue files against the snapshot's state; where they differ, forget the snapshot, and say where.
 
         ``queues``: (topic id, queue id, first, one past the last) queue offset that the state has of each queue, as of a
-        log that starts at ``log_start``. Not None: ``redo`` goes through the whole log and makes derived files again, so
+        log that starts at ``log_start``. Not None: ``redo`` goes through the whole log and makes indexes again, so
         begin with an empty state.
 
         Raises:
             StoreDamaged: the log before the snapshot, from which they would have to be made, is damaged.
         """
-        difference = self.derived.queues.difference(queues, log_start)
+        difference = self.indexes.queues.difference(queues, log_start)
         if difference is not None:
             self._snapshot = None
             self.recovery = find_out(
@@ -375,7 +375,7 @@ class Store:
     def redo(self) -> Iterator[ScannedBatch]:
         """Every batch from ``redo_from`` to the log's end, in order. Go through all of it, then ``finish_recovery``.
 
-        Derived files follow as it goes. Without a snapshot they are made anew.
+        Indexes follow as it goes. Without a snapshot they are made anew.
 
         Raises:
             WrongVersion: a record of a kind that this version does not know.
@@ -390,7 +390,7 @@ class Store:
             page.rebuilding(recovery.end, recovery.log_start, recovery.durable_position)
             self._disk.sync_directory(self._shard)
             self._withdraw_checkpoint()
-            self.derived.reset()
+            self.indexes.reset()
         if recovery.case.act is Act.START_EMPTY:
             return
         for header, view, place in LogScan(self.segments).again(recovery.redo_from, recovery.end, recovery.rolls):
@@ -399,11 +399,11 @@ class Store:
             except (StoreDamaged, WrongVersion) as error:
                 where = self.segments.path(header.offset // self.segment_bytes)
                 raise type(error)(f"{where}, batch at log offset {header.offset}: {error}") from error
-            self.derived.redo(header.offset, header.end, header.broker_time_ms, records)
+            self.indexes.redo(header.offset, header.end, header.broker_time_ms, records)
             yield ScannedBatch(header.offset, header.end, header.broker_time_ms, header.epoch, records)
 
     def _withdraw_checkpoint(self) -> None:
-        """A slot says that derived files are whole below it: before they go, it must be gone, also after a power loss."""
+        """A slot says that indexes are whole below it: before they go, it must be gone, also after a power loss."""
         path = self._shard / "checkpoint"
         if self._disk.exists(path):
             self._disk.remove(path)
@@ -421,7 +421,7 @@ class Store:
     ) -> None:
         """Cut what was never answered, make the rest durable and readable, start the sync thread. ``append`` may follow.
 
-        The arguments are of the recovered state: derived files hold what the log says, and some of it was said
+        The arguments are of the recovered state: indexes hold what the log says, and some of it was said
         before the snapshot, or before the log's start. ``queue_ends``: (topic id, queue id, next queue offset).
 
         Raises:
@@ -434,13 +434,13 @@ class Store:
         if fsync:
             self.log.sync(self.log.end)
         self._snapshot = None
-        self.derived.cut(self.log.end, next_half_index)
-        self.derived.rewrite_undecided(undecided)
-        self.derived.rewrite_topics(topics)
+        self.indexes.cut(self.log.end, next_half_index)
+        self.indexes.rewrite_undecided(undecided)
+        self.indexes.rewrite_topics(topics)
         for topic_id, queue_id, end in queue_ends:
-            self.derived.queues.begin_at(topic_id, queue_id, end)
+            self.indexes.queues.begin_at(topic_id, queue_id, end)
         self._published = self.log.end
-        self._page.publish(self._published, self.derived.log_start, broker_time_ms, self.log.synced_position)
+        self._page.publish(self._published, self.indexes.log_start, broker_time_ms, self.log.synced_position)
         if not self.segments.numbers():
             self._make_first_segment()
         self.log.prepare_next()
@@ -504,7 +504,7 @@ class Store:
     def look_at_space(self) -> bool:
         """Look again whether there is room, making the next segment if so. True: space is low. Any thread, now and then.
 
-        Derived files that fell behind are another matter: ``catch_up``, on the writer's thread.
+        Indexes that fell behind are another matter: ``catch_up``, on the writer's thread.
         """
         return not self.log.prepare_next()
 
@@ -597,28 +597,28 @@ class Store:
         return self._published
 
     def publish(self, position: int, broker_time_ms: int, batches: Iterable[FollowedBatch]) -> int:
-        """Let derived files follow these batches, the next ones in log order, and let readers read below ``position``.
+        """Let indexes follow these batches, the next ones in log order, and let readers read below ``position``.
 
         Call it when ``durable_position`` has reached ``position``: what is published must not be taken back.
 
-        Returns what is published now. It is less than ``position`` while the disk has no room for derived files: they
+        Returns what is published now. It is less than ``position`` while the disk has no room for indexes: they
         are not needed for what the log promises, so they fall behind it in memory. Refuse new messages then, so that
         what piles up has a bound, and call ``catch_up`` now and then; ``publish`` goes on as before.
 
         Raises:
             StoreFull: not even the page, which has its room, could be written: nothing says how far the log is durable.
                 Let no answer leave, and call it again, without the batches.
-            OSError: a write failed for another reason; stop, a restart makes derived files whole again.
+            OSError: a write failed for another reason; stop, a restart makes indexes whole again.
         """
         assert self._page is not None, "publish before finish_recovery"
-        stage = self.derived.stage
+        stage = self.indexes.stage
         for batch in batches:
             records = batch.records
             stage(records[0].offset - BATCH_HEADER_BYTES, batch.end, batch.broker_time_ms, records)
         return self._follow(position, broker_time_ms)
 
     def catch_up(self) -> int:
-        """Try again what a full disk kept derived files from; returns what is published now. Raises as ``publish``."""
+        """Try again what a full disk kept indexes from; returns what is published now. Raises as ``publish``."""
         return self._published if self._behind is None else self._follow(*self._behind)
 
     def _follow(self, position: int, broker_time_ms: int) -> int:
@@ -626,13 +626,13 @@ class Store:
         self._behind = position, broker_time_ms
         durable = self.log.synced_position
         try:
-            self.derived.flush()
+            self.indexes.flush()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
             self._say(self._page.durable_to, durable)
         else:
-            self._say(self._page.publish, position, self.derived.log_start, broker_time_ms, durable)
+            self._say(self._page.publish, position, self.indexes.log_start, broker_time_ms, durable)
             self._behind = None
             self._published = position
         return self._published
@@ -650,13 +650,13 @@ class Store:
     def checkpoint(self, position: int, chunks: Iterable[bytes]) -> None:
         """Make a restart redo from ``position``, with the state there in ``chunks``. Any thread, one at a time.
 
-        ``position`` is published, and a batch ends there. Log and derived files are made durable first, then the
+        ``position`` is published, and a batch ends there. Log and indexes are made durable first, then the
         snapshot, then the slot that names it: each step only says what is true already.
 
         Raises:
             StorePoisoned: the log failed.
             StoreFull: no room for snapshot or slot; the checkpoint before still stands, try again later.
-            OSError: derived files or slot failed; the checkpoint before still stands. What derived files hold on the
+            OSError: indexes or slot failed; the checkpoint before still stands. What indexes hold on the
                 disk is not known: stop.
         """
         self.look_at_locks()
@@ -664,12 +664,12 @@ class Store:
             raise InvariantViolated(f"a checkpoint at {position} was asked for, published is {self._published}")
         self.log.sync(position)
         try:
-            self._topics_were_late = self.derived.write_late_topics() or self._topics_were_late
+            self._topics_were_late = self.indexes.write_late_topics() or self._topics_were_late
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
             raise StoreFull(f"no room for topics.json in {self._shard}", hint="free space on that disk") from error
-        self.derived.sync()
+        self.indexes.sync()
         snapshots = self._shard / "snapshots"
         try:
             crc = write_snapshot(self._disk, snapshots, self.store_id, self.epoch, position, chunks)
@@ -803,13 +803,13 @@ class Store:
             self._page.close()
             self._page = None
         if self.log.failure is None:
-            self._close_derived()
+            self._close_indexes()
         self.log.close()
         self._locks.close()
 
-    def _close_derived(self) -> None:
+    def _close_indexes(self) -> None:
         try:
-            self.derived.close()
+            self.indexes.close()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise

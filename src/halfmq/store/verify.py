@@ -229,10 +229,10 @@ class _Walk:
             self._notes.note(
                 "published", what, "nothing to do: the broker that does it, or the next start, brings it to an end"
             )
-        derived = _DerivedCheck(self._disk, self._shard, self._identity, self._notes, self._counted)
+        indexes = _IndexCheck(self._disk, self._shard, self._identity, self._notes, self._counted)
         if not rebuilding:
-            derived.start(self._log_start, below)
-            derived.checkpoint_at = max((slot.position for slot in slots), default=0)
+            indexes.start(self._log_start, below)
+            indexes.checkpoint_at = max((slot.position for slot in slots), default=0)
         for scanned in scan.from_batch(self._log_start, durable):
             if isinstance(scanned, Batch):
                 header = scanned.header
@@ -244,22 +244,22 @@ class _Walk:
                 self._counted["batches"] += 1
                 self._counted["records"] += len(records)
                 self._check_records(records)
-                derived.trims(records)  # also behind what is published
+                indexes.trims(records)  # also behind what is published
                 if below is None or header.offset < below:
                     if not rebuilding:
-                        derived.batch(header.broker_time_ms, records)
+                        indexes.batch(header.broker_time_ms, records)
                     self._position = header.end
             else:
                 self._end(scanned, below)
-        if self._log_start > derived.trimmed_to:
-            what = f"the log begins at {self._log_start}, but only what lies before {derived.trimmed_to} was trimmed"
+        if self._log_start > indexes.trimmed_to:
+            what = f"the log begins at {self._log_start}, but only what lies before {indexes.trimmed_to} was trimmed"
             self._notes.damage("log", f"{what}: segments between are missing", RESTORE)
         if page is not None and below is not None and page.durable <= self._position < below:
             what = f"the log ends at {self._position}, position {below} is published"
             self._notes.damage("log", what, SHORTER)
         position = self._position
         if not rebuilding:
-            derived.finish(position, below, lambda: not isinstance(next(iter(scan.from_batch(position, 0))), Batch))
+            indexes.finish(position, below, lambda: not isinstance(next(iter(scan.from_batch(position, 0))), Batch))
 
     def _end(self, last: EndOfLog | TornTail | CorruptInterior, below: int | None) -> None:
         match last:
@@ -381,8 +381,8 @@ class _Wrong:
             self.last = what
 
 
-class _DerivedCheck:
-    """Compares derived files with what the records say, batch by batch."""
+class _IndexCheck:
+    """Compares indexes with what the records say, batch by batch."""
 
     def __init__(self, disk: Disk, shard: Path, identity: Identity, notes: _Notes, counted: Counter[str]) -> None:
         self._disk = disk
@@ -415,7 +415,7 @@ class _DerivedCheck:
         self._key_at: Counter[int] = Counter()
         #: By segment.
         self._keys_wrong: dict[int, str] = {}
-        #: Derived files follow a TRIM before the segments go: below this the log may still be there, and they not.
+        #: Indexes follow a TRIM before the segments go: below this the log may still be there, and they not.
         self.trimmed_to = 0
         self._bound = 1 << 62
 

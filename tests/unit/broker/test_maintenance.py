@@ -16,7 +16,7 @@ from halfmq.errors import StoreDamaged, StorePoisoned
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
-from halfmq.store import derive, verify
+from halfmq.store import indexes, verify
 from halfmq.store.published import Published, read_published
 from halfmq.store.store import Store
 from halfmq.store.topics_file import read_topics
@@ -520,13 +520,13 @@ async def test_many_topics_are_told_to_readers_beside_the_broker_with_a_checkpoi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[int] = []
-    write = derive.write_topics
+    write = indexes.write_topics
     monkeypatch.setattr(
-        derive,
+        indexes,
         "write_topics",
         lambda disk, path, store, topics: rows.append(len(topics)) or write(disk, path, store, topics),
     )
-    for module in (derive, verify):
+    for module in (indexes, verify):
         monkeypatch.setattr(module, "AT_ONCE_MAX", 20)
     count = 80
     async with serving(tmp_path) as running:

@@ -332,7 +332,7 @@ def test_whatever_fails_on_the_sync_thread_is_told(broker: SmallBroker, monkeypa
 
 
 def fill_the_log(broker: SmallBroker, disk: FaultyDisk) -> None:
-    disk.fill(1 << 24)  # derived files are made at their full length
+    disk.fill(1 << 24)  # indexes are made at their full length
     for turn in range(1_000):
         broker.turn([("send", 0, b"x" * 9_000)])
         broker.sync()
@@ -379,7 +379,7 @@ def other_traffic(broker: SmallBroker, turns: int) -> None:
 def test_derived_files_fall_behind_on_a_full_disk_and_catch_up(
     disk: FaultyDisk, broker: SmallBroker, operation: str, path_ends: str, before: int
 ) -> None:
-    """Goal: no room for derived files takes nothing back and shows nothing half. Method: a full disk meets one kind of
+    """Goal: no room for indexes takes nothing back and shows nothing half. Method: a full disk meets one kind of
     them, the log goes on, readers look; then there is room again."""
     some_traffic(broker, before)
     seen = [broker.store.bounds(TOPIC, queue) for queue in range(3)]
@@ -403,7 +403,7 @@ def test_derived_files_fall_behind_on_a_full_disk_and_catch_up(
 
 
 def test_damage_of_what_was_answered_on_a_full_disk_is_refused(disk: FaultyDisk, broker: SmallBroker) -> None:
-    """Derived files are behind, so nothing new is published; the page says all the same what is durable."""
+    """Indexes are behind, so nothing new is published; the page says all the same what is durable."""
     some_traffic(broker, 10)
     disk.fail("write", errno.ENOSPC, path_ends=".q", times=EVERY_TIME)
     position = broker.store.published_position
@@ -479,7 +479,7 @@ def test_a_checkpoint_goes_only_after_the_page_says_durably_what_it_said(disk: F
 def test_a_checkpoint_is_withdrawn_for_good_before_what_it_vouches_for_is_made_again(
     disk: FaultyDisk, broker: SmallBroker
 ) -> None:
-    """A slot that comes back after a power loss would say that derived files are whole."""
+    """A slot that comes back after a power loss would say that indexes are whole."""
     some_traffic(broker)
     broker.checkpoint()
     disk.kill()
@@ -647,7 +647,7 @@ def test_without_readable_snapshots_everything_is_made_again(disk: FaultyDisk, b
     assert broker.store.recovery.case.letter == "N"
     disk.kill()
     broker.start()
-    assert broker.store.recovery.case.letter == "L", "what the checkpoint said of derived files was withdrawn"
+    assert broker.store.recovery.case.letter == "L", "what the checkpoint said of indexes was withdrawn"
     assert broker.problems() == []
 
 

@@ -148,7 +148,7 @@ def test_a_log_that_ends_before_what_was_published_says_when_that_is_no_loss_to_
 
 def test_an_entry_that_no_record_calls_for_is_damage(tmp_path: Path) -> None:
     writer = sample_store(tmp_path)
-    low, high = writer.derived.queues.bounds(1, 0)
+    low, high = writer.indexes.queues.bounds(1, 0)
     path = first(writer.shard, "queues/1/0/*.q")
     with path.open("r+b") as file:
         file.seek((high - 1 - low) * QUEUE_ENTRY_BYTES)
@@ -210,7 +210,7 @@ def test_a_log_that_ends_below_the_published_position_is_damage(tmp_path: Path) 
 
 
 def test_beside_a_broker_only_what_is_published_is_compared(tmp_path: Path) -> None:
-    """The log and the derived files are ahead of the page, as they are at any moment of a running broker."""
+    """The log and the indexes are ahead of the page, as they are at any moment of a running broker."""
     writer = sample_store(tmp_path)
     writer.send("orders", 0, b"one more")
     open_half = writer.prepare(

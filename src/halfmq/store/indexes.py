@@ -13,7 +13,7 @@ else writes these files. So they can always be made again, and an entry never na
     OperatorActed               nothing: it explains the record behind it
     Trim                        what became visible below the log's start goes, with the next flush
 
-A flush that finds no room on the disk leaves what it did not write in memory, and the next one goes on with it: derived
+A flush that finds no room on the disk leaves what it did not write in memory, and the next one goes on with it: indexes
 files fall behind the log, and catch up. Until then nothing newer may be published.
 
 Recovery: files are whole below the checkpoint's position. ``open`` reads where they stand there, ``redo`` follows the
@@ -82,8 +82,8 @@ _STAMP: Final = "begun"
 _DIRECTORIES: Final = ("queues", "transactions", "keys")
 
 
-def derived_files_are_there(disk: Disk, directory: Path) -> bool:
-    """False when somebody removed derived files: then no checkpoint may be used, and they are made again from the log.
+def indexes_are_there(disk: Disk, directory: Path) -> bool:
+    """False when somebody removed indexes: then no checkpoint may be used, and they are made again from the log.
 
     ``reset`` leaves a stamp in each directory, durable with the first checkpoint. Looks for directories that are
     gone; a single file that is gone is found by ``halfmq store verify``.
@@ -100,8 +100,8 @@ class FoundMessage(NamedTuple):
     message: StoredMessage
 
 
-class Derived:
-    """All derived files of a shard. One writer thread, which also reads; ``sync`` from any thread."""
+class Indexes:
+    """All indexes of a shard. One writer thread, which also reads; ``sync`` from any thread."""
 
     def __init__(
         self, disk: Disk, directory: Path, *, store: str, segment_bytes: int, read_message: ReadMessage
@@ -122,7 +122,7 @@ class Derived:
         self._topics_lock = threading.Lock()
         self._redoing = True
         self._staged_records = 0
-        #: End of the last batch that was followed; derived files know nothing from there on.
+        #: End of the last batch that was followed; indexes know nothing from there on.
         self.position = 0
         self.log_start = 0
         #: A trim that the files have not followed yet.
@@ -139,20 +139,20 @@ class Derived:
         redo_from: int,
         log_start: int,
         read_message: ReadMessage,
-    ) -> "Derived":
-        """Derived files that are whole below ``redo_from``. The caller redoes the log from there, then calls ``cut``.
+    ) -> "Indexes":
+        """Indexes that are whole below ``redo_from``. The caller redoes the log from there, then calls ``cut``.
 
         ``redo_from`` is the checkpoint's position. When there is no checkpoint, call ``reset`` before the redo.
         """
-        derived = cls(disk, shard_dir, store=store, segment_bytes=segment_bytes, read_message=read_message)
-        derived.position = redo_from
-        derived.log_start = log_start
-        derived.queues.load(redo_from, log_start)
-        derived.table.load()
-        derived.keys.load(redo_from, read_message)
-        derived._read_topics()
-        derived._distrust_names()
-        return derived
+        indexes = cls(disk, shard_dir, store=store, segment_bytes=segment_bytes, read_message=read_message)
+        indexes.position = redo_from
+        indexes.log_start = log_start
+        indexes.queues.load(redo_from, log_start)
+        indexes.table.load()
+        indexes.keys.load(redo_from, read_message)
+        indexes._read_topics()
+        indexes._distrust_names()
+        return indexes
 
     def _distrust_names(self) -> None:
         """A process that was killed may have made names and never synced them: the first ``sync`` covers them all.
@@ -183,7 +183,7 @@ class Derived:
         """
         if batch_offset < self.position:
             raise InvariantViolated(
-                f"derived files stand at {self.position} and were given the batch at {batch_offset} again"
+                f"indexes stand at {self.position} and were given the batch at {batch_offset} again"
             )
         follow = self._FOLLOW.get
         for record in records:
@@ -339,7 +339,7 @@ class Derived:
     # --- recovery, checkpoints, trims
 
     def reset(self) -> None:
-        """Remove everything derived. A redo from the log's start must follow, before anybody reads."""
+        """Remove all indexes. A redo from the log's start must follow, before anybody reads."""
         self.queues.reset()
         self.table.reset()
         self.keys.reset()
@@ -356,7 +356,7 @@ class Derived:
             InvariantViolated: the redo went past ``end``.
         """
         if self.position > end:
-            raise InvariantViolated(f"derived files stand at {self.position}, behind the log's end {end}")
+            raise InvariantViolated(f"indexes stand at {self.position}, behind the log's end {end}")
         self.flush()
         self.queues.cut(self.log_start)
         self.table.cut(next_half_index)
