@@ -152,7 +152,7 @@ def test_a_planted_bug_is_found(planted: tuple[str, Any, str, Any], monkeypatch:
     assert not found(target.run, fair.fresh, target.fresh // 10), "a promise is broken without it"
     monkeypatch.setattr(where, attribute, wrong)
     if name == "published":
-        monkeypatch.setattr("halfmq.store.published.decode_slot", wrong)
+        monkeypatch.setattr("halfmq.store.watermark_page.decode_slot", wrong)
     mutator = Mutator(target, random.Random(11), pool)
     assert found(target.run, mutator.fresh, 3_000), "it was not found"
 

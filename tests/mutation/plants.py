@@ -452,7 +452,7 @@ PLANTS: Final = (
     Plant(
         "page-is-no-proof",
         10,
-        "what was answered last and is damaged now is cut as a torn tail, although the published page says it was durable",
+        "what was answered last and is damaged now is cut as a torn tail, although the watermark page says it was durable",
         "store/store.py",
         "recovery = find_out(files, found, page.durable if page is not None else 0)",
         "recovery = find_out(files, found, 0)",
@@ -460,7 +460,7 @@ PLANTS: Final = (
     Plant(
         "full-disk-keeps-the-page",
         10,
-        "where a full disk keeps derived files back, the published page does not say what was answered and is durable",
+        "where a full disk keeps derived files back, the watermark page does not say what was answered and is durable",
         "store/store.py",
         "            self._say(self._page.durable_to, durable)",
         "            pass",

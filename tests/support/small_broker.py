@@ -263,10 +263,10 @@ class SmallBroker:
             self._unpublished = self._unpublished[len(due) :]
 
     def checkpoint(self) -> None:
-        """At the published position, which must be the log's end."""
+        """At the high watermark, which must be the log's end."""
         assert not self._unpublished
         encoded = msgspec.msgpack.encode(self.state)
-        self.store.checkpoint(self.store.published_position, [encoded[:50], encoded[50:]])
+        self.store.checkpoint(self.store.high_watermark, [encoded[:50], encoded[50:]])
 
     # --- compare
 

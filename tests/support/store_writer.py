@@ -44,8 +44,8 @@ from halfmq.runtime.disk import RealDisk
 from halfmq.store.commit_log import CommitLog
 from halfmq.store.identity import Identity, read_identity, write_identity
 from halfmq.store.indexes import Indexes
-from halfmq.store.published import PublishedPage
 from halfmq.store.segment import SegmentFiles
+from halfmq.store.watermark_page import WatermarkPage
 from tests.support import log_records as make
 from tests.support.log_records import Make
 
@@ -76,7 +76,7 @@ class StoreWriter:
         )  # fmt: skip
         self.indexes.reset()
         self.indexes.cut(0, 0)
-        self.page = PublishedPage.open(self.disk, self.shard / "published", self.store_id, epoch)
+        self.page = WatermarkPage.open(self.disk, self.shard / "published", self.store_id, epoch)
         self.topics: dict[str, int] = {}
         self.ends: dict[tuple[int, int], int] = {}
         self.halves = 0
@@ -206,7 +206,7 @@ class StoreWriter:
                 self.files.remove(number)
 
     def publish(self) -> int:
-        """Everything so far may be read. The published position."""
+        """Everything so far may be read. The high watermark."""
         self._flush_batch()
         self.page.publish(self.log.end, self.log_start, self.now_ms, 0)
         return self.log.end

@@ -114,12 +114,12 @@ def _disk(data: Path, plan: Plan) -> dict[str, Any]:
     from halfmq.runtime.disk import RealDisk
     from halfmq.store.consume_queue import ConsumeQueues
     from halfmq.store.open_files import OpenFiles
-    from halfmq.store.published import Published, read_published
     from halfmq.store.topics_file import read_topics
+    from halfmq.store.watermark_page import Watermark, read_watermark_page
 
     disk, shard = RealDisk(), data / "shard-0"
-    page = read_published(disk, shard / "published")
-    if not isinstance(page, Published):
+    page = read_watermark_page(disk, shard / "published")
+    if not isinstance(page, Watermark):
         raise EnvironmentFailed(f"{shard} publishes no position: {page}")
     files = OpenFiles(disk, writable=False)
     try:

@@ -453,7 +453,7 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[Engine, int]:
         store.trim(state.log_start)
     except SegmentStays as error:
         log.warning("the room of what was trimmed is not given back: %s. It is tried again with the next trim", error)
-    engine.note(Published(store.published_position, store.published_position))
+    engine.note(Published(store.high_watermark, store.high_watermark))
     return engine, redone
 
 

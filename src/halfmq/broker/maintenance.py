@@ -119,7 +119,7 @@ class Maintenance:
 
     def _write_checkpoint(self, context: tuple[int, Any, Callable[[], None]], reply: Reply | Failed) -> None:
         position, capture, then = context
-        if position > self._store.published_position:
+        if position > self._store.high_watermark:
             log.warning("no checkpoint now, the one before stands: derived files have not followed for want of room")
             self._checkpointing = False
             then()

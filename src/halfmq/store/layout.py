@@ -19,7 +19,7 @@ from typing import Final
 
 #: Of the store as a whole, in ``store.json``. 2: starts, bases and snapshots say the epoch's immunity.
 STORE_FORMAT: Final = 2
-#: Of checkpoint, snapshot and published page.
+#: Of checkpoint, snapshot and watermark page.
 FORMAT_VERSION: Final = 1
 
 # --- batch -----------------------------------------------------------------------------------------------------
@@ -99,15 +99,15 @@ ROW_UNDECIDED: Final = 1
 ROW_COMMITTED: Final = 2
 ROW_ROLLED_BACK: Final = 3
 
-#: Two slots of PUBLISHED_SLOT_BYTES; the one with the higher sequence and a right checksum counts. "HMQP"; version 4;
-#: sequence; store UUID; epoch 4; state 4; published position; log start; broker time ms; durable position; CRC-32 of what
+#: Two slots of WATERMARK_SLOT_BYTES; the one with the higher sequence and a right checksum counts. "HMQP"; version 4;
+#: sequence; store UUID; epoch 4; state 4; high watermark; log start; broker time ms; durable position; CRC-32 of what
 #: precedes 4. State 1 says that indexes are being made again: a reader waits and takes its position anew.
-PUBLISHED: Final = struct.Struct(">4sIq16sIIqqqqI")
-PUBLISHED_VERSION: Final = 2
-PUBLISHED_MAGIC: Final = b"HMQP"
-PUBLISHED_SLOT_BYTES: Final = 4_096
-PUBLISHED_OPEN: Final = 0
-PUBLISHED_REBUILDING: Final = 1
+WATERMARK: Final = struct.Struct(">4sIq16sIIqqqqI")
+WATERMARK_VERSION: Final = 2
+WATERMARK_MAGIC: Final = b"HMQP"
+WATERMARK_SLOT_BYTES: Final = 4_096
+WATERMARK_OPEN: Final = 0
+WATERMARK_REBUILDING: Final = 1
 
 #: Two slots of CHECKPOINT_SLOT_BYTES; same choice. "HMQC"; version 4; sequence; store UUID; epoch 4; reserved 4; log offset of
 #: the snapshot (redo starts there; indexes are whole below it); CRC-32 of the snapshot file 4; CRC-32 of what precedes 4.

@@ -62,7 +62,7 @@ class Recovery(NamedTuple):
 
 
 def find_out(files: SegmentFiles, checkpoints: Sequence[CheckpointFound], published: int = 0) -> Recovery:
-    """Look at everything, change nothing. ``published``: what the published page says was durable.
+    """Look at everything, change nothing. ``published``: what the watermark page says was durable.
 
     Raises:
         StoreDamaged: with file, place and remedy, when the case says to refuse.

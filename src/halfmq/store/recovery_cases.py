@@ -97,7 +97,7 @@ CASES: Final = (
     Case("A", frozenset({Log.EMPTY}), _NONE, _ANY_FRONT, _ANY_TAIL, Act.START_EMPTY, False,
          "first start"),
     Case("B", frozenset({Log.EMPTY}), _ANY_CHECKPOINT - _NONE, _ANY_FRONT, _ANY_TAIL, Act.REFUSE, False,
-         "the segment files are gone, a checkpoint or the published position is left"),
+         "the segment files are gone, a checkpoint or the high watermark is left"),
     Case("C", frozenset({Log.GAP}), _ANY_CHECKPOINT, _ANY_FRONT, _ANY_TAIL, Act.REFUSE, False,
          "a segment is missing in the middle"),
     Case("D", _WHOLE, frozenset({Checkpoint.PAST_END}), _ANY_FRONT, _ANY_TAIL, Act.REFUSE, False,

@@ -35,7 +35,6 @@ from halfmq.store.identity import NAME as STORE_JSON
 from halfmq.store.identity import Identity, StoreLocks, read_identity, take_lock, write_identity
 from halfmq.store.indexes import Indexes, indexes_are_there
 from halfmq.store.log_scan import LogScan
-from halfmq.store.published import Published, PublishedPage, read_published
 from halfmq.store.recovery import CheckpointFound, Recovery, find_out, settle
 from halfmq.store.recovery_cases import Act
 from halfmq.store.segment import NO_ROOM, SegmentFiles
@@ -43,6 +42,7 @@ from halfmq.store.snapshot import WholeSnapshot, read_snapshot, remove_snapshots
 from halfmq.store.topics_file import TopicInfo
 from halfmq.store.transaction_table import UndecidedHalf
 from halfmq.store.two_slots import Missing, Unreadable
+from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
 
 SHARD: Final = "shard-0"
 
@@ -120,10 +120,10 @@ def _is_blank(disk: Disk, shard: Path) -> bool:
     """
     if disk.list(shard / "log") or disk.exists(shard / "checkpoint"):
         return False
-    match read_published(disk, shard / "published"):
+    match read_watermark_page(disk, shard / "published"):
         case Missing():
             return True
-        case Published() as page:
+        case Watermark() as page:
             return page.position == page.durable == 0
         case Unreadable():
             return False
@@ -249,12 +249,12 @@ class Store:
         self._shard = directory / SHARD
         self._slots = checkpoints.slots
         self._snapshot = checkpoints.snapshot if recovery.case.act is Act.REDO_FROM_SNAPSHOT else None
-        self._published = 0
+        self._high_watermark = 0
         #: (position, broker time ms) that indexes could not follow to, for want of room; None while they follow.
         self._behind: tuple[int, int] | None = None
         #: A checkpoint wrote topics that nobody who reads the files has heard of.
         self._topics_were_late = False
-        self._page: PublishedPage | None = None
+        self._page: WatermarkPage | None = None
         #: Number of the segment that was written at the last look at its file.
         self._looked_to = recovery.end // identity.segment_bytes
         #: Number of a segment -> broker time of its first batch, ms.
@@ -313,8 +313,8 @@ class Store:
             locks.take(directory / SHARD)
             files = SegmentFiles(disk, directory / SHARD / "log", identity.segment_bytes)
             checkpoints = _read_checkpoints(disk, directory / SHARD, identity.store_id)
-            read = read_published(disk, directory / SHARD / "published")
-            page = read if isinstance(read, Published) and read.store == identity.store_id else None
+            read = read_watermark_page(disk, directory / SHARD / "published")
+            page = read if isinstance(read, Watermark) and read.store == identity.store_id else None
             found = checkpoints.found
             if page is not None and page.position > 0 and not files.numbers():
                 # There was a log: names of segments are durable before anything in them is published.
@@ -383,7 +383,7 @@ class Store:
             OSError: the disk failed.
         """
         recovery = self.recovery
-        page = self._page = PublishedPage.open(self._disk, self._shard / "published", self.store_id, self.epoch)
+        page = self._page = WatermarkPage.open(self._disk, self._shard / "published", self.store_id, self.epoch)
         if recovery.case.act is not Act.REDO_FROM_SNAPSHOT:
             # Before the files go: readers must not take a half for the whole. Before the checkpoint goes, and durable: it may
             # be all that says how far the log was durable.
@@ -439,8 +439,8 @@ class Store:
         self.indexes.rewrite_topics(topics)
         for topic_id, queue_id, end in queue_ends:
             self.indexes.queues.begin_at(topic_id, queue_id, end)
-        self._published = self.log.end
-        self._page.publish(self._published, self.indexes.log_start, broker_time_ms, self.log.synced_position)
+        self._high_watermark = self.log.end
+        self._page.publish(self._high_watermark, self.indexes.log_start, broker_time_ms, self.log.synced_position)
         if not self.segments.numbers():
             self._make_first_segment()
         self.log.prepare_next()
@@ -512,7 +512,7 @@ class Store:
         """See to it that this directory is still the one that was locked, and only ours. Any thread; now and then.
 
         Files are made by name: in a directory that took this one's place they would be another store's. Where locks are of
-        no use, as on some network file systems, the published page shows another writer.
+        no use, as on some network file systems, the watermark page shows another writer.
 
         Raises:
             StorePoisoned: it is not; nothing may be appended or answered any more.
@@ -592,9 +592,9 @@ class Store:
     # --- publish, checkpoint, trim ---------------------------------------------------------------------------
 
     @property
-    def published_position(self) -> int:
+    def high_watermark(self) -> int:
         """Readers see the log below it: queues, keys, the transaction table, and other processes."""
-        return self._published
+        return self._high_watermark
 
     def publish(self, position: int, broker_time_ms: int, batches: Iterable[FollowedBatch]) -> int:
         """Let indexes follow these batches, the next ones in log order, and let readers read below ``position``.
@@ -619,7 +619,7 @@ class Store:
 
     def catch_up(self) -> int:
         """Try again what a full disk kept indexes from; returns what is published now. Raises as ``publish``."""
-        return self._published if self._behind is None else self._follow(*self._behind)
+        return self._high_watermark if self._behind is None else self._follow(*self._behind)
 
     def _follow(self, position: int, broker_time_ms: int) -> int:
         assert self._page is not None
@@ -634,8 +634,8 @@ class Store:
         else:
             self._say(self._page.publish, position, self.indexes.log_start, broker_time_ms, durable)
             self._behind = None
-            self._published = position
-        return self._published
+            self._high_watermark = position
+        return self._high_watermark
 
     def _say(self, write: Callable[..., None], *what: int) -> None:
         try:
@@ -644,7 +644,7 @@ class Store:
             if error.errno not in NO_ROOM:
                 raise
             raise StoreFull(
-                f"no room for the published page in {self._shard}", hint="free space on that disk"
+                f"no room for the watermark page in {self._shard}", hint="free space on that disk"
             ) from error
 
     def checkpoint(self, position: int, chunks: Iterable[bytes]) -> None:
@@ -660,8 +660,8 @@ class Store:
                 disk is not known: stop.
         """
         self.look_at_locks()
-        if position > self._published:
-            raise InvariantViolated(f"a checkpoint at {position} was asked for, published is {self._published}")
+        if position > self._high_watermark:
+            raise InvariantViolated(f"a checkpoint at {position} was asked for, published is {self._high_watermark}")
         self.log.sync(position)
         try:
             self._topics_were_late = self.indexes.write_late_topics() or self._topics_were_late
@@ -694,7 +694,7 @@ class Store:
         """On the writer's thread, behind each ``checkpoint``: who reads the files learns of topics that it wrote.
 
         Raises:
-            OSError: the published page could not be written.
+            OSError: the watermark page could not be written.
         """
         if self._topics_were_late and self._page is not None:
             self._topics_were_late = False
@@ -750,11 +750,11 @@ class Store:
             StorePoisoned: the log failed.
         """
         if self.durability is Durability.MEMORY and self.log.start < log_start:
-            self.log.sync(self._published)
+            self.log.sync(self._high_watermark)
 
     def let_go(self, log_start: int) -> LetGo:
         """Nobody finds what lies before ``log_start`` from now on. Writer's thread. Give the result to ``unlink``."""
-        gone = self.log.let_go(min(log_start, self._published))
+        gone = self.log.let_go(min(log_start, self._high_watermark))
         for start in gone:
             self._began_ms.pop(start // self.segment_bytes, None)
         return LetGo(gone, self.table.full() if gone else [])
@@ -778,11 +778,11 @@ class Store:
 
     def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]:
         """Published entries from ``queue_offset`` on, at most ``entries_max``."""
-        return self.queues.read(topic_id, queue_id, queue_offset, entries_max, self._published)
+        return self.queues.read(topic_id, queue_id, queue_offset, entries_max, self._high_watermark)
 
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
         """(first, one past the last) published queue offset; (0, 0) for a queue without messages."""
-        return self.queues.bounds(topic_id, queue_id, None if self._behind is None else self._published)
+        return self.queues.bounds(topic_id, queue_id, None if self._behind is None else self._high_watermark)
 
     def log_began_ms(self) -> int:
         """Broker time of the first batch that the log still holds, ms."""

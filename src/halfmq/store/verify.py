@@ -8,7 +8,7 @@
     checkpoint    each slot, and the snapshot that it names, byte by byte
     topics        the file is readable and names what the log names
 
-It works beside a running broker: what is compared lies below the published position, of which a broker changes only
+It works beside a running broker: what is compared lies below the high watermark, of which a broker changes only
 what time must change (rows settle, checks are counted, old segments go). The log behind that position is looked at too;
 a torn end there is a note, since a broker may be writing it, or the next start will cut it.
 
@@ -65,13 +65,13 @@ from halfmq.store.key_index import key_hashes, keys_of
 from halfmq.store.layout import DELAYED, KEY_ENTRY, NO_HALF, ROW_COMMITTED, ROW_ROLLED_BACK, ROW_UNDECIDED
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
 from halfmq.store.open_files import OpenFiles
-from halfmq.store.published import Published, read_published
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
 from halfmq.store.segment import SegmentFiles
 from halfmq.store.snapshot import WholeSnapshot, read_snapshot
 from halfmq.store.topics_file import AT_ONCE_MAX, read_topics
 from halfmq.store.transaction_table import TransactionRow, TransactionTable
 from halfmq.store.two_slots import Unreadable
+from halfmq.store.watermark_page import Watermark, read_watermark_page
 
 #: Which record stands directly behind what an operator did.
 _ACTED: Final[dict[int, type]] = {
@@ -210,7 +210,7 @@ class _Walk:
         if self._segments.numbers():
             self._log(scan, durable, page, slots)
         elif durable or (page is not None and page.position):
-            what = f"no segments in {self._shard / 'log'}, but a checkpoint or the published position is left"
+            what = f"no segments in {self._shard / 'log'}, but a checkpoint or the high watermark is left"
             self._notes.damage("log", what, "restore the directory from a backup; nothing else has these bytes")
         for slot in slots:
             if slot.position > self._log_start and not scan.batch_ends_at(slot.position):
@@ -221,7 +221,7 @@ class _Walk:
 
     # --- the log
 
-    def _log(self, scan: LogScan, durable: int, page: Published | None, slots: tuple[Slot, ...]) -> None:
+    def _log(self, scan: LogScan, durable: int, page: Watermark | None, slots: tuple[Slot, ...]) -> None:
         rebuilding = page is not None and page.rebuilding
         below = page.position if page is not None and not rebuilding else None
         if rebuilding:
@@ -267,14 +267,14 @@ class _Walk:
                 return
             case TornTail(cut_at, _, why, whole):
                 if below is not None and cut_at < below:
-                    return  # told as a log that ends below the published position
+                    return  # told as a log that ends below the high watermark
                 what = f"torn end at {cut_at} ({why}), {whole} whole batches behind it"
                 self._notes.note(
                     "log", what, "nothing to do: it was never answered, a running broker or a start settles it"
                 )
             case CorruptInterior(at, file, why, position):
-                page = read_published(self._disk, self._shard / "published")
-                if below is not None and at >= below and isinstance(page, Published) and page.position > below:
+                page = read_watermark_page(self._disk, self._shard / "published")
+                if below is not None and at >= below and isinstance(page, Watermark) and page.position > below:
                     return  # a broker is writing there
                 self._notes.damage(
                     "log", f"{file} at log offset {at}: {why}; the log was durable to {position}", RESTORE
@@ -348,14 +348,14 @@ class _Walk:
                 self._notes.damage("checkpoint", f"the snapshot of log offset {slot.position}: {why}", REDO_MORE)
         return found.slots
 
-    def _published(self) -> Published | None:
-        page = read_published(self._disk, self._shard / "published")
+    def _published(self) -> Watermark | None:
+        page = read_watermark_page(self._disk, self._shard / "published")
         if isinstance(page, Unreadable):
             self._notes.note("published", page.why, "nothing to do: the next start writes it")
-        if not isinstance(page, Published):
+        if not isinstance(page, Watermark):
             return None
         if page.store != self._identity.store_id:
-            what = f"the published page is of store {page.store.hex()}"
+            what = f"the watermark page is of store {page.store.hex()}"
             self._notes.damage("published", what, "nothing to do: the next start writes it")
             return None
         return page

@@ -21,8 +21,8 @@ from halfmq.model.records import Record
 from halfmq.model.settings import BrokerSettings, ProducerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.store.group_flush import HandFlush, Job
-from halfmq.store.published import Published, read_published
 from halfmq.store.store import Durability, Store
+from halfmq.store.watermark_page import Watermark, read_watermark_page
 from halfmq.testing.faulty_disk import FaultyDisk
 
 COMMIT, ROLLBACK = 8, 12
@@ -377,8 +377,8 @@ async def test_answers_wait_where_not_even_the_published_page_can_be_written(tmp
         assert b"one" in (await asyncio.wait_for(parked, 2)).body
         assert not running.broker._sequencer.behind
         assert not running.state.disk_full
-        page = read_published(disk, tmp_path / "shard-0" / "published")
-        assert isinstance(page, Published)
+        page = read_watermark_page(disk, tmp_path / "shard-0" / "published")
+        assert isinstance(page, Watermark)
         assert page.position == running.state.log_end
         assert (await client.ask(30, {"topic": "T", "queueId": "0"})).ext == {"offset": "1"}
         assert (await client.send("T", b"x", unique="1" * 32)).code == 0

@@ -19,8 +19,8 @@ from halfmq.spark.queue_files import Entries, QueueFiles
 from halfmq.spark.source import HalfmqBatchReader
 from halfmq.spark.stored_rows import record_batch
 from halfmq.store.layout import QUEUE_FILE_ENTRIES
-from halfmq.store.published import PublishedPage
 from halfmq.store.topics_file import write_topics
+from halfmq.store.watermark_page import WatermarkPage
 
 COLUMNS = ("topic", "queue", "offset", "value", "transaction_id", "timestamp")
 
@@ -235,7 +235,7 @@ def test_planned_entries_that_are_gone_for_now_are_waited_for(writer: StoreWrite
 
 
 class Disturbed(QueueFiles):
-    """``disturb`` happens between the look at the published page and the look at the files."""
+    """``disturb`` happens between the look at the watermark page and the look at the files."""
 
     disturb: Callable[[], None]
 
@@ -278,7 +278,7 @@ def test_a_broker_that_has_made_the_queues_again_meanwhile_is_looked_at_again(
         if not lives:
             lives.append(2)
             queue.rename(queue.with_name("away"))
-            page = PublishedPage.open(writer.disk, writer.shard / "published", writer.store_id, 2)
+            page = WatermarkPage.open(writer.disk, writer.shard / "published", writer.store_id, 2)
             page.rebuilding(0, 0, 0)
             page.publish(writer.log.end, 0, 0, 0)
         elif not queue.exists():

@@ -114,7 +114,7 @@ def test_b_the_log_is_gone_and_a_checkpoint_is_left() -> None:
     ):
         with pytest.raises(StoreDamaged) as caught:
             find_out(SegmentFiles(disk, HOME, make.SEGMENT), [left])
-        case = "case B: the segment files are gone, a checkpoint or the published position is left"
+        case = "case B: the segment files are gone, a checkpoint or the high watermark is left"
         assert str(caught.value) == f"the log in {HOME} is damaged ({case}): {what} {REMEDY}"
 
 

@@ -16,9 +16,9 @@ from halfmq.model.records import Kind
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
 from halfmq.store.identity import read_identity
-from halfmq.store.published import Published, PublishedPage, read_published
 from halfmq.store.store import Durability, Store
 from halfmq.store.verify import verify_store
+from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
 from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 
 HOME = Path("/store")
@@ -77,7 +77,7 @@ def test_every_start_has_an_epoch_of_its_own(broker: SmallBroker) -> None:
 
 
 def test_a_start_that_wrote_nothing_does_not_give_its_epoch_away(broker: SmallBroker) -> None:
-    """A reader may have seen the published page of that run."""
+    """A reader may have seen the watermark page of that run."""
     restart(restart(broker))
     assert broker.store.epoch == 3
 
@@ -178,16 +178,16 @@ def test_no_crash_in_the_repeated_start_changes_the_segment_size_of_a_log() -> N
     assert seen - {(LARGE, True)} == {(LARGE, False), (make.SEGMENT, False), (make.SEGMENT, True)}
 
 
-@pytest.mark.parametrize("left", ["a segment", "a checkpoint", "a published position", "a damaged page"])
+@pytest.mark.parametrize("left", ["a segment", "a checkpoint", "a high watermark", "a damaged page"])
 def test_a_store_that_held_something_keeps_its_segment_size(disk: FaultyDisk, left: str) -> None:
     broker = without_room_for_a_large_segment(disk)
     disk.heal()
-    page = PublishedPage.open(disk, SHARD / "published", broker.store.store_id, 1)
+    page = WatermarkPage.open(disk, SHARD / "published", broker.store.store_id, 1)
     if left == "a segment":
         disk.open(SHARD / "log" / f"{0:020d}.seg", create=True)
     elif left == "a checkpoint":
         disk.open(SHARD / "checkpoint", create=True)
-    elif left == "a published position":
+    elif left == "a high watermark":
         page.durable_to(4_096)
     else:
         disk.put(SHARD / "published", b"\xff" * 8_192)
@@ -245,8 +245,8 @@ def test_readers_see_what_is_published(broker: SmallBroker) -> None:
 def test_other_processes_see_the_published_position(disk: FaultyDisk, broker: SmallBroker) -> None:
     end = broker.turn([("send", 0, b"x")])
     broker.sync()
-    page = read_published(disk, SHARD / "published")
-    assert isinstance(page, Published)
+    page = read_watermark_page(disk, SHARD / "published")
+    assert isinstance(page, Watermark)
     assert (page.position, page.epoch, page.rebuilding, page.store) == (end, 1, False, broker.store.store_id)
 
 
@@ -383,11 +383,11 @@ def test_derived_files_fall_behind_on_a_full_disk_and_catch_up(
     them, the log goes on, readers look; then there is room again."""
     some_traffic(broker, before)
     seen = [broker.store.bounds(TOPIC, queue) for queue in range(3)]
-    position = broker.store.published_position
+    position = broker.store.high_watermark
     disk.fail(operation, errno.ENOSPC, path_ends=path_ends, times=EVERY_TIME)
     other_traffic(broker, 12)
     store = broker.store
-    assert store.published_position == position < store.durable_position
+    assert store.high_watermark == position < store.durable_position
     assert [store.bounds(TOPIC, queue) for queue in range(3)] == seen
     for queue, (low, high) in enumerate(seen):
         assert len(store.read_queue(TOPIC, queue, low, 1_000)) == high - low
@@ -395,7 +395,7 @@ def test_derived_files_fall_behind_on_a_full_disk_and_catch_up(
     assert store.free_space_low
     assert store.log.failure is None
     disk.heal()
-    assert store.catch_up() == store.durable_position == store.published_position
+    assert store.catch_up() == store.durable_position == store.high_watermark
     assert not store.free_space_low
     assert broker.problems() == []
     broker.checkpoint()
@@ -406,10 +406,10 @@ def test_damage_of_what_was_answered_on_a_full_disk_is_refused(disk: FaultyDisk,
     """Indexes are behind, so nothing new is published; the page says all the same what is durable."""
     some_traffic(broker, 10)
     disk.fail("write", errno.ENOSPC, path_ends=".q", times=EVERY_TIME)
-    position = broker.store.published_position
+    position = broker.store.high_watermark
     other_traffic(broker, 2)
     end = broker.store.log.end
-    assert broker.store.published_position == position
+    assert broker.store.high_watermark == position
     disk.heal()
     disk.kill()
     disk.flip_bit(SHARD / "log" / ("0" * 20 + ".seg"), end - 10)
@@ -422,14 +422,14 @@ def test_where_the_page_cannot_be_written_nothing_is_published_until_it_can(
 ) -> None:
     some_traffic(broker, 10)
     store = broker.store
-    position = store.published_position
+    position = store.high_watermark
     disk.fail("write", errno.ENOSPC, path_ends="published", times=EVERY_TIME)
-    with pytest.raises(StoreFull, match="no room for the published page"):
+    with pytest.raises(StoreFull, match="no room for the watermark page"):
         other_traffic(broker, 1)
-    with pytest.raises(StoreFull, match="no room for the published page"):
+    with pytest.raises(StoreFull, match="no room for the watermark page"):
         store.catch_up()
     assert store.free_space_low
-    assert store.published_position == position
+    assert store.high_watermark == position
     disk.heal()
     assert store.catch_up() == store.log.end
     assert not store.free_space_low
@@ -498,7 +498,7 @@ def test_a_checkpoint_is_withdrawn_for_good_before_what_it_vouches_for_is_made_a
 def test_the_page_of_another_store_says_nothing_of_this_one(disk: FaultyDisk, broker: SmallBroker) -> None:
     some_traffic(broker)
     disk.kill()
-    PublishedPage.open(disk, SHARD / "published", b"another store 16", 9).publish(1 << 30, 0, 0, 1 << 30)
+    WatermarkPage.open(disk, SHARD / "published", b"another store 16", 9).publish(1 << 30, 0, 0, 1 << 30)
     assert broker.start().problems() == []
 
 
@@ -570,7 +570,7 @@ def test_no_room_for_a_checkpoint_leaves_the_one_before_and_is_no_failure(
 ) -> None:
     some_traffic(broker, 10)
     broker.checkpoint()
-    position = broker.store.published_position
+    position = broker.store.high_watermark
     some_traffic_more(broker)
     disk.fail(operation, errno.EDQUOT, path_ends=path_ends)
     with pytest.raises(StoreFull):
@@ -589,7 +589,7 @@ def test_a_failed_checkpoint_leaves_the_one_before(
 ) -> None:
     some_traffic(broker, 10)
     broker.checkpoint()
-    position = broker.store.published_position
+    position = broker.store.high_watermark
     some_traffic_more(broker)
     disk.fail(operation, path_ends=path_ends)
     with pytest.raises(OSError, match="Input/output"):
@@ -617,7 +617,7 @@ def test_without_a_checkpoint_everything_is_redone(broker: SmallBroker) -> None:
 def test_with_a_checkpoint_only_what_follows_is_redone(broker: SmallBroker) -> None:
     some_traffic(broker)
     broker.checkpoint()
-    position = broker.store.published_position
+    position = broker.store.high_watermark
     some_traffic_more(broker)
     restart(broker)
     assert broker.store.recovery.case.letter == "H"
@@ -630,7 +630,7 @@ def test_the_older_snapshot_serves_when_the_newer_is_damaged(disk: FaultyDisk, b
     for _ in range(3):
         some_traffic_more(broker)
         broker.checkpoint()
-        positions.append(broker.store.published_position)
+        positions.append(broker.store.high_watermark)
     names = disk.list(SHARD / "snapshots")
     assert names == [f"{position:020d}.snap" for position in positions[1:]], "two are kept"
     disk.flip_bit(SHARD / "snapshots" / names[1], 60)
@@ -724,7 +724,7 @@ def test_damage_is_refused_and_nothing_is_changed(disk: FaultyDisk, broker: Smal
 @pytest.mark.parametrize("damage", ["a bit", "the newest segment is gone", "it is cut short", "the first batch of all"])
 @pytest.mark.parametrize("remade", [False, True])
 def test_damage_of_what_was_answered_last_is_refused(disk: FaultyDisk, damage: str, remade: bool) -> None:
-    """No later batch says that it was durable; the published page does, also when two starts got no further than that."""
+    """No later batch says that it was durable; the watermark page does, also when two starts got no further than that."""
     broker = SmallBroker(disk, HOME).start()
     for _ in range(1 if damage == "the first batch of all" else 40):
         broker.turn([("send", 0, b"x" * 3_000)])
@@ -780,8 +780,8 @@ def test_in_memory_the_published_page_says_nothing_of_the_disk(disk: FaultyDisk)
     memory.publish()
     end = memory.store.log.end
     disk.kill()
-    page = read_published(disk, SHARD / "published")
-    assert isinstance(page, Published)
+    page = read_watermark_page(disk, SHARD / "published")
+    assert isinstance(page, Watermark)
     assert page.position == end
     disk.flip_bit(SHARD / "log" / ("0" * 20 + ".seg"), end - 10)
     store = Store.open(disk, HOME, entropy=SystemEntropy(), durability=Durability.MEMORY)

@@ -13,8 +13,8 @@ from halfmq.model.records import OperatorAction
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.dump import dump_store
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
-from halfmq.store.published import PublishedPage
 from halfmq.store.verify import LOG_FIRST, REMAKE, RESTORE, SHORTER, Report, _Wrong, verify_store
+from halfmq.store.watermark_page import WatermarkPage
 
 
 def parts(report: Report) -> set[str]:
@@ -249,7 +249,7 @@ def test_a_log_that_is_gone_while_something_was_published_is_damage(tmp_path: Pa
 def test_damage_below_a_page_that_says_durable_is_for_a_backup(tmp_path: Path) -> None:
     writer = sample_store(tmp_path)
     position = writer.publish()
-    page = PublishedPage.open(writer.disk, writer.shard / "published", writer.store_id, 2)
+    page = WatermarkPage.open(writer.disk, writer.shard / "published", writer.store_id, 2)
     page.publish(position, 0, 0, position)
     newest = max(path for path in writer.shard.glob("log/*.seg") if any(path.read_bytes()))
     flip(newest, len(newest.read_bytes().rstrip(b"\0")) - 10)
