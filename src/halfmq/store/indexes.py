@@ -77,18 +77,18 @@ _LATE_ROUNDS_MAX: Final = 8
 _pack_entry: Final = QUEUE_ENTRY.pack
 
 
-#: An empty promise in each directory that what belongs there was followed since the log's start or a checkpoint.
-_STAMP: Final = "begun"
+#: The generation marker of each directory: its files follow the log from its start, or from a checkpoint, without a gap.
+_GENERATION_MARKER: Final = "begun"
 _DIRECTORIES: Final = ("queues", "transactions", "keys")
 
 
 def indexes_are_there(disk: Disk, directory: Path) -> bool:
     """False when somebody removed indexes: then no checkpoint may be used, and they are made again from the log.
 
-    ``reset`` leaves a stamp in each directory, durable with the first checkpoint. Looks for directories that are
+    ``reset`` leaves a generation marker in each directory, durable with the first checkpoint. Looks for directories that are
     gone; a single file that is gone is found by ``halfmq store verify``.
     """
-    return all(disk.exists(directory / name / _STAMP) for name in _DIRECTORIES)
+    return all(disk.exists(directory / name / _GENERATION_MARKER) for name in _DIRECTORIES)
 
 
 class FoundMessage(NamedTuple):
@@ -347,7 +347,7 @@ class Indexes:
         self._topics_changed = True
         self.position = 0
         for name in _DIRECTORIES:
-            self._files.create((-3, -3, _DIRECTORIES.index(name)), self._directory / name / _STAMP, 1)
+            self._files.create((-3, -3, _DIRECTORIES.index(name)), self._directory / name / _GENERATION_MARKER, 1)
 
     def cut(self, end: int, next_half_index: int) -> None:
         """End of the redo at the recovered end of the log: what lies behind has no log behind it and goes.
