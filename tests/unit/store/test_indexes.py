@@ -100,18 +100,18 @@ def test_following_a_log_gives_what_its_records_say(seed: int, tmp_path: Path) -
 def test_after_power_loss_a_redo_from_the_checkpoint_gives_the_same(seed: int) -> None:
     """Follow on a faulty disk with syncs now and then; lose power, redo from the last sync, twice in a row."""
     log = RandomLog(seed)
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     disk = FaultyDisk(seed)
     indexes = fresh(disk, log)
     synced = 0
     log_start = 0
     done = 0
     for _ in range(3):
-        log.grow(dice.randrange(5, 60))
+        log.grow(rng.randrange(5, 60))
         for batch in log.batches[done:]:
             indexes.stage(*batch)
             indexes.flush()
-            if dice.random() < 0.05:
+            if rng.random() < 0.05:
                 indexes.sync()
                 disk.sync_directory(ROOT)
                 disk.sync_directory(ROOT.parent)
@@ -161,7 +161,7 @@ def test_what_a_lost_log_end_left_is_not_there_after_the_cut(seed: int) -> None:
     assert_as_expected(indexes, kept.batches)
     for number in range(kept.next_half, log.next_half):
         assert indexes.table.row(number) is None
-    kept.dice = random.Random(seed + 1_000)
+    kept.rng = random.Random(seed + 1_000)
     before = len(kept.batches)
     kept.grow(20)
     for batch in kept.batches[before:]:

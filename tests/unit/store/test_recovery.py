@@ -398,7 +398,7 @@ def test_a_crash_at_any_step_of_a_cut_is_cut_again() -> None:
     for step in range(1, 12):
         for seed in range(5):
             store = Store().write(2).write(8, sync=False, body_bytes=20_000)
-            store.disk.dice.seed(seed)
+            store.disk.rng.seed(seed)
             store.flip(store.ends[1] + 70)
             store.disk.power_fails_after(step)
             try:

@@ -55,14 +55,14 @@ def test_clean_histories_of_other_seeds_give_no_alarm() -> None:
 def damaged(seed: int) -> list[AnyEvent]:
     """A history with something wrong: a plant, and some events that are missing."""
     history = made(seed, Options(transactions=60, kills=1))
-    dice = random.Random(seed)
-    make = dice.choice(list(KINDS.values()))
+    rng = random.Random(seed)
+    make = rng.choice(list(KINDS.values()))
     events = [
         *history.events,
-        *planted(make, steps_inside(history.marks, history.restarts, dice.random()), history.end_us),
+        *planted(make, steps_inside(history.marks, history.restarts, rng.random()), history.end_us),
     ]
-    for _ in range(dice.randrange(4)):
-        at = dice.randrange(len(events))
+    for _ in range(rng.randrange(4)):
+        at = rng.randrange(len(events))
         if not isinstance(events[at], Began | EndAsked):
             del events[at]
     return events
@@ -71,22 +71,22 @@ def damaged(seed: int) -> list[AnyEvent]:
 @pytest.mark.parametrize("seed", range(25))
 def test_cutting_and_mixing_the_files_changes_nothing(seed: int, tmp_path: Path) -> None:
     events = damaged(seed)
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     whole = tmp_path / "whole.jsonl"
     whole.write_bytes(b"".join(_encode(event) + b"\n" for event in events))
     expected = check_files([whole])
     assert not expected.clean
     began = [event for event in events if isinstance(event, Began)]
     rest = [event for event in events if not isinstance(event, Began)]
-    dice.shuffle(rest)
-    count = dice.randint(2, 9)
+    rng.shuffle(rest)
+    count = rng.randint(2, 9)
     paths = []
     for number in range(count):
         first = began if number == 0 else began[:1]
         lines = [*first, *rest[number::count]]
         paths.append(tmp_path / f"{number}.jsonl")
         paths[-1].write_bytes(b"".join(_encode(event) + b"\n" for event in lines))
-    dice.shuffle(paths)
+    rng.shuffle(paths)
     split = check_files(paths)
     assert comparable(split)[0:2] == comparable(expected)[0:2]
     assert comparable(split)[3:] == comparable(expected)[3:]
