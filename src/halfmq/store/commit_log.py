@@ -82,7 +82,7 @@ class CommitLog:
         self.synced_position = synced_position
         #: Why the log is poisoned; None while it is not.
         self.failure: OSError | None = None
-        #: No room for the next segment, or less than the reserve is free beside it.
+        #: No space for the next segment, or less than the reserve is free beside it.
         self.space_low = False
         self._disk = disk
         self._files = files
@@ -103,7 +103,7 @@ class CommitLog:
         """Write one batch whose records say where they lie; returns the log's new end. Not durable before ``sync``.
 
         Raises:
-            StoreFull: the batch begins a segment and there is no room for it; nothing was changed.
+            StoreFull: the batch begins a segment and there is no space for it; nothing was changed.
             StorePoisoned: this or an earlier write or sync failed.
             InvariantViolated: the records do not stand where the log goes on, or do not fit.
         """
@@ -113,7 +113,7 @@ class CommitLog:
         number, place = divmod(start, self.segment_bytes)
         if start != self.end or place == 0:
             self._check_roll(start, records[0])
-            self.ensure_room_for_roll()
+            self.ensure_space_for_roll()
         data = encode_batch(
             records,
             broker_time_ms=broker_time_ms,
@@ -149,18 +149,18 @@ class CommitLog:
             hint="what the failed write or sync left on the disk is not known; check the disk, then restart to recover",
         )
 
-    # --- room ------------------------------------------------------------------------------------------------
+    # --- space ------------------------------------------------------------------------------------------------
 
     @property
     def next_is_ready(self) -> bool:
         """The segment that the next roll goes to is there."""
         return self._next_start() // self.segment_bytes in self._files
 
-    def ensure_room_for_roll(self) -> None:
+    def ensure_space_for_roll(self) -> None:
         """See to it that a roll can follow.
 
         Raises:
-            StoreFull: no room for another segment; nothing was changed. Refuse what needs it, or try again later.
+            StoreFull: no space for another segment; nothing was changed. Refuse what needs it, or try again later.
             StorePoisoned: the segment could not be made for another reason.
         """
         if self.next_is_ready:

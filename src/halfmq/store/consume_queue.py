@@ -217,11 +217,11 @@ class ConsumeQueues:
             # The file first: a queue must not name one that could not be made.
             file = self._files.create((queue.topic_id, queue.queue_id, base), queue.path(base), file_bytes(base))
             queue.turn_to(start)
-            room = queue.tail_end - start
+            space = queue.tail_end - start
             at = (start - queue.tail_base) * QUEUE_ENTRY_BYTES
-            self._files.write(file, at, staged[:room])
-            staged = staged[room:]
-            start += room
+            self._files.write(file, at, staged[:space])
+            staged = staged[space:]
+            start += space
 
     def _create_tail(self, queue: Queue) -> File:
         return self._files.create(queue.tail_key, queue.path(queue.tail_base), file_bytes(queue.tail_base))

@@ -13,7 +13,7 @@ else writes these files. So they can always be made again, and an entry never na
     OperatorActed               nothing: it explains the record behind it
     Trim                        what became visible below the log's start goes, with the next flush
 
-A flush that finds no room on the disk leaves what it did not write in memory, and the next one goes on with it: indexes
+A flush that finds no space on the disk leaves what it did not write in memory, and the next one goes on with it: indexes
 files fall behind the log, and catch up. Until then nothing newer may be published.
 
 Recovery: files are whole below the checkpoint's position. ``open`` reads where they stand there, ``redo`` follows the
@@ -196,7 +196,7 @@ class Indexes:
         """Write everything staged.
 
         Raises:
-            OSError: a write failed. What was not written stays staged: when there was no room, try again later.
+            OSError: a write failed. What was not written stays staged: when there was no space, try again later.
         """
         self._staged_records = 0
         self.table.flush()
@@ -395,7 +395,7 @@ class Indexes:
         Call it before ``sync``, and publish afterwards: readers look for topics when something was published.
 
         Raises:
-            OSError: it stays behind; when there was no room, try again later.
+            OSError: it stays behind; when there was no space, try again later.
         """
         if not self._topics_changed or self._redoing:
             return False

@@ -235,26 +235,26 @@ class LogScan:
 
     def _examined_anew(self, segment: Segment, place: int) -> Batch | NotABatch:
         """``_examined``, with what is there now where what was read before holds no batch: a broker may be writing."""
-        room = self._segment_bytes - place
-        found = self._examined(segment, place, room)
+        space = self._segment_bytes - place
+        found = self._examined(segment, place, space)
         if isinstance(found, NotABatch):
             self._piece = None, 0, memoryview(b"")
-            found = self._examined(segment, place, room)
+            found = self._examined(segment, place, space)
         return found
 
-    def _examined(self, segment: Segment, place: int, room: int) -> Batch | NotABatch:
-        """The batch at this place, if a whole one of at most ``room`` bytes lies there."""
-        found = self._unsummed(segment, place, room)
+    def _examined(self, segment: Segment, place: int, space: int) -> Batch | NotABatch:
+        """The batch at this place, if a whole one of at most ``space`` bytes lies there."""
+        found = self._unsummed(segment, place, space)
         if isinstance(found, NotABatch):
             return found
         header = examine(found.view, found.place, segment.start + place, found.header.length)
         return Batch(header, found.view, found.place) if isinstance(header, Header) else header
 
-    def _unsummed(self, segment: Segment, place: int, room: int) -> Batch | NotABatch:
+    def _unsummed(self, segment: Segment, place: int, space: int) -> Batch | NotABatch:
         """The same, by its header alone."""
-        room = min(room, segment.size - place)
-        view, at = self._bytes(segment, place, min(room, BATCH_HEADER_BYTES))
-        header = read_header(view, at, segment.start + place, room)
+        space = min(space, segment.size - place)
+        view, at = self._bytes(segment, place, min(space, BATCH_HEADER_BYTES))
+        header = read_header(view, at, segment.start + place, space)
         if isinstance(header, NotABatch):
             return header
         view, at = self._bytes(segment, place, header.length)

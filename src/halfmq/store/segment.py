@@ -17,8 +17,8 @@ from halfmq.runtime.disk import Disk, File
 
 _DIGITS: Final = 20
 SUFFIX: Final = ".seg"
-#: What a file system says when it has no room: full, over quota, or over its largest file.
-NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+#: What a file system says when it has no space: full, over quota, or over its largest file.
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 #: Bytes looked at in one piece when a segment is searched for something other than zeros.
 _CHUNK: Final = 1 << 20
 _ZEROS: Final = bytes(_CHUNK)
@@ -63,7 +63,7 @@ def segment_starts(names: list[str], directory: Path, segment_bytes: int) -> lis
 
 
 class SegmentStays(OSError):
-    """The file of a trimmed segment cannot be removed. It takes room; nobody needs it."""
+    """The file of a trimmed segment cannot be removed. It takes space; nobody needs it."""
 
 
 class Segment:
@@ -90,13 +90,13 @@ class Segment:
         """Claim the whole segment's space; what is new is zero.
 
         Raises:
-            StoreFull: no room for it.
+            StoreFull: no space for it.
             OSError: anything else.
         """
         try:
             self.file.allocate(segment_bytes)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
             raise _no_room(self.path, segment_bytes) from error
         self.size = self.file.size()
@@ -145,14 +145,14 @@ def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: i
     one of a trimmed log.
 
     Raises:
-        StoreFull: no room for it, not even for its name; nothing of it is left.
+        StoreFull: no space for it, not even for its name; nothing of it is left.
         OSError: anything else.
     """
     path = log_directory / segment_name(start)
     try:
         segment = Segment(disk.open(path, create=True), start, name_synced=False)
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in NO_SPACE:
             raise
         raise _no_room(path, segment_bytes) from error
     try:
@@ -167,7 +167,7 @@ def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: i
 
 def _no_room(path: Path, segment_bytes: int) -> StoreFull:
     return StoreFull(
-        f"no room for a log segment of {segment_bytes} bytes: {path}",
+        f"no space for a log segment of {segment_bytes} bytes: {path}",
         hint="free some space there; nothing is lost",
     )
 

@@ -37,7 +37,7 @@ from halfmq.store.indexes import Indexes, indexes_are_there
 from halfmq.store.log_scan import LogScan
 from halfmq.store.recovery import CheckpointFound, Recovery, find_out, settle
 from halfmq.store.recovery_cases import Act
-from halfmq.store.segment import NO_ROOM, SegmentFiles
+from halfmq.store.segment import NO_SPACE, SegmentFiles
 from halfmq.store.snapshot import WholeSnapshot, read_snapshot, remove_snapshots, write_snapshot
 from halfmq.store.topics_file import TopicInfo
 from halfmq.store.transaction_table import UndecidedHalf
@@ -133,7 +133,7 @@ def _identity(disk: Disk, directory: Path, entropy: Entropy, segment_bytes: int)
     """The store's identity, made with its directories where there was none.
 
     Made again, as of another store, where another segment size is asked for and nothing is in the log yet: the first
-    start may have found no room for a segment of that size. Not the same store, so that whoever looked at it, and has its
+    start may have found no space for a segment of that size. Not the same store, so that whoever looked at it, and has its
     segment size, is told.
 
     The directories are durable before ``store.json`` is: where that is and they are not, it is no first start.
@@ -228,7 +228,7 @@ class Store:
         self.on_sync_ended: Callable[[], None] = _ignore_sync
         #: Called once on the thread that saw a write or sync fail: stop the process, let no reply out.
         self.on_failed: Callable[[StorePoisoned], None] = _ignore_failure
-        #: Called on the thread that found no room for the next segment: refuse new messages until ``look_at_space``
+        #: Called on the thread that found no space for the next segment: refuse new messages until ``look_at_space``
         #: sees some.
         self.on_space_low: Callable[[], None] = _ignore_space
         self.log = CommitLog(
@@ -250,7 +250,7 @@ class Store:
         self._slots = checkpoints.slots
         self._snapshot = checkpoints.snapshot if recovery.case.act is Act.REDO_FROM_SNAPSHOT else None
         self._high_watermark = 0
-        #: (position, broker time ms) that indexes could not follow to, for want of room; None while they follow.
+        #: (position, broker time ms) that indexes could not follow to, for want of space; None while they follow.
         self._behind: tuple[int, int] | None = None
         #: A checkpoint wrote topics that nobody who reads the files has heard of.
         self._topics_were_late = False
@@ -425,7 +425,7 @@ class Store:
         before the snapshot, or before the log's start. ``queue_ends``: (topic id, queue id, next queue offset).
 
         Raises:
-            StoreFull: a new store, and no room for its first segment.
+            StoreFull: a new store, and no space for its first segment.
             OSError, StorePoisoned: the disk failed; nothing was lost, start again when it works.
         """
         assert self._page is not None, "finish_recovery before redo"
@@ -449,10 +449,10 @@ class Store:
 
     def _make_first_segment(self) -> None:
         try:
-            self.log.ensure_room_for_roll()
+            self.log.ensure_space_for_roll()
         except StoreFull as error:
             raise StoreFull(
-                f"no room for a log segment of {self.segment_bytes} bytes: {self.segments.path(0)}",
+                f"no space for a log segment of {self.segment_bytes} bytes: {self.segments.path(0)}",
                 hint="free some space there, or choose smaller ones with --segment-bytes: nothing is in the log yet",
             ) from error
 
@@ -480,10 +480,10 @@ class Store:
         """See to it that a batch may begin the next segment. Call it before records are decided that need it.
 
         Raises:
-            StoreFull: no room on the disk; nothing was changed.
+            StoreFull: no space on the disk; nothing was changed.
             StorePoisoned: the disk failed.
         """
-        self.log.ensure_room_for_roll()
+        self.log.ensure_space_for_roll()
 
     def request_sync(self, position: int) -> None:
         """Make everything before ``position`` durable soon; ``on_durable`` tells when."""
@@ -502,7 +502,7 @@ class Store:
         return self.log.space_low or self._behind is not None
 
     def look_at_space(self) -> bool:
-        """Look again whether there is room, making the next segment if so. True: space is low. Any thread, now and then.
+        """Look again whether there is space, making the next segment if so. True: space is low. Any thread, now and then.
 
         Indexes that fell behind are another matter: ``catch_up``, on the writer's thread.
         """
@@ -601,12 +601,12 @@ class Store:
 
         Call it when ``durable_position`` has reached ``position``: what is published must not be taken back.
 
-        Returns what is published now. It is less than ``position`` while the disk has no room for indexes: they
+        Returns what is published now. It is less than ``position`` while the disk has no space for indexes: they
         are not needed for what the log promises, so they fall behind it in memory. Refuse new messages then, so that
         what piles up has a bound, and call ``catch_up`` now and then; ``publish`` goes on as before.
 
         Raises:
-            StoreFull: not even the page, which has its room, could be written: nothing says how far the log is durable.
+            StoreFull: not even the page, whose space is allocated, could be written: nothing says how far the log is durable.
                 Let no answer leave, and call it again, without the batches.
             OSError: a write failed for another reason; stop, a restart makes indexes whole again.
         """
@@ -628,7 +628,7 @@ class Store:
         try:
             self.indexes.flush()
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
             self._say(self._page.durable_to, durable)
         else:
@@ -641,10 +641,10 @@ class Store:
         try:
             write(*what)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
             raise StoreFull(
-                f"no room for the watermark page in {self._shard}", hint="free space on that disk"
+                f"no space for the watermark page in {self._shard}", hint="free space on that disk"
             ) from error
 
     def checkpoint(self, position: int, chunks: Iterable[bytes]) -> None:
@@ -655,7 +655,7 @@ class Store:
 
         Raises:
             StorePoisoned: the log failed.
-            StoreFull: no room for snapshot or slot; the checkpoint before still stands, try again later.
+            StoreFull: no space for snapshot or slot; the checkpoint before still stands, try again later.
             OSError: indexes or slot failed; the checkpoint before still stands. What indexes hold on the
                 disk is not known: stop.
         """
@@ -666,27 +666,27 @@ class Store:
         try:
             self._topics_were_late = self.indexes.write_late_topics() or self._topics_were_late
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
-            raise StoreFull(f"no room for topics.json in {self._shard}", hint="free space on that disk") from error
+            raise StoreFull(f"no space for topics.json in {self._shard}", hint="free space on that disk") from error
         self.indexes.sync()
         snapshots = self._shard / "snapshots"
         try:
             crc = write_snapshot(self._disk, snapshots, self.store_id, self.epoch, position, chunks)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
             remove_snapshots(self._disk, snapshots, [kept.position for kept in self._slots])  # what was written of it
-            raise StoreFull(f"no room for a snapshot in {snapshots}", hint="free space on that disk") from error
+            raise StoreFull(f"no space for a snapshot in {snapshots}", hint="free space on that disk") from error
         self._disk.sync_directory(self._shard)  # the name of the snapshots' directory
         newest = max((slot.sequence for slot in self._slots), default=0)
         slot = Slot(newest + 1, self.epoch, position, crc)
         try:
             write_checkpoint(self._disk, self._shard / "checkpoint", self.store_id, slot)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
-            raise StoreFull(f"no room for a checkpoint in {self._shard}", hint="free space on that disk") from error
+            raise StoreFull(f"no space for a checkpoint in {self._shard}", hint="free space on that disk") from error
         self._slots = (slot, *(old for old in self._slots if old.sequence == newest))
         remove_snapshots(self._disk, snapshots, [kept.position for kept in self._slots])
 
@@ -811,6 +811,6 @@ class Store:
         try:
             self.indexes.close()
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
             # Behind to the end: no checkpoint says otherwise, so the next start makes it from the log.

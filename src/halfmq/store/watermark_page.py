@@ -24,7 +24,7 @@ from halfmq.store.layout import (
     WATERMARK_SLOT_BYTES,
     WATERMARK_VERSION,
 )
-from halfmq.store.segment import NO_ROOM
+from halfmq.store.segment import NO_SPACE
 from halfmq.store.two_slots import Missing, Unreadable, decode_slot
 
 _SLOTS: Final = 2
@@ -68,7 +68,7 @@ class WatermarkPage:
                 _SLOTS * WATERMARK_SLOT_BYTES
             )  # a disk that is full later does not keep it from being written
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
         before = read_watermark_page_file(file)
         return cls(file, store, epoch, before.sequence if isinstance(before, Watermark) else 0)

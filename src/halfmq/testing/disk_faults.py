@@ -5,7 +5,7 @@ Names in the counter, as a table of coverage wants them:
     write EIO, sync ENOSPC, create EMFILE, ...    an operation raised that error
     short write                                   a write raised after some of its bytes were written
     misdirected write                             a write went to another place of its file
-    disk full, room again                         ``fill`` was met; ``heal`` or ``fill`` with more room after that
+    disk full, space again                         ``fill`` was met; ``heal`` or ``fill`` with more space after that
     failed sync lost, failed sync kept            what became of what a failed sync should have written
     cache dropped                                 after such a loss, a reader saw the disk's content again
     power loss, kill                              ``crash`` with and without the page cache

@@ -317,14 +317,14 @@ class FaultyDisk:
         self.orders.order_by_chance(operation, path_ends, Fails(code, short), share)
 
     def heal(self) -> None:
-        """Nothing that was ordered happens any more, no failure and no loss of power; the disk has room again."""
+        """Nothing that was ordered happens any more, no failure and no loss of power; the disk has space again."""
         self.orders.clear()
         self._power_fails_at = None
         self._set_capacity(_PLENTY)
 
-    def fill(self, room: int) -> None:
-        """From now on the disk has ``room`` bytes, in blocks of 4,096; removed files give theirs back."""
-        self._set_capacity(self._used + room)
+    def fill(self, space: int) -> None:
+        """From now on the disk has ``space`` bytes, in blocks of 4,096; removed files give theirs back."""
+        self._set_capacity(self._used + space)
 
     def flip_bit(self, path: Path, at: int, bit: int = 0) -> None:
         """A bit of a file rots, where it lies and where it is seen."""
@@ -573,7 +573,7 @@ class FaultyDisk:
         share = self.failed_sync_keeps_share
         return self.orders.rng.choice(_KEPT_BY_FAILED_SYNC) if share is None else share
 
-    # --- room ------------------------------------------------------------------------------------------------
+    # --- space ------------------------------------------------------------------------------------------------
 
     def _claim(self, inode: CachedFile, blocks: range) -> bool:
         """Space for all of them, or for none."""
@@ -606,7 +606,7 @@ class FaultyDisk:
 
     def _set_capacity(self, capacity: int) -> None:
         if self._was_full and capacity > self._capacity:
-            self.faults["room again"] += 1
+            self.faults["space again"] += 1
             self._was_full = False
         self._capacity = capacity
 

@@ -320,7 +320,7 @@ async def test_a_start_without_room_for_a_segment_does_not_speak_of_what_goes_on
     disk.fail("allocate", errno.ENOSPC, path_ends=".seg", times=10_000)
     with pytest.raises(
         StoreFull,
-        match=r"no room for a log segment .*\.seg \(free some space there, or .*: nothing is in the log yet\)$",
+        match=r"no space for a log segment .*\.seg \(free some space there, or .*: nothing is in the log yet\)$",
     ):
         async with serving(tmp_path, disk=disk):
             pytest.fail("it serves")

@@ -35,9 +35,9 @@ class Store:
     def fill_up(self) -> "Store":
         """A batch that ends exactly with the segment."""
         start = self.under.log.end
-        room = -start % make.SEGMENT
-        fillers = (make.group_set(filler=b"x" * length) for length in range(room - 120, room))
-        full = next(one for one in fillers if make.end_of(make.laid_out(start, [one])) == start + room)
+        space = -start % make.SEGMENT
+        fillers = (make.group_set(filler=b"x" * length) for length in range(space - 120, space))
+        full = next(one for one in fillers if make.end_of(make.laid_out(start, [one])) == start + space)
         self.ends.append(self.under.append(full))
         self.under.log.sync(self.under.log.end)
         return self

@@ -130,7 +130,7 @@ def without_room_for_a_large_segment(disk: FaultyDisk) -> SmallBroker:
     """A first start that failed."""
     disk.fill(LARGE // 2)
     broker = SmallBroker(disk, HOME)
-    with pytest.raises(StoreFull, match=f"no room for a log segment of {LARGE} bytes.*--segment-bytes"):
+    with pytest.raises(StoreFull, match=f"no space for a log segment of {LARGE} bytes.*--segment-bytes"):
         broker.start(segment_bytes=LARGE)
     assert disk.list(SHARD / "log") == []
     broker.store.close()
@@ -174,7 +174,7 @@ def test_no_crash_in_the_repeated_start_changes_the_segment_size_of_a_log() -> N
         broker.sync()
         assert broker.store.recovery.case.letter == "A" or there
         seen.add((stored.segment_bytes, there))
-    # A power loss may also take back that the file of the large segment, which found no room, was removed.
+    # A power loss may also take back that the file of the large segment, which found no space, was removed.
     assert seen - {(LARGE, True)} == {(LARGE, False), (make.SEGMENT, False), (make.SEGMENT, True)}
 
 
@@ -379,8 +379,8 @@ def other_traffic(broker: SmallBroker, turns: int) -> None:
 def test_derived_files_fall_behind_on_a_full_disk_and_catch_up(
     disk: FaultyDisk, broker: SmallBroker, operation: str, path_ends: str, before: int
 ) -> None:
-    """Goal: no room for indexes takes nothing back and shows nothing half. Method: a full disk meets one kind of
-    them, the log goes on, readers look; then there is room again."""
+    """Goal: no space for indexes takes nothing back and shows nothing half. Method: a full disk meets one kind of
+    them, the log goes on, readers look; then there is space again."""
     some_traffic(broker, before)
     seen = [broker.store.bounds(TOPIC, queue) for queue in range(3)]
     position = broker.store.high_watermark
@@ -424,9 +424,9 @@ def test_where_the_page_cannot_be_written_nothing_is_published_until_it_can(
     store = broker.store
     position = store.high_watermark
     disk.fail("write", errno.ENOSPC, path_ends="published", times=EVERY_TIME)
-    with pytest.raises(StoreFull, match="no room for the watermark page"):
+    with pytest.raises(StoreFull, match="no space for the watermark page"):
         other_traffic(broker, 1)
-    with pytest.raises(StoreFull, match="no room for the watermark page"):
+    with pytest.raises(StoreFull, match="no space for the watermark page"):
         store.catch_up()
     assert store.free_space_low
     assert store.high_watermark == position

@@ -103,9 +103,9 @@ def test_a_reader_beside_the_writer_never_sees_a_position_go_back(tmp_path: Path
 
     writer = threading.Thread(target=write)
     writer.start()
-    seen = []
+    seen: list[int] = []
     try:
-        for _ in range(3_000):
+        while len(seen) < 3_000 or seen[-1] == seen[0]:  # on a busy machine the writer may have to wait for a turn
             found = read_watermark_page(RealDisk(), tmp_path / "published")
             assert isinstance(found, Watermark)
             assert found.position in (found.broker_time_ms, 1)
@@ -114,4 +114,3 @@ def test_a_reader_beside_the_writer_never_sees_a_position_go_back(tmp_path: Path
         stop.set()
         writer.join()
     assert seen == sorted(seen)
-    assert seen[-1] > seen[0]
