@@ -102,7 +102,7 @@ class NotABatch(NamedTuple):
 def read_header(buffer: Buffer, at: int, offset: int, space: int) -> Header | NotABatch:
     """The header at ``buffer[at:]``, if it claims to lie at log offset ``offset`` and to fit in ``space`` bytes.
 
-    ``buffer`` may end behind the header: ``space`` says how many bytes there are.
+    ``buffer`` may end after the header: ``space`` says how many bytes there are.
     """
     if space < BATCH_HEADER_BYTES or len(buffer) - at < BATCH_HEADER_BYTES:
         return NotABatch("too little space for a batch header")
@@ -134,25 +134,25 @@ def examine(buffer: Buffer, at: int, offset: int, space: int) -> Header | NotABa
     rotten = 0
     while place < end:
         if end - place < 8:
-            return NotABatch("a record ends behind its batch")
+            return NotABatch("a record ends beyond its batch")
         kind, size = kind_and_size(buffer, place)
         if size < 8 or place + size > end:
-            return NotABatch("a record ends behind its batch")
+            return NotABatch("a record ends beyond its batch")
         message_at = MESSAGE_AT_BY_KIND[kind]
         if message_at:
             body_start = place + message_at + AT_BODY_V4
             if body_start > end:
-                return NotABatch("a message ends behind its batch")
+                return NotABatch("a message ends beyond its batch")
             crc, sys_flag, length = body_fields(buffer, place + message_at)
             if sys_flag & _HOSTS_V6:
                 try:
                     body_start, body_end, crc = body_place(buffer, place + message_at)
                 except struct.error:
-                    return NotABatch("a message ends behind its batch")
+                    return NotABatch("a message ends beyond its batch")
             else:
                 body_end = body_start + length
             if not body_start <= body_end <= place + size:
-                return NotABatch("a body ends behind its record")
+                return NotABatch("a body ends beyond its record")
             checksum = crc32(buffer[summed_from:body_start], checksum)
             if crc32(buffer[body_start:body_end]) & _BODY_CRC_MASK != crc:
                 rotten = rotten or place

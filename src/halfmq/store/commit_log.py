@@ -46,7 +46,7 @@ from halfmq.store.record_codec import (
 )
 from halfmq.store.segment import RESTORE, Segment, SegmentFiles, create_segment
 
-#: Records that hold a copy; where the message first came in stands directly behind their heads.
+#: Records that hold a copy; where the message first came in stands directly after their heads.
 _CARRIED = frozenset({Kind.CARRIED_HALF, Kind.CARRIED_DELAYED})
 _VERDICTS = frozenset({Kind.COMMITTED, Kind.ROLLED_BACK})
 #: Bytes read for a record when nobody says how long it is: most are shorter.
@@ -72,7 +72,7 @@ class CommitLog:
         reserve_bytes: int = 0,
         before_make: Callable[[], None] = lambda: None,
     ) -> None:
-        """Segments among ``files`` that lie whole behind ``end`` are zero and of full size; they are used next.
+        """Segments among ``files`` that lie whole after ``end`` are zero and of full size; they are used next.
 
         ``before_make``: called before a segment is made; raises where none may be.
         """
@@ -294,7 +294,7 @@ class CommitLog:
         read = segment.read(place, wanted)
         if len(read) < wanted:
             raise StoreDamaged(
-                f"{segment.path} has {segment.file.size()} bytes instead of {self.segment_bytes}, and the log goes on behind "
+                f"{segment.path} has {segment.file.size()} bytes instead of {self.segment_bytes}, and the log goes on after "
                 f"them: the record at log offset {offset} cannot be read",
                 hint=RESTORE,
             )
@@ -335,7 +335,7 @@ class CommitLog:
         return segment
 
     def operator_of(self, position: int) -> OperatorActed | None:
-        """Who stands behind the record at ``position``, as the record directly before it says; None: nobody does.
+        """Who caused the record at ``position``, as the record directly before it says; None: nobody does.
 
         Raises: as ``stored_view``.
         """
@@ -432,7 +432,7 @@ class CommitLog:
         is tried first the next time.
 
         Raises:
-            SegmentStays: one cannot be removed; it stays, and those behind it.
+            SegmentStays: one cannot be removed; it stays, and those after it.
         """
         left = self._to_unlink
         left.extend(starts)

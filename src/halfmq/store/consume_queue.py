@@ -72,7 +72,7 @@ class Queue:
         self.known = False
         #: Encoded entries below ``end`` that are not in the file yet.
         self.staged: list[bytes] = []
-        #: The file that was written last: its first offset, the first one behind it, its key.
+        #: The file that was written last: its first offset, the first one after it, its key.
         self.tail_base = 0
         self.tail_end = 0
         self.tail_key: FileKey = (topic_id, queue_id, -1)
@@ -99,7 +99,7 @@ class Queue:
 
 
 def file_end(base: int) -> int:
-    """First queue offset behind the file that starts at ``base``: files end on multiples of their chunk."""
+    """First queue offset after the file that starts at ``base``: files end on multiples of their chunk."""
     return base - base % QUEUE_FILE_ENTRIES + QUEUE_FILE_ENTRIES
 
 
@@ -302,7 +302,7 @@ class ConsumeQueues:
         return None
 
     def cut(self, log_start: int) -> None:
-        """Make zero whatever lies behind the end of each queue: entries of a log end that did not survive."""
+        """Make zero whatever lies after the end of each queue: entries of a log end that did not survive."""
         self.flush()
         self._begins_anywhere = log_start > 0
         for queue in self._queues.values():
@@ -493,7 +493,7 @@ class ConsumeQueues:
         return visible_before(file.read, entries, position, zeros_end=zeros_end)
 
     def _end_of_data(self, queue: Queue) -> int:
-        """The queue offset behind the last entry that may be in the files, which hold one run of them: a hole follows."""
+        """The queue offset after the last entry that may be in the files, which hold one run of them: a hole follows."""
         base = queue.bases[-1]
         file = self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base))
         start, end = next(iter(file.data_ranges(0)), (0, 0))

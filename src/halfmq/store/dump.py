@@ -58,7 +58,7 @@ def dump_store(
     bodies: bool = False,
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[bytes]:
-    """Lines without their line ends, in log order, from the first record at or behind ``start``.
+    """Lines without their line ends, in log order, from the first record at or after ``start``.
 
     ``kinds``: only these; empty: all. ``note`` hears where and how the log ends if it is not a clean end. Reads only,
     also beside a running broker; then the end may be a batch that is being written.
@@ -98,12 +98,12 @@ def dump_store(
                 case EndOfLog():
                     pass
                 case TornTail(cut_at, _, why, whole):
-                    note(f"the log ends at {cut_at}: torn end ({why}), {whole} whole batches behind it")
+                    note(f"the log ends at {cut_at}: torn end ({why}), {whole} whole batches after it")
                 case CorruptInterior(at, file, why, position):
                     files.close()
                     raise StoreDamaged(
                         f"{file} at log offset {at}: {why}; the log was durable up to {position}",
-                        hint=f"{_VERIFY}; records behind it: --from",
+                        hint=f"{_VERIFY}; records after it: --from",
                     )
     except FileNotFoundError:
         left = SegmentFiles(disk, files.directory, identity.segment_bytes).numbers()

@@ -10,14 +10,14 @@ else writes these files. So they can always be made again, and an entry never na
     SetAside
     DelayedRecord               nothing until it is released
     TopicSet, TopicDeleted      topics.json, at a checkpoint where there are many; a deleted topic's queues go
-    OperatorActed               nothing: it explains the record behind it
+    OperatorActed               nothing: it explains the record after it
     Trim                        what became visible below the log's start goes, with the next flush
 
 A flush that finds no space on the disk leaves what it did not write in memory, and the next one goes on with it: indexes
-files fall behind the log, and catch up. Until then nothing newer may be published.
+files lag behind the log, and catch up. Until then nothing newer may be published.
 
 Recovery: files are whole below the checkpoint's position. ``open`` reads where they stand there, ``redo`` follows the
-log from there and writes the same bytes in the same places, ``cut`` makes zero what no log stands behind any more, and
+log from there and writes the same bytes in the same places, ``cut`` makes zero what the log no longer holds, and
 ``rewrite_undecided`` and ``rewrite_topics`` put back what the snapshot knows. Without a checkpoint ``reset`` first
 removes them all, and the redo makes new files: whoever has the old ones mapped keeps them.
 """
@@ -350,13 +350,13 @@ class Indexes:
             self._files.create((-3, -3, _DIRECTORIES.index(name)), self._directory / name / _GENERATION_MARKER, 1)
 
     def cut(self, end: int, next_half_index: int) -> None:
-        """End of the redo at the recovered end of the log: what lies behind has no log behind it and goes.
+        """End of the redo at the recovered end of the log: what lies beyond has no log and goes.
 
         Raises:
             InvariantViolated: the redo went past ``end``.
         """
         if self.position > end:
-            raise InvariantViolated(f"indexes stand at {self.position}, behind the log's end {end}")
+            raise InvariantViolated(f"indexes stand at {self.position}, after the log's end {end}")
         self.flush()
         self.queues.cut(self.log_start)
         self.table.cut(next_half_index)
@@ -390,12 +390,12 @@ class Indexes:
         self._files.sync()
 
     def write_late_topics(self) -> bool:
-        """Write topics.json if it is behind because there are many topics; from any thread. True: readers may look again.
+        """Write topics.json if it lags because there are many topics; from any thread. True: readers may look again.
 
         Call it before ``sync``, and publish afterwards: readers look for topics when something was published.
 
         Raises:
-            OSError: it stays behind; when there was no space, try again later.
+            OSError: it still lags; when there was no space, try again later.
         """
         if not self._topics_changed or self._redoing:
             return False

@@ -75,7 +75,7 @@ class Row:
 #: Message offset (start of the record that holds the body), message bytes, tag hash, visible-at position (the
 #: record that made it visible), store time ms (of that record's batch), half index (``NO_HALF``, ``DELAYED``), hash of
 #: its UNIQ_KEY (0 without one).
-#: The stored message lies ``message_at`` behind the message offset; see ``record_codec.message_at``.
+#: The stored message lies ``message_at`` after the message offset; see ``record_codec.message_at``.
 QUEUE_ENTRY: Final = struct.Struct(">qiiqqqq")
 QUEUE_ENTRY_BYTES: Final = 48
 #: Half index of an entry whose message was never a half; and of one that was delayed: what leaves is patched, but there is no half.

@@ -2,12 +2,12 @@
 
     Batch            a whole batch: header, checksum and bodies are right, and it stands where the log goes on
     EndOfLog         only zeros from here on, and nothing says that more was durable
-    TornTail         damage from here on, and nothing at or behind it was ever answered: recovery may cut it
+    TornTail         damage from here on, and nothing at or after it was ever answered: recovery may cut it
     CorruptInterior  damage, or an end, before a position that was once durable: refuse
 
 How the last two are told apart: every batch names the highest position that was known durable when it was written. So on
 damage the rest of the log is searched for whole batches (magic on an 8-byte boundary, its own offset, checksum, bodies),
-also in later segments. If any of them, any before the damage, or a checkpoint, names a position behind the damage, then
+also in later segments. If any of them, any before the damage, or a checkpoint, names a position after the damage, then
 this place was once safe on the disk, and what is wrong now is not a crash. Else everything from the damage on is torn
 tail, **whole batches included**: a disk may keep a later write and lose an earlier one, and nothing there was answered.
 
@@ -45,13 +45,13 @@ class EndOfLog(NamedTuple):
 
 
 class TornTail(NamedTuple):
-    #: The log ends here once everything behind is zero.
+    #: The log ends here once everything after it is zero.
     cut_at: int
     #: Highest epoch seen, in what is cut too: epochs never go back.
     epoch: int
     #: What is wrong at ``cut_at``, for people.
     why: str
-    #: Whole batches behind it that are cut with it.
+    #: Whole batches after it that are cut with it.
     whole_batches: int
 
 
@@ -68,7 +68,7 @@ Scanned = Batch | EndOfLog | TornTail | CorruptInterior
 
 
 class _Behind(NamedTuple):
-    """What lies behind a place where no batch begins."""
+    """What lies after a place where no batch begins."""
 
     blank: bool
     durable_position: int
@@ -140,7 +140,7 @@ class LogScan:
         number = (position - 1) // self._segment_bytes
         segment = self._files.get(number)
         if segment is None:
-            # Trimmed away, where the log was filled exactly to there; the base behind it still says where that was.
+            # Trimmed away, where the log was filled exactly to there; the base after it still says where that was.
             return isinstance(self._opening_batch(position, position), Batch)
         base = number * self._segment_bytes
         end = position - base
@@ -269,14 +269,14 @@ class LogScan:
         return view, place - start
 
     def _end(self, position: int, durable: int, epoch: int, why: str) -> EndOfLog | TornTail | CorruptInterior:
-        behind = self._behind(position)
-        durable = max(durable, behind.durable_position)
+        beyond = self._behind(position)
+        durable = max(durable, beyond.durable_position)
         if position < durable:
             return self._corrupt(position, durable, why)
-        if behind.blank:
+        if beyond.blank:
             return EndOfLog(position, epoch)
         at, _, what = self._damage(position, why)
-        return TornTail(position, max(epoch, behind.epoch), f"at {at}: {what}", behind.whole_batches)
+        return TornTail(position, max(epoch, beyond.epoch), f"at {at}: {what}", beyond.whole_batches)
 
     def _corrupt(self, position: int, durable: int, why: str) -> CorruptInterior:
         at, number, what = self._damage(position, why)
@@ -306,7 +306,7 @@ class LogScan:
         return False
 
     def _behind(self, position: int) -> _Behind:
-        """What whole batches lie behind ``position``, and whether there is anything but zeros."""
+        """What whole batches lie after ``position``, and whether there is anything but zeros."""
         number, place = divmod(position, self._segment_bytes)
         blank, durable, epoch, count = True, 0, 0, 0
         for other in self._files.numbers():
@@ -325,7 +325,7 @@ class LogScan:
         return _Behind(blank, durable, epoch, count)
 
     def _whole_batches(self, segment: Segment, chunk_start: int, chunk: bytes, beyond: int) -> Iterator[Header]:
-        """Whole batches that begin in the chunk, at or behind place ``beyond``, found by their magic."""
+        """Whole batches that begin in the chunk, at or after place ``beyond``, found by their magic."""
         at = -1
         while (at := chunk.find(BATCH_MAGIC, at + 1)) >= 0:
             place = chunk_start + at

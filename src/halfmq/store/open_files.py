@@ -58,7 +58,7 @@ class OpenFiles:
             self._make_directories(path.parent)
         file = self._remember(key, self._disk.open(path, create=True))
         if is_new:
-            self._dirty_directories[path.parent] = None  # behind the open: a sync in between does not count
+            self._dirty_directories[path.parent] = None  # after the open: a sync in between does not count
         try:
             self.lengthen(file, length)
         except OSError:

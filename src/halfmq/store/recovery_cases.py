@@ -42,7 +42,7 @@ class Tail(Enum):
 
 class Act(Enum):
     START_EMPTY = "start with an empty log"
-    REDO_FROM_SNAPSHOT = "load the snapshot, redo the log behind it"
+    REDO_FROM_SNAPSHOT = "load the snapshot, redo the log after it"
     REDO_FROM_BASE = "redo the whole log from the base of its oldest segment; indexes are made again"
     REFUSE = "change nothing and say why"
 
@@ -105,7 +105,7 @@ CASES: Final = (
     Case("E", _WHOLE, _FROM_START, frozenset({Front.NO_BASE}), _ANY_TAIL, Act.REFUSE, False,
          "the oldest segment does not begin with a base, and no snapshot can stand in"),
     Case("F", _WHOLE, _USABLE, _ANY_FRONT, _CORRUPT, Act.REFUSE, False,
-         "damage behind the snapshot, below a durable position"),
+         "damage after the snapshot, below a durable position"),
     Case("G", _WHOLE, _FROM_START, _BASE | _BLANK, _CORRUPT, Act.REFUSE, False,
          "damage below a durable position"),
     Case("H", _WHOLE, _USABLE, _ANY_FRONT, _END, Act.REDO_FROM_SNAPSHOT, False,

@@ -1,9 +1,9 @@
 """One file of the log: preallocated, zero-filled, never shrunk, named by its first log offset.
 
-Never shrunk, because a reader (Spark) may have it mapped, and touching a page behind a file's end kills the process
+Never shrunk, because a reader (Spark) may have it mapped, and touching a page after a file's end kills the process
 (SIGBUS). The broker maps nothing: it reads, so that a file that somebody cut short, or a sector that cannot be read, is
 an error with a place, and not the end of the process without a word. Preallocated, because then a batch that has a place cannot meet a full disk, and a sync need not write the
-file's size. Zero-filled, because zeros behind the last batch are the proof that the log ends there.
+file's size. Zero-filled, because zeros after the last batch are the proof that the log ends there.
 """
 
 import errno

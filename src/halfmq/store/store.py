@@ -4,7 +4,7 @@ A start, in this order:
 
     store = Store.open(...)            lock, store.json, look at the log; refuses here, with nothing changed
     store.snapshot_chunks()            state at ``redo_from``, if there is a snapshot
-    for batch in store.redo(): ...     every batch behind it; indexes follow as it goes
+    for batch in store.redo(): ...     every batch after it; indexes follow as it goes
     store.finish_recovery(...)         cut the torn tail, make the rest durable; now ``append`` may come
 
 Then, for each batch: ``append``, ``request_sync``; when ``durable_position`` has reached it: ``publish``. Now and then
@@ -504,7 +504,7 @@ class Store:
     def look_at_space(self) -> bool:
         """Look again whether there is space, making the next segment if so. True: space is low. Any thread, now and then.
 
-        Indexes that fell behind are another matter: ``catch_up``, on the writer's thread.
+        Indexes that lag are another matter: ``catch_up``, on the writer's thread.
         """
         return not self.log.prepare_next()
 
@@ -577,7 +577,7 @@ class Store:
             self.on_sync_ended()
             self.on_durable(durable)
             if not self.log.next_is_ready and not self.log.space_low:
-                self.on_sync_began()  # answers wait for this as well: the next sync comes behind it
+                self.on_sync_began()  # answers wait for this as well: the next sync comes after it
                 self._prepare_next()
                 self.on_sync_ended()
         except StorePoisoned as error:
@@ -602,7 +602,7 @@ class Store:
         Call it when ``durable_position`` has reached ``position``: what is published must not be taken back.
 
         Returns what is published now. It is less than ``position`` while the disk has no space for indexes: they
-        are not needed for what the log promises, so they fall behind it in memory. Refuse new messages then, so that
+        are not needed for what the log promises, so they lag, in memory. Refuse new messages then, so that
         what piles up has a bound, and call ``catch_up`` now and then; ``publish`` goes on as before.
 
         Raises:
@@ -691,7 +691,7 @@ class Store:
         remove_snapshots(self._disk, snapshots, [kept.position for kept in self._slots])
 
     def checkpointed(self) -> None:
-        """On the writer's thread, behind each ``checkpoint``: who reads the files learns of topics that it wrote.
+        """On the writer's thread, after each ``checkpoint``: who reads the files learns of topics that it wrote.
 
         Raises:
             OSError: the watermark page could not be written.
@@ -763,7 +763,7 @@ class Store:
         """Remove the segments that ``let_go`` gave; any thread. Returns table files that went out of use, for ``drop_tables``.
 
         Raises:
-            SegmentStays: one cannot be removed; it is left, and those behind it. The next trim and the next start take them.
+            SegmentStays: one cannot be removed; it is left, and those after it. The next trim and the next start take them.
             OSError: some may be left; the next start takes them too.
         """
         self.log.unlink(gone.segments)
@@ -813,4 +813,4 @@ class Store:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            # Behind to the end: no checkpoint says otherwise, so the next start makes it from the log.
+            # The indexes lag to the end: no checkpoint says otherwise, so the next start makes it from the log.

@@ -1,7 +1,7 @@
 """``halfmq store verify``: walk everything, say what is wrong and what to do. Reads only.
 
     log           every batch: header, checksum, the CRC of every body, the chain of segments; refs of verdicts lead to
-                  halves of their own segment, no half is settled twice, and what an operator did stands behind who did it
+                  halves of their own segment, no half is settled twice, and what an operator did stands after who did it
     queues        every entry that the log calls for stands in its place, with these fields, and no others do
     transactions  every row says what the log says, or something later
     keys          every token of KEYS is in the index, in log order
@@ -9,7 +9,7 @@
     topics        the file is readable and names what the log names
 
 It works beside a running broker: what is compared lies below the high watermark, of which a broker changes only
-what time must change (rows settle, checks are counted, old segments go). The log behind that position is looked at too;
+what time must change (rows settle, checks are counted, old segments go). The log after that position is looked at too;
 a torn end there is a note, since a broker may be writing it, or the next start will cut it.
 
 Damage to the log is for a backup. Damage to anything else is not: it can be made again from the log, if that is whole;
@@ -73,7 +73,7 @@ from halfmq.store.transaction_table import TransactionRow, TransactionTable
 from halfmq.store.two_slots import Unreadable
 from halfmq.store.watermark_page import Watermark, read_watermark_page
 
-#: Which record stands directly behind what an operator did.
+#: Which record stands directly after what an operator did.
 _ACTED: Final[dict[int, type]] = {
     OperatorAction.COMMIT: Committed,
     OperatorAction.ROLL_BACK: RolledBack,
@@ -96,7 +96,7 @@ RESTORE: Final = (
     "whole directory from any backup; nothing else has these bytes"
 )
 SHORTER: Final = (
-    "after a power loss with durability `memory` nothing is to be done: what lay behind is lost, and a start goes on here; "
+    "after a power loss with durability `memory` nothing is to be done: what lay after it is lost, and a start goes on here; "
     "else restore the directory from a backup"
 )
 REPORT: Final = (
@@ -147,7 +147,7 @@ class _Notes:
         self._add(Finding(False, part, what, remedy))
 
     def more_damage(self, part: str, count: int, last: str, remedy: str) -> None:
-        """``count`` more, behind as many as are told."""
+        """``count`` more, after as many as are told."""
         self._seen[part, remedy] += count
         self._last[part, remedy] = Finding(True, part, last, remedy)
 
@@ -244,7 +244,7 @@ class _Walk:
                 self._counted["batches"] += 1
                 self._counted["records"] += len(records)
                 self._check_records(records)
-                indexes.trims(records)  # also behind what is published
+                indexes.trims(records)  # also after what is published
                 if below is None or header.offset < below:
                     if not rebuilding:
                         indexes.batch(header.broker_time_ms, records)
@@ -268,7 +268,7 @@ class _Walk:
             case TornTail(cut_at, _, why, whole):
                 if below is not None and cut_at < below:
                     return  # told as a log that ends below the high watermark
-                what = f"torn end at {cut_at} ({why}), {whole} whole batches behind it"
+                what = f"torn end at {cut_at} ({why}), {whole} whole batches after it"
                 self._notes.note(
                     "log", what, "nothing to do: it was never answered, a running broker or a start settles it"
                 )
@@ -293,20 +293,20 @@ class _Walk:
                     self._check_ref(record, ref)
 
     def _check_acted(self, acted: OperatorActed, records: list[Record]) -> None:
-        """What an operator did stands directly behind who did it, in the same batch."""
+        """What an operator did stands directly after who did it, in the same batch."""
         what = f"the record at {acted.offset} says who did {acted.action} to {acted.subject!r}"
-        behind = next((record for record in records if record.offset == acted.offset + acted.size), None)
+        following = next((record for record in records if record.offset == acted.offset + acted.size), None)
         if acted.action not in _ACTED:
             return  # of a later version, which added an action
-        if type(behind) is not _ACTED[acted.action]:
-            there = "nothing" if behind is None else f"a {type(behind).__name__}"
-            self._notes.damage("log", f"{what}, behind it stands {there}", REPORT)
-        elif isinstance(behind, Committed | RolledBack) and (
-            behind.tx_id != acted.subject or behind.decided_by != DecidedBy.OPERATOR
+        if type(following) is not _ACTED[acted.action]:
+            there = "nothing" if following is None else f"a {type(following).__name__}"
+            self._notes.damage("log", f"{what}, after it stands {there}", REPORT)
+        elif isinstance(following, Committed | RolledBack) and (
+            following.tx_id != acted.subject or following.decided_by != DecidedBy.OPERATOR
         ):
-            by = behind.decided_by
+            by = following.decided_by
             self._notes.damage(
-                "log", f"{what}, behind it stands the verdict of {behind.tx_id!r}, decided by {by}", REPORT
+                "log", f"{what}, after it stands the verdict of {following.tx_id!r}, decided by {by}", REPORT
             )
 
     def _check_ref(self, record: Committed | Released, ref: Ref) -> None:
@@ -402,7 +402,7 @@ class _IndexCheck:
         self._deleted: set[int] = set()
         #: Topic id -> (name, where the log says so).
         self._named: dict[int, tuple[str, int]] = {}
-        #: Topics that were named behind it may still be missing in topics.json, where there are many.
+        #: Topics that were named after it may still be missing in topics.json, where there are many.
         self.checkpoint_at = 0
         self._undecided: set[int] = set()
         #: (group, id) -> half index of the first half, of transactions of several whose first one was read.
@@ -437,7 +437,7 @@ class _IndexCheck:
     def finish(self, position: int, below: int | None, log_ends: Callable[[], bool]) -> None:
         """What the log does not call for must not be there; what it calls for was checked on the way.
 
-        ``log_ends``: whether nothing came behind ``position`` meanwhile, so that rows say no more than was read.
+        ``log_ends``: whether nothing came after ``position`` meanwhile, so that rows say no more than was read.
         """
         for (topic_id, queue_id), end in self._ends.items():
             has = self._queues.bounds(topic_id, queue_id)[1]

@@ -150,7 +150,7 @@ class _Pipe:
                 self.put(item)
 
     def end_with(self, finished: _Finished, rng: random.Random, *, lossy: bool) -> None:
-        """The stream ends: behind what is under way, or (``lossy``) behind any first part of it."""
+        """The stream ends: after what is under way, or (``lossy``) after any first part of it."""
         items = self._take() if not self.blocked else self._held
         if lossy:
             del items[rng.randint(0, len(items)) :]

@@ -42,7 +42,7 @@ class CachedFile:
         self.claimed: set[int] = set()
         #: Blocks that may hold other bytes than zero, here or on the disk.
         self.written: set[int] = set()
-        #: Sector -> what the disk has of it; shorter than a sector: zeros behind it.
+        #: Sector -> what the disk has of it; shorter than a sector: zeros after it.
         self.base: dict[int, bytes] = {}
         self.lost: dict[int, bytes] = {}
         #: Writes since the last sync, in order.

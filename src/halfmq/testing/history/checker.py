@@ -242,4 +242,4 @@ class HistoryCheck:
                 "nothing, so nothing is called forgotten"
             )
         elif facts.losses:
-            yield f"durability memory: {len(facts.losses)} power losses took back what was answered behind the log's end"
+            yield f"durability memory: {len(facts.losses)} power losses took back what was answered after the log's end"

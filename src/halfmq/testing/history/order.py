@@ -76,7 +76,7 @@ class Order:
         self._facts = facts
         self._findings = findings
         self._looks = findings.looks
-        #: (the one that stands before, the first that stands behind it, how many do)
+        #: (the one that stands before, the first that stands after it, how many do)
         self._late: tuple[Row, Row, int] | None = None
 
     def judge(self, places: Iterable[Row], note: Callable[[int], None] = lambda count: None) -> None:
@@ -141,7 +141,7 @@ class Order:
     # --- violations -----------------------------------------------------------------------------------------------
 
     def _behind(self, first: Row, row: Row) -> None:
-        """``row`` was there before ``first`` was asked for, and stands behind it. One misplaced ``first`` is told once."""
+        """``row`` was there before ``first`` was asked for, and stands after it. One misplaced ``first`` is told once."""
         if self._late is not None and self._late[0] is first:
             self._late = (first, self._late[1], self._late[2] + 1)
         else:
@@ -157,7 +157,7 @@ class Order:
         key = f", both with sharding key {row[_KEY]!r}" if row[_KEY] and row[_KEY] == first[_KEY] else ""
         text = (
             f"{self._name(row)} was there at {row[_KNOWN_US]:,} us, before {self._name(first)} was asked for at "
-            f"{first[_ASKED_US]:,} us, but stands behind it: {self._where(first)} and {self._where(row)}{key}{more}"
+            f"{first[_ASKED_US]:,} us, but stands after it: {self._where(first)} and {self._where(row)}{key}{more}"
         )
         subject = first if count > 1 else row
         self._findings.add(
@@ -167,7 +167,7 @@ class Order:
 
     def _position_down(self, first: Row, row: Row) -> None:
         text = (
-            f"its verdict stands at log position {row[_POSITION]}, but it is behind {self._name(first)} of position "
+            f"its verdict stands at log position {row[_POSITION]}, but it is after {self._name(first)} of position "
             f"{first[_POSITION]}: {self._where(first)} and {self._where(row)}"
         )
         places = (first[_KNOWN_PLACE], first[_SEEN_PLACE], row[_KNOWN_PLACE], row[_SEEN_PLACE])

@@ -540,7 +540,7 @@ class Transactions:
                     )
                     return True
         for verdict, _, place, position in story.told:
-            # Without a position: its half is there, so a verdict behind it is there too.
+            # Without a position: its half is there, so a verdict after it is there too.
             if facts.log_must_have(position) or (position < 0 and any(row[_LOG_OFFSETS] for row in story.messages)):
                 self._looks[AT_DURABLE_LOG] += 1
                 if not any(row[4] == position or position < 0 for row in story.records):
@@ -608,7 +608,7 @@ class Transactions:
             position, verdict = story.records[0][4], story.records[0][3]
         messages = story.messages
         if position >= 0:
-            # What a policy decided is not behind what was asked for: that came later, or did not count.
+            # What a policy decided is not after what was asked for: that came later, or did not count.
             by_policy = verdict == ROLLED_BACK and self._is_by_policy(story)
             said_us = -1 if by_policy else story.said.get(verdict, -1)
             said_place = story.said_place.get(verdict, 0)
