@@ -474,7 +474,7 @@ def _snapshot(store: Store, settings: BrokerSettings) -> State | None:
             "a start then reads the whole log",
         ) from error
     log_start = max(state.log_start, store.log.start)
-    difference = store.why_made_again(_queues(state, log_start), log_start)
+    difference = store.why_rebuild(_queues(state, log_start), log_start)
     if difference is None:
         return state
     log.warning("queue files do not fit the checkpoint and are made again from the log: %s", difference)

@@ -270,7 +270,7 @@ class Maintenance:
         self._offload.run(lambda: self._store.secure_trim(start), self._then(lambda _: self._let_go(start)))
 
     def _let_go(self, start: int) -> None:
-        gone = self._store.let_go(start)
+        gone = self._store.detach(start)
         unlinked = self._then(lambda tables: self._unlinked(start, tables))
 
         def done(result: object) -> None:
@@ -308,9 +308,9 @@ class Maintenance:
 
     def look_at_space(self) -> None:
         self._slow_sync.look()  # here: a thread that waits for the disk says nothing
-        self._offload.run(self._store.look_at_locks, self._saw_locks)
-        self._offload.run(self._store.look_at_written_segment, self._saw_written_segment)
-        self._offload.run(self._store.look_at_space, self._saw_space)
+        self._offload.run(self._store.check_locks, self._saw_locks)
+        self._offload.run(self._store.check_written_segment, self._saw_written_segment)
+        self._offload.run(self._store.check_space, self._saw_space)
 
     def _saw_written_segment(self, result: object) -> None:
         if isinstance(result, StorePoisoned):
@@ -318,7 +318,7 @@ class Maintenance:
         elif isinstance(result, BaseException):
             if self._said.is_due(str(result)):
                 log.warning("the segment that is written cannot be looked at: %s", result)
-        elif isinstance(result, tuple) and self._store.make_again(result[0]):
+        elif isinstance(result, tuple) and self._store.forget_segment(result[0]):
             log.warning("%s. Nothing was in it yet: it is made again", result[1])
 
     def _saw_locks(self, result: object) -> None:

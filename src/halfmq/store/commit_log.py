@@ -410,7 +410,7 @@ class CommitLog:
 
     # --- end -------------------------------------------------------------------------------------------------
 
-    def let_go(self, log_start: int) -> list[int]:
+    def detach(self, log_start: int) -> list[int]:
         """Know nothing more of the segments that lie whole before ``log_start``; returns their starts, for ``unlink``.
 
         The record that says so is durable. On the writer's thread.
@@ -426,7 +426,7 @@ class CommitLog:
         return gone
 
     def unlink(self, starts: Sequence[int]) -> None:
-        """Unlink what ``let_go`` gave, in its order. Any thread, one at a time: a gibibyte takes a while.
+        """Unlink what ``detach`` gave, in its order. Any thread, one at a time: a gibibyte takes a while.
 
         Oldest first, and each name's removal is durable before the next one's: a crash must not leave a gap. So what stays
         is tried first the next time.
@@ -442,8 +442,8 @@ class CommitLog:
             del left[0]
 
     def trim(self, log_start: int) -> list[int]:
-        """``let_go`` and ``unlink``; returns the starts of the segments that went."""
-        gone = self.let_go(log_start)
+        """``detach`` and ``unlink``; returns the starts of the segments that went."""
+        gone = self.detach(log_start)
         self.unlink(gone)
         return gone
 

@@ -67,7 +67,7 @@ class CorruptInterior(NamedTuple):
 Scanned = Batch | EndOfLog | TornTail | CorruptInterior
 
 
-class _Behind(NamedTuple):
+class _Beyond(NamedTuple):
     """What lies after a place where no batch begins."""
 
     blank: bool
@@ -269,7 +269,7 @@ class LogScan:
         return view, place - start
 
     def _end(self, position: int, durable: int, epoch: int, why: str) -> EndOfLog | TornTail | CorruptInterior:
-        beyond = self._behind(position)
+        beyond = self._beyond(position)
         durable = max(durable, beyond.durable_position)
         if position < durable:
             return self._corrupt(position, durable, why)
@@ -285,7 +285,7 @@ class LogScan:
     def _damage(self, position: int, why: str) -> tuple[int, int, str]:
         """(where, in which segment, what): the log ends at ``position`` in zeros where a later segment is the damaged one."""
         number, place = divmod(position, self._segment_bytes)
-        later = self._holds_anything_behind(number)
+        later = self._holds_anything_beyond(number)
         segment = self._files.get(number)
         if segment is None:
             return position, number, "the segment is missing"
@@ -297,7 +297,7 @@ class LogScan:
         opening = self._opening_batch(start, position)
         return start, number + 1, opening.why if isinstance(opening, NotABatch) else why
 
-    def _holds_anything_behind(self, number: int) -> bool:
+    def _holds_anything_beyond(self, number: int) -> bool:
         for other in self._files.numbers():
             if other > number:
                 self._files.close_old(other * self._segment_bytes)
@@ -305,7 +305,7 @@ class LogScan:
                     return True
         return False
 
-    def _behind(self, position: int) -> _Behind:
+    def _beyond(self, position: int) -> _Beyond:
         """What whole batches lie after ``position``, and whether there is anything but zeros."""
         number, place = divmod(position, self._segment_bytes)
         blank, durable, epoch, count = True, 0, 0, 0
@@ -322,7 +322,7 @@ class LogScan:
                     epoch = max(epoch, header.epoch)
                     count += 1
                     beyond = header.end - segment.start
-        return _Behind(blank, durable, epoch, count)
+        return _Beyond(blank, durable, epoch, count)
 
     def _whole_batches(self, segment: Segment, chunk_start: int, chunk: bytes, beyond: int) -> Iterator[Header]:
         """Whole batches that begin in the chunk, at or after place ``beyond``, found by their magic."""

@@ -77,7 +77,7 @@ class ScannedBatch(NamedTuple):
     records: list[Record]
 
 
-class LetGo(NamedTuple):
+class Detached(NamedTuple):
     """What a trim takes: starts of segments that nobody finds any more, and the files of the transaction table to look at."""
 
     segments: list[int]
@@ -228,7 +228,7 @@ class Store:
         self.on_sync_ended: Callable[[], None] = _ignore_sync
         #: Called once on the thread that saw a write or sync fail: stop the process, let no reply out.
         self.on_failed: Callable[[StorePoisoned], None] = _ignore_failure
-        #: Called on the thread that found no space for the next segment: refuse new messages until ``look_at_space``
+        #: Called on the thread that found no space for the next segment: refuse new messages until ``check_space``
         #: sees some.
         self.on_space_low: Callable[[], None] = _ignore_space
         self.log = CommitLog(
@@ -238,7 +238,7 @@ class Store:
             end=recovery.end,
             synced_position=recovery.durable_position,
             reserve_bytes=reserve_bytes,
-            before_make=self.look_at_locks,
+            before_make=self.check_locks,
         )
         #: The log's files.
         self.segments = files
@@ -250,8 +250,8 @@ class Store:
         self._slots = checkpoints.slots
         self._snapshot = checkpoints.snapshot if recovery.case.act is Act.REDO_FROM_SNAPSHOT else None
         self._high_watermark = 0
-        #: (position, broker time ms) that indexes could not follow to, for want of space; None while they follow.
-        self._behind: tuple[int, int] | None = None
+        #: (position, broker time ms) up to which the indexes lag, for want of space; None while they do not.
+        self._lagging: tuple[int, int] | None = None
         #: A checkpoint wrote topics that nobody who reads the files has heard of.
         self._topics_were_late = False
         self._page: WatermarkPage | None = None
@@ -352,7 +352,7 @@ class Store:
         """State at ``redo_from``; None when the redo starts at the log's beginning, with its base record."""
         return None if self._snapshot is None else iter(self._snapshot.chunks)
 
-    def why_made_again(self, queues: Iterable[tuple[int, int, int, int]], log_start: int) -> str | None:
+    def why_rebuild(self, queues: Iterable[tuple[int, int, int, int]], log_start: int) -> str | None:
         """Hold queue files against the snapshot's state; where they differ, forget the snapshot, and say where.
 
         ``queues``: (topic id, queue id, first, one past the last) queue offset that the state has of each queue, as of a
@@ -499,16 +499,16 @@ class Store:
     @property
     def free_space_low(self) -> bool:
         """Refuse new messages; verdicts, checks and trims go on in what is left."""
-        return self.log.space_low or self._behind is not None
+        return self.log.space_low or self._lagging is not None
 
-    def look_at_space(self) -> bool:
+    def check_space(self) -> bool:
         """Look again whether there is space, making the next segment if so. True: space is low. Any thread, now and then.
 
         Indexes that lag are another matter: ``catch_up``, on the writer's thread.
         """
         return not self.log.prepare_next()
 
-    def look_at_locks(self) -> None:
+    def check_locks(self) -> None:
         """See to it that this directory is still the one that was locked, and only ours. Any thread; now and then.
 
         Files are made by name: in a directory that took this one's place they would be another store's. Where locks are of
@@ -527,14 +527,14 @@ class Store:
             self.log.failure = self.log.failure or OSError(errno.ESTALE, why)
             raise StorePoisoned(why, hint=hint)
 
-    def look_at_written_segment(self) -> tuple[int, str] | None:
+    def check_written_segment(self) -> tuple[int, str] | None:
         """See to it that the segment that is written has its file, whole; now and then, on the thread that unlinks.
 
-        On that thread, since what is looked at here may be let go meanwhile, and must not be unlinked before it was looked at.
+        On that thread, since what is looked at here may be detached meanwhile, and must not be unlinked before it was looked at.
         All that were written since the last look are, so that a roll hides nothing: what was removed or replaced may have
         gone before it. What was cut short may not, and of a closed segment ``missing_segments`` tells.
 
-        Returns (number, what is wrong) of the segment made for the next roll, if it is that: give it to ``make_again``.
+        Returns (number, what is wrong) of the segment made for the next roll, if it is that: give it to ``forget_segment``.
 
         Raises:
             StorePoisoned: it was removed, replaced or cut short. Nothing may be appended or answered any more: a start would
@@ -559,8 +559,8 @@ class Store:
         what = self.segments.what_is_wrong(following) if following in self.segments else None
         return None if what is None else (following, what[0])
 
-    def make_again(self, number: int) -> bool:
-        """Know nothing of a segment that ``look_at_written_segment`` found amiss; it is made again before it is needed.
+    def forget_segment(self, number: int) -> bool:
+        """Know nothing of a segment that ``check_written_segment`` found amiss; it is made again before it is needed.
 
         False: it is written by now, and the next look tells. Writer's thread.
         """
@@ -619,11 +619,11 @@ class Store:
 
     def catch_up(self) -> int:
         """Try again what a full disk kept indexes from; returns what is published now. Raises as ``publish``."""
-        return self._high_watermark if self._behind is None else self._follow(*self._behind)
+        return self._high_watermark if self._lagging is None else self._follow(*self._lagging)
 
     def _follow(self, position: int, broker_time_ms: int) -> int:
         assert self._page is not None
-        self._behind = position, broker_time_ms
+        self._lagging = position, broker_time_ms
         durable = self.log.synced_position
         try:
             self.indexes.flush()
@@ -633,7 +633,7 @@ class Store:
             self._say(self._page.durable_to, durable)
         else:
             self._say(self._page.publish, position, self.indexes.log_start, broker_time_ms, durable)
-            self._behind = None
+            self._lagging = None
             self._high_watermark = position
         return self._high_watermark
 
@@ -659,7 +659,7 @@ class Store:
             OSError: indexes or slot failed; the checkpoint before still stands. What indexes hold on the
                 disk is not known: stop.
         """
-        self.look_at_locks()
+        self.check_locks()
         if position > self._high_watermark:
             raise InvariantViolated(f"a checkpoint at {position} was asked for, published is {self._high_watermark}")
         self.log.sync(position)
@@ -729,7 +729,7 @@ class Store:
         """Unlink what lies before ``log_start``, at once; returns the starts of the segments that went.
 
         The Trim record that says so is published, so that a restart knows that they are not missing. A broker that
-        serves takes the same steps, the slow ones on another thread: ``secure_trim``, ``let_go``, ``unlink``,
+        serves takes the same steps, the slow ones on another thread: ``secure_trim``, ``detach``, ``unlink``,
         ``drop_tables``.
 
         Raises:
@@ -737,7 +737,7 @@ class Store:
             OSError: as ``unlink``.
         """
         self.secure_trim(log_start)
-        gone = self.let_go(log_start)
+        gone = self.detach(log_start)
         self.drop_tables(self.unlink(gone, log_start))
         return gone.segments
 
@@ -752,15 +752,15 @@ class Store:
         if self.durability is Durability.MEMORY and self.log.start < log_start:
             self.log.sync(self._high_watermark)
 
-    def let_go(self, log_start: int) -> LetGo:
+    def detach(self, log_start: int) -> Detached:
         """Nobody finds what lies before ``log_start`` from now on. Writer's thread. Give the result to ``unlink``."""
-        gone = self.log.let_go(min(log_start, self._high_watermark))
+        gone = self.log.detach(min(log_start, self._high_watermark))
         for start in gone:
             self._began_ms.pop(start // self.segment_bytes, None)
-        return LetGo(gone, self.table.full() if gone else [])
+        return Detached(gone, self.table.full() if gone else [])
 
-    def unlink(self, gone: LetGo, log_start: int) -> list[int]:
-        """Remove the segments that ``let_go`` gave; any thread. Returns table files that went out of use, for ``drop_tables``.
+    def unlink(self, gone: Detached, log_start: int) -> list[int]:
+        """Remove the segments that ``detach`` gave; any thread. Returns table files that went out of use, for ``drop_tables``.
 
         Raises:
             SegmentStays: one cannot be removed; it is left, and those after it. The next trim and the next start take them.
@@ -782,7 +782,7 @@ class Store:
 
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
         """(first, one past the last) published queue offset; (0, 0) for a queue without messages."""
-        return self.queues.bounds(topic_id, queue_id, None if self._behind is None else self._high_watermark)
+        return self.queues.bounds(topic_id, queue_id, None if self._lagging is None else self._high_watermark)
 
     def log_began_ms(self) -> int:
         """Broker time of the first batch that the log still holds, ms."""

@@ -180,7 +180,7 @@ async def test_low_space_refuses_messages_until_there_is_room_again(
     async with serving(tmp_path) as running:
         client = await running.client()
         low = True
-        monkeypatch.setattr(Store, "look_at_space", lambda store: low)
+        monkeypatch.setattr(Store, "check_space", lambda store: low)
         maintenance = running.broker._maintenance
         assert maintenance is not None
         maintenance.look_at_space()

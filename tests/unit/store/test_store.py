@@ -344,15 +344,15 @@ def test_a_full_disk_is_known_early_and_goes_away(disk: FaultyDisk, broker: Smal
     broker.turn([("send", 0, b"x")])
     broker.sync()
     assert not broker.store.free_space_low
-    assert not broker.store.look_at_space()
+    assert not broker.store.check_space()
     with pytest.raises(StoreFull):
         fill_the_log(broker, disk)
     assert broker.store.free_space_low
-    assert broker.store.look_at_space()
+    assert broker.store.check_space()
     assert broker.store.log.failure is None
     broker.turn([("send", 0, b"small")])
     disk.heal()
-    assert not broker.store.look_at_space()
+    assert not broker.store.check_space()
     assert not broker.store.free_space_low
     broker.turn([("send", 0, b"x" * 9_000)])
     broker.sync()
@@ -467,7 +467,7 @@ def test_a_checkpoint_goes_only_after_the_page_says_durably_what_it_said(disk: F
             disk.remove(path)
             disk.sync_directory(path.parent)
     store = Store.open(disk, HOME, entropy=SystemEntropy())
-    assert store.why_made_again([(1, 0, 0, 99)], 0)
+    assert store.why_rebuild([(1, 0, 0, 99)], 0)
     assert next(store.redo())
     assert not disk.exists(SHARD / "checkpoint")
     disk.crash(keep=0.0)
@@ -485,7 +485,7 @@ def test_a_checkpoint_is_withdrawn_for_good_before_what_it_vouches_for_is_made_a
     disk.kill()
     done: list[tuple[str, Path]] = []
     store = Store.open(disk, HOME, entropy=SystemEntropy())
-    assert store.why_made_again([(1, 0, 0, 99)], 0)
+    assert store.why_rebuild([(1, 0, 0, 99)], 0)
     disk.before = lambda one: done.append((one.kind, one.path))
     assert next(store.redo())
     gone = done.index(("remove", SHARD / "checkpoint"))
@@ -557,7 +557,7 @@ def test_no_room_for_the_next_segment_is_told_by_the_sync_that_needed_it(disk: F
     assert told == [True]
     assert broker.store.log.failure is None
     disk.heal()
-    assert not broker.store.look_at_space()
+    assert not broker.store.check_space()
     for _ in range(20):
         broker.turn([("send", 0, b"x" * 5_000)])
         broker.sync()
@@ -762,7 +762,7 @@ def test_what_was_durable_stays_so_when_the_queues_are_not_those_of_the_snapshot
     disk.kill()
     store = Store.open(disk, HOME, entropy=SystemEntropy())
     assert store.recovery.durable_position == store.log.end
-    assert store.why_made_again([(1, 0, 0, 99)], 0)
+    assert store.why_rebuild([(1, 0, 0, 99)], 0)
     assert store.recovery.durable_position == store.log.end
     assert store.recovery.case.letter == "N"
     assert store.snapshot_chunks() is None
@@ -921,18 +921,18 @@ def test_two_writers_that_no_lock_keeps_apart_see_each_other_in_the_published_pa
     disk = FaultyDisk()
     first = SmallBroker(disk, HOME).start()
     some_traffic(first, 3)
-    first.store.look_at_locks()
+    first.store.check_locks()
     disk._locked.clear()
     second = SmallBroker(disk, HOME).start()
-    second.store.look_at_locks()
+    second.store.check_locks()
     with pytest.raises(
         StorePoisoned, match="another broker, of epoch 2, writes the store in /store beside this one, of 1"
     ):
-        first.store.look_at_locks()
+        first.store.check_locks()
     with pytest.raises(StorePoisoned):
         first.turn([("send", 0, b"x")])
     second.store.close()
-    second.start().store.look_at_locks()
+    second.start().store.check_locks()
 
 
 def test_a_shard_that_another_directory_leads_to_is_locked_too(tmp_path: Path) -> None:
@@ -952,13 +952,13 @@ def test_a_segment_that_was_removed_and_rolled_over_between_two_looks_stops_the_
 ) -> None:
     some_traffic(broker)
     store = broker.store
-    assert store.look_at_written_segment() is None
+    assert store.check_written_segment() is None
     written = store.log.end // make.SEGMENT
     disk.remove(store.segments.path(written))
     while store.log.end // make.SEGMENT < written + 2:
         broker.turn([("send", 0, b"x" * 9_000)])
     with pytest.raises(StorePoisoned, match="was removed under a running broker, and the log went on in it"):
-        store.look_at_written_segment()
+        store.check_written_segment()
     with pytest.raises(StorePoisoned):
         broker.turn([("send", 0, b"x")])
 
@@ -968,27 +968,27 @@ def test_a_segment_that_is_cut_short_behind_its_roll_is_told_and_stops_nobody(
 ) -> None:
     some_traffic(broker)
     store = broker.store
-    assert store.look_at_written_segment() is None
+    assert store.check_written_segment() is None
     closed = store.log.end // make.SEGMENT
     while store.log.end // make.SEGMENT == closed:
         broker.turn([("send", 0, b"x" * 9_000)])
     disk.open(store.segments.path(closed)).truncate(100)
-    assert store.look_at_written_segment() is None
+    assert store.check_written_segment() is None
     ((number, what),) = store.segments.missing(store.segments.numbers())
     assert number == closed
     assert "was cut short under a running broker" in what
     broker.turn([("send", 0, b"x")])
     disk.open(store.segments.path(store.log.end // make.SEGMENT)).truncate(100)
     with pytest.raises(StorePoisoned, match=r"was cut short .*, and the log goes on in it"):
-        store.look_at_written_segment()
+        store.check_written_segment()
 
 
 def test_a_segment_that_was_trimmed_between_two_looks_is_not_missed(broker: SmallBroker) -> None:
     store = broker.store
-    assert store.look_at_written_segment() is None
+    assert store.check_written_segment() is None
     while store.log.end < 3 * make.SEGMENT:
         broker.turn([("send", 0, b"x" * 9_000)])
-        assert store.make_again(store.log.end // make.SEGMENT) is False
+        assert store.forget_segment(store.log.end // make.SEGMENT) is False
     store.log.sync(store.log.end)
     store.log.trim(2 * make.SEGMENT)
-    assert store.look_at_written_segment() is None
+    assert store.check_written_segment() is None
