@@ -106,15 +106,6 @@ def read_snapshot(disk: Disk, directory: Path, store: bytes, position: int) -> W
     return Unreadable(f"{path} has no end")
 
 
-def list_snapshots(disk: Disk, directory: Path) -> list[int]:
-    """Log offsets of the snapshots that are there, ascending."""
-    return sorted(
-        int(name.removesuffix(_SUFFIX))
-        for name in disk.list(directory)
-        if name.endswith(_SUFFIX) and name.removesuffix(_SUFFIX).isdigit()
-    )
-
-
 def remove_snapshots(disk: Disk, directory: Path, keep: Iterable[int]) -> None:
     """Remove all but those at ``keep``: the positions that the checkpoint's slots name. Temporary files go too."""
     kept = {snapshot_path(directory, position).name for position in keep}
