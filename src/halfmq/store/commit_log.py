@@ -61,6 +61,8 @@ _NO_WINDOW: Final = memoryview(b""), 0
 
 
 class CommitLog:
+    """The log of a store, open for one writer; which thread may call what is said above."""
+
     def __init__(
         self,
         disk: Disk,

@@ -104,6 +104,7 @@ def file_end(base: int) -> int:
 
 
 def file_bytes(base: int) -> int:
+    """Length of the file that starts at queue offset ``base``."""
     return (file_end(base) - base) * QUEUE_ENTRY_BYTES
 
 
@@ -329,6 +330,7 @@ class ConsumeQueues:
                         self._drop_file(queue, base)
 
     def delete_topic(self, topic_id: int) -> None:
+        """Remove all queues of the topic, with what is staged for them."""
         for queue in self._of_topic.pop(topic_id, ()):
             del self._queues[(topic_id, queue.queue_id)]
             if queue.staged:

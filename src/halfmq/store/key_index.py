@@ -118,6 +118,7 @@ class KeyIndex:
                 self._files.write(file, end, [b""])
 
     def trim(self, log_start: int) -> None:
+        """Remove the files of segments that end at or before log offset ``log_start``."""
         for start in [start for start in self._ends if start + self._segment_bytes <= log_start]:
             del self._ends[start]
             self._files.remove((-2, -2, start), self._path(start))

@@ -39,12 +39,16 @@ class Batch(NamedTuple):
 
 
 class EndOfLog(NamedTuple):
+    """Only zeros from log offset ``at`` on."""
+
     at: int
     #: Highest epoch seen since the scan began; 0 when there was no batch.
     epoch: int
 
 
 class TornTail(NamedTuple):
+    """Damage, and nothing from ``cut_at`` on was ever answered: recovery cuts there."""
+
     #: The log ends here once everything after it is zero.
     cut_at: int
     #: Highest epoch seen, in what is cut too: epochs never go back.
@@ -56,6 +60,8 @@ class TornTail(NamedTuple):
 
 
 class CorruptInterior(NamedTuple):
+    """Damage before a position that was durable: a start is refused."""
+
     #: Where the damage is.
     at: int
     file: Path

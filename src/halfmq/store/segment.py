@@ -39,6 +39,7 @@ OPEN_SEGMENTS_MAX: Final = 128
 
 
 def segment_name(start: int) -> str:
+    """File name of the segment that starts at log offset ``start``."""
     return f"{start:0{_DIGITS}d}{SUFFIX}"
 
 
@@ -215,6 +216,7 @@ class SegmentFiles:
         return segment
 
     def add(self, segment: Segment) -> None:
+        """The log has this segment as well from now on, open."""
         number = segment.start // self.segment_bytes
         with self._lock:
             self.opened[number] = segment
@@ -299,6 +301,7 @@ class SegmentFiles:
             raise SegmentStays(f"{path} cannot be removed: {error.strerror or error}") from error
 
     def close(self) -> None:
+        """Close all open files; the log keeps its segments."""
         with self._lock:
             for segment in self.opened.values():
                 segment.close()

@@ -34,6 +34,7 @@ class WholeSnapshot(NamedTuple):
 
 
 def snapshot_path(directory: Path, position: int) -> Path:
+    """The file of the snapshot at log offset ``position``."""
     return directory / f"{position:020d}{_SUFFIX}"
 
 
