@@ -10,9 +10,7 @@
         SendTimeout, TransactionUnknown
       ProtocolError                 the peer broke the protocol; the connection is closed
       EnvironmentFailed             the machine failed us
-        StoreInUse, StoreDamaged, StoreFull, StorePoisoned, PortTaken, WrongVersion, MissingDependency, DataLost,
-        StoreNotReady
-          (DataLost) SegmentGone, StoreReplaced, PositionWentBack
+        StoreInUse, StoreDamaged, StoreFull, StorePoisoned, PortTaken, WrongVersion, MissingDependency, DataLost
       InvariantViolated             a bug of ours: stop, keep the evidence
 
 Text is for people, fields for programs. An outcome that a caller must expect (conflict, unknown, full) is a value in
@@ -170,31 +168,6 @@ class DataLost(EnvironmentFailed):
     """Messages that a reader should have read next are gone (retention, another store, an older copy): the text names them."""
 
     code = "data-lost"
-
-
-class SegmentGone(DataLost):
-    """The segment with these messages was trimmed away before it was read."""
-
-    code = "segment-gone"
-
-
-class StoreReplaced(DataLost):
-    """The directory holds another store than the one that was read before."""
-
-    code = "store-replaced"
-
-
-class PositionWentBack(DataLost):
-    """The store ends before a position that was read already: an older copy, or a power loss without fsync."""
-
-    code = "position-went-back"
-
-
-class StoreNotReady(EnvironmentFailed):
-    """No position is published at the moment: nothing was stored yet, or a broker is making derived files again."""
-
-    code = "store-not-ready"
-    retriable = True
 
 
 class InvariantViolated(HalfmqError):

@@ -21,7 +21,7 @@ INTAKE_ALL_TURN_BYTES_MAX: Final = 8 << 20
 INTAKE_TURN_S: Final = 0.005
 INTAKE_ALL_TURN_S: Final = 0.020
 SEQUENCER_TURN_S: Final = 0.020
-#: How long other processes may see derived files without what is published, s: small turns share their writes.
+#: How long other processes may see the indexes without what is published, s: small turns share their writes.
 INDEX_WAIT_S: Final = 0.002
 #: Of one connection, with what waits to become durable: memory, and the part that one may have of the next bound.
 INTAKE_CONNECTION_BYTES_MAX: Final = 8 << 20

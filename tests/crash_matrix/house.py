@@ -16,7 +16,7 @@ from halfmq.model import properties
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
-from halfmq.store.published import Published, read_published
+from halfmq.store.watermark_page import Watermark, read_watermark_page
 from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.world import DATA, HandClock, Life, Peer
 from tests.support.raw_client import Answer, property_string
@@ -192,12 +192,12 @@ class House:
     def redo_from(self) -> int:
         store = self.life.broker._store
         assert store is not None
-        return store.redo_from
+        return store.recovery.redo_from
 
     def published(self) -> int:
         """The position below which readers beside the broker, as Spark, read at this moment."""
-        page = read_published(self.disk, DATA / "shard-0" / "published")
-        return page.position if isinstance(page, Published) and not page.rebuilding else 0
+        page = read_watermark_page(self.disk, DATA / "shard-0" / "published")
+        return page.position if isinstance(page, Watermark) and not page.rebuilding else 0
 
     @property
     def settings(self) -> BrokerSettings:

@@ -139,8 +139,8 @@ def _with_whole_batches_behind_a_gap(house: House) -> None:
     house.disk.kill()
 
 
-def _with_derived_files_ahead_of_the_log(house: House) -> None:
-    """Durability ``memory``: a power loss took the end of the log, and left what derived files had of it.
+def _with_indexes_ahead_of_the_log(house: House) -> None:
+    """Durability ``memory``: a power loss took the end of the log, and left what indexes had of it.
 
     The clients forget what they were answered about that end, since this level promises nothing about it.
     """
@@ -509,8 +509,8 @@ def _ask_aside(house: House) -> None:
     assert house.book.txs["t"].verdict is not None
 
 
-def _with_more_in_derived_files_than_in_the_log(house: House) -> None:
-    """Durability ``memory``: a power loss took verdicts and messages; what derived files have of them is all there.
+def _with_more_in_the_indexes_than_in_the_log(house: House) -> None:
+    """Durability ``memory``: a power loss took verdicts and messages; what indexes have of them is all there.
 
     Nothing that comes later is put in their place at once: more rows and entries are left over than are made anew.
     """
@@ -631,8 +631,8 @@ SCRIPTS = (
     Script("restart, snapshots gone", _without(_killed(_with_two_checkpoints), "shard-0/snapshots"), start, {}),
     Script("restart, torn tail, snapshots gone", _without(_with_a_torn_tail(_with_two_checkpoints), "shard-0/snapshots"), start, {}),
     Script("restart, queues gone", _without(_killed(_with_two_checkpoints), "shard-0/queues"), start, {}),
-    Script("restart, derived files ahead of the log", _with_derived_files_ahead_of_the_log, start, _MEMORY),
-    Script("restart, derived files far ahead of the log", _with_more_in_derived_files_than_in_the_log, _start_and_go_on_elsewhere, _MEMORY),
+    Script("restart, indexes ahead of the log", _with_indexes_ahead_of_the_log, start, _MEMORY),
+    Script("restart, indexes far ahead of the log", _with_more_in_the_indexes_than_in_the_log, _start_and_go_on_elsewhere, _MEMORY),
     Script("restart, whole batches behind a gap", _with_whole_batches_behind_a_gap, start, {}),
     Script("restart, torn tail, two segments", _with_a_torn_tail(_with_halves_in_an_older_segment), start, {}),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from halfmq.store.consume_queue import ConsumeQueues
-from halfmq.store.derive import Derived
+from halfmq.store.indexes import Indexes
 from halfmq.store.store import Store
 from halfmq.store.transaction_table import TransactionTable
 from tests.crash_matrix.call_sites import call_sites
@@ -28,7 +28,7 @@ from tests.crash_matrix.points import REST, Point, points_of
 
 #: Places that change the disk and that no script comes to, with the reason.
 UNREACHED = {
-    "open_files.py _sync_closed: file.sync": "only with more than 256 derived files open; tests/unit/store/test_open_files.py",
+    "open_files.py _sync_closed: file.sync": "only with more than 256 index files open; tests/unit/store/test_open_files.py",
     "recovery.py _write_again: segment.file.sync": "only with more than 128 segments since what was known durable; "
     "tests/unit/store/test_recovery.py",
     "snapshot.py write_snapshot: file.write": "only in snapshots of more than a MiB, which end with the write that is "
@@ -142,7 +142,7 @@ def _cuts_no_queues(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rewrites_nothing_undecided(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Derived, "rewrite_undecided", lambda *_: None)
+    patch.setattr(Indexes, "rewrite_undecided", lambda *_: None)
 
 
 def _withdraws_a_checkpoint_without_a_sync(patch: pytest.MonkeyPatch) -> None:
@@ -159,8 +159,8 @@ def _withdraws_a_checkpoint_without_a_sync(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("breaks", "name", "loss"),
     [
-        (_cuts_no_rows, "restart, derived files far ahead of the log", KILL),
-        (_cuts_no_queues, "restart, derived files far ahead of the log", KILL),
+        (_cuts_no_rows, "restart, indexes far ahead of the log", KILL),
+        (_cuts_no_queues, "restart, indexes far ahead of the log", KILL),
         (_rewrites_nothing_undecided, "restart, snapshot", KILL),
         (_withdraws_a_checkpoint_without_a_sync, "restart, queues gone", FIRST_NAME_LOST),
     ],

@@ -20,13 +20,13 @@ from halfmq.store.checkpoint import Present, Slot, read_checkpoint, write_checkp
 from halfmq.store.consume_queue import ConsumeQueues, visible_before
 from halfmq.store.identity import Identity, read_identity, write_identity
 from halfmq.store.key_index import KeyIndex
-from halfmq.store.layout import CHECKPOINT, CHECKPOINT_SLOT_BYTES, PUBLISHED, PUBLISHED_SLOT_BYTES
+from halfmq.store.layout import CHECKPOINT, CHECKPOINT_SLOT_BYTES, WATERMARK, WATERMARK_SLOT_BYTES
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
 from halfmq.store.open_files import OpenFiles
-from halfmq.store.published import Published, PublishedPage, read_published
 from halfmq.store.recovery import find_out, settle
 from halfmq.store.segment import SegmentFiles, segment_name
 from halfmq.store.transaction_table import TransactionTable
+from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
 from halfmq.testing.faulty_disk import FaultyDisk
 from tests.fuzz.target import Target, hold, outcome, same
 from tests.support import log_records as make
@@ -291,11 +291,11 @@ def _checkpoint_slots() -> tuple[bytes, bytes]:
 def _published_slots() -> tuple[bytes, bytes]:
     disk = FaultyDisk()
     disk.make_directories(HOME)
-    page = PublishedPage.open(disk, HOME / "published", STORE, 2)
+    page = WatermarkPage.open(disk, HOME / "published", STORE, 2)
     for facts in _PAGES:
         page.publish(*facts)
     content = disk.content(HOME / "published")
-    return content[PUBLISHED_SLOT_BYTES:][: PUBLISHED.size], content[: PUBLISHED.size]
+    return content[WATERMARK_SLOT_BYTES:][: WATERMARK.size], content[: WATERMARK.size]
 
 
 def run_checkpoint(data: bytes) -> None:
@@ -312,11 +312,11 @@ def run_checkpoint(data: bytes) -> None:
 
 def run_published(data: bytes) -> None:
     """``data``: both slots, one behind the other."""
-    first, second = data[: PUBLISHED.size], data[PUBLISHED.size : 2 * PUBLISHED.size]
-    disk = _with(HOME / "published", first.ljust(PUBLISHED_SLOT_BYTES, b"\0") + second)
+    first, second = data[: WATERMARK.size], data[WATERMARK.size : 2 * WATERMARK.size]
+    disk = _with(HOME / "published", first.ljust(WATERMARK_SLOT_BYTES, b"\0") + second)
     whole = [facts for facts, raw in zip(_PAGES, _published_slots(), strict=True) if raw in (first, second)]
-    match read_published(disk, HOME / "published"):
-        case Published(_, store, epoch, rebuilding, position, log_start, time_ms, durable):
+    match read_watermark_page(disk, HOME / "published"):
+        case Watermark(_, store, epoch, rebuilding, position, log_start, time_ms, durable):
             same("what is published", (position, log_start, time_ms, durable), whole[-1])
             same("by whom", (store, epoch, rebuilding), (STORE, 2, False))
         case other:
@@ -469,7 +469,7 @@ TARGETS: Final = (
     ),
     Target(
         "published", "the newest whole slot is found, a damaged one is not believed",
-        run_published, lambda: [b"".join(_published_slots())], ("halfmq.store.published", "halfmq.store.two_slots"),
+        run_published, lambda: [b"".join(_published_slots())], ("halfmq.store.watermark_page", "halfmq.store.two_slots"),
     ),
     Target(
         "identity", "store.json is read or refused by name",

@@ -103,7 +103,7 @@ def _believes_slots(layout: Any, magic: bytes, data: bytes) -> Any:
     return fields[:-1] if fields[0] == magic else two_slots.Missing()
 
 
-def _nothing_is_durable_behind(scan: Any, position: int, behind: Any = log_scan.LogScan._behind) -> Any:
+def _nothing_is_durable_behind(scan: Any, position: int, behind: Any = log_scan.LogScan._beyond) -> Any:
     return behind(scan, position)._replace(durable_position=0)
 
 
@@ -137,7 +137,7 @@ PLANTED: dict[str, tuple[str, Any, str, Any]] = {
     "a commit changes no flags": ("message", stored_message, "patch_committed", _keeps_the_flag),
     "a longer host is forgotten": ("message", stored_message, "_V6_MORE", 0),
     "checksums of batches are not looked at": ("log", log_scan, "examine", _believes_headers),
-    "damage below a durable position is cut": ("log", log_scan.LogScan, "_behind", _nothing_is_durable_behind),
+    "damage below a durable position is cut": ("log", log_scan.LogScan, "_beyond", _nothing_is_durable_behind),
     "checksums of slots are not looked at": ("published", two_slots, "decode_slot", _believes_slots),
     "frames of one read are lost": ("broker", connection.Connection, "_take", _only_the_last_frame),
 }
@@ -152,7 +152,7 @@ def test_a_planted_bug_is_found(planted: tuple[str, Any, str, Any], monkeypatch:
     assert not found(target.run, fair.fresh, target.fresh // 10), "a promise is broken without it"
     monkeypatch.setattr(where, attribute, wrong)
     if name == "published":
-        monkeypatch.setattr("halfmq.store.published.decode_slot", wrong)
+        monkeypatch.setattr("halfmq.store.watermark_page.decode_slot", wrong)
     mutator = Mutator(target, random.Random(11), pool)
     assert found(target.run, mutator.fresh, 3_000), "it was not found"
 

@@ -48,7 +48,7 @@ PLANTS: Final = (
         "row-says-rolled-back",
         1,
         "the transaction table says of committed halves that they were rolled back",
-        "store/derive.py",
+        "store/indexes.py",
         "settled(half_index, ROW_COMMITTED, decided_by,",
         "settled(half_index, ROW_ROLLED_BACK, decided_by,",
     ),
@@ -140,9 +140,9 @@ PLANTS: Final = (
         3,
         "queue entries behind the recovered end of the log are not cut",
         "store/store.py",
-        "        self.derived.cut(self.log.end, next_half_index)\n",
-        "        self.derived._redoing = False\n        self.derived.table.flush()\n        self.derived.queues.flush()\n"
-        "        self.derived.keys.flush()\n",
+        "        self.indexes.cut(self.log.end, next_half_index)\n",
+        "        self.indexes._redoing = False\n        self.indexes.table.flush()\n        self.indexes.queues.flush()\n"
+        "        self.indexes.keys.flush()\n",
     ),
     Plant(
         "sent-again-ignores-body",
@@ -452,7 +452,7 @@ PLANTS: Final = (
     Plant(
         "page-is-no-proof",
         10,
-        "what was answered last and is damaged now is cut as a torn tail, although the published page says it was durable",
+        "what was answered last and is damaged now is cut as a torn tail, although the watermark page says it was durable",
         "store/store.py",
         "recovery = find_out(files, found, page.durable if page is not None else 0)",
         "recovery = find_out(files, found, 0)",
@@ -460,7 +460,7 @@ PLANTS: Final = (
     Plant(
         "full-disk-keeps-the-page",
         10,
-        "where a full disk keeps derived files back, the published page does not say what was answered and is durable",
+        "where a full disk keeps derived files back, the watermark page does not say what was answered and is durable",
         "store/store.py",
         "            self._say(self._page.durable_to, durable)",
         "            pass",

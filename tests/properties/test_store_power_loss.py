@@ -42,7 +42,7 @@ class Run(Lives):
         broker = self.broker.start()
         case = broker.store.recovery.case.letter
         self.counts[f"case {case}"] += 1
-        end = broker.store.log_end
+        end = broker.store.log.end
         if end < self.durable:
             raise Lost(f"the log ends at {end}, it was durable up to {self.durable}")
         broker.written = [batch for batch in broker.written if batch.end <= end]
@@ -77,7 +77,7 @@ class Run(Lives):
         # One verdict a turn and transaction: what an action decides is applied when the next one is made.
         tx_id = dice.choice(sorted(undecided))
         known = undecided[tx_id]
-        if known[0] >= self.broker.store.log_end or tx_id in self.settling:
+        if known[0] >= self.broker.store.log.end or tx_id in self.settling:
             return ("send", queue, body)
         self.settling.add(tx_id)
         return ("commit", tx_id) if dice.random() < 0.7 else ("roll_back", tx_id)
@@ -85,7 +85,7 @@ class Run(Lives):
     @property
     def settling(self) -> set[str]:
         """Verdicts chosen since the log last grew."""
-        end = self.broker.store.log_end
+        end = self.broker.store.log.end
         if getattr(self, "_settling", (-1, set()))[0] != end:
             self._settling: tuple[int, set[str]] = (end, set())
         return self._settling[1]
@@ -136,7 +136,7 @@ def test_publishing_before_the_sync_goes_red(monkeypatch: pytest.MonkeyPatch) ->
     """What was shown and answered is gone after the loss."""
 
     def sync(self: Run) -> None:
-        self.durable = self.broker.store.log_end
+        self.durable = self.broker.store.log.end
 
     monkeypatch.setattr(SmallBroker, "sync", lambda self: None)
     monkeypatch.setattr(Run, "checkpoint", sync)

@@ -18,7 +18,7 @@ def look_behind_queues(store: Any, counts: Counter[str]) -> None:
     Raises:
         Violation: an entry stands behind the end of its queue.
     """
-    queues = store.derived.queues
+    queues = store.indexes.queues
     for queue in queues._queues.values():
         if not queue.bases:
             continue

@@ -3,7 +3,7 @@
 The promise is that damage is refused where it is looked at, with the place, and never taken for another content. So a
 start that refuses is right as long as something is damaged; then the world restores it, as an operator with a backup does.
 What the broker says of itself is not touched where nobody could know better: the bytes that are flipped lie below a
-position that a later, durable batch names as durable, or the published page, which is then on the disk; and in what a running
+position that a later, durable batch names as durable, or the watermark page, which is then on the disk; and in what a running
 broker serves only bodies are flipped, since clients check these.
 """
 
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from halfmq.model.stored_message import AT_BODY_V4
 from halfmq.model.stored_message import decode as decode_message
-from halfmq.store.published import Published, read_published
 from halfmq.store.segment import segment_name
+from halfmq.store.watermark_page import Watermark, read_watermark_page
 from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.broker_host import DATA
 
@@ -47,7 +47,7 @@ class Damage:
         self._lost: list[_Lost] = []
         #: (durable position, log end) as seen while it served, ascending.
         self._seen: list[tuple[int, int]] = []
-        #: What was answered at level fsync, and the published page therefore says; 0 where that is not there any more.
+        #: What was answered at level fsync, and the watermark page therefore says; 0 where that is not there any more.
         self._answered = 0
 
     @property
@@ -75,9 +75,9 @@ class Damage:
         return max((durable for durable, end in self._seen if end < now), default=0)
 
     def _paged_durable(self) -> int:
-        """What the published page says was durable, or ought to, once it is on the disk itself; 0 without a page."""
-        page = read_published(self._disk, PAGE)
-        if not isinstance(page, Published):
+        """What the watermark page says was durable, or ought to, once it is on the disk itself; 0 without a page."""
+        page = read_watermark_page(self._disk, PAGE)
+        if not isinstance(page, Watermark):
             return 0
         try:
             file = self._disk.open(PAGE)
@@ -179,8 +179,8 @@ class Damage:
 
     def _is_known_to_have_a_log(self) -> bool:
         """Without its segments: something else says that this store is not a new one."""
-        page = read_published(self._disk, PAGE)
-        return self._disk.exists(DATA / "shard-0" / "checkpoint") or (isinstance(page, Published) and page.position > 0)
+        page = read_watermark_page(self._disk, PAGE)
+        return self._disk.exists(DATA / "shard-0" / "checkpoint") or (isinstance(page, Watermark) and page.position > 0)
 
     def _sync_directories(self) -> None:
         for directory in sorted({path.parent for path in self._disk.paths()} | {LOG}):

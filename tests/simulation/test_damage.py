@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from halfmq.store.published import Published, PublishedPage, read_published
+from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
 from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.damage import LOG, PAGE, Damage
 
@@ -62,7 +62,7 @@ def test_nothing_is_flipped_where_no_later_batch_vouches() -> None:
 def test_a_page_that_reached_the_disk_vouches_too() -> None:
     disk = _disk()
     damage = Damage(disk, 1 << 16, 1, Counter())
-    page = PublishedPage.open(disk, PAGE, b"0123456789abcdef", 1)
+    page = WatermarkPage.open(disk, PAGE, b"0123456789abcdef", 1)
     page.publish(950, 0, 0, 900)
     for directory in PAGE.parents:
         disk.sync_directory(directory)
@@ -70,8 +70,8 @@ def test_a_page_that_reached_the_disk_vouches_too() -> None:
     assert damage.flip_anywhere(0) == ""
     assert damage.flip_anywhere(0)
     disk.crash()
-    found = read_published(disk, PAGE)
-    assert isinstance(found, Published)
+    found = read_watermark_page(disk, PAGE)
+    assert isinstance(found, Watermark)
     assert found.durable == 900
 
 

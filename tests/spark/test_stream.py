@@ -99,7 +99,7 @@ def test_retention_before_the_stream_stops_it_or_is_passed_over(
     for number in range(4, 60):
         writer.send("orders", number % 2, str(number).encode().ljust(4_000))
     writer.trim()
-    kept = sum(end - first for first, end in (writer.derived.bounds(1, queue) for queue in (0, 1)))
+    kept = sum(end - first for first, end in (writer.indexes.queues.bounds(1, queue) for queue in (0, 1)))
     assert 0 < kept < 56
     with pytest.raises(Exception, match="past retention"):
         query.run()

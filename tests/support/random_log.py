@@ -1,4 +1,4 @@
-"""Logs as ``Derived`` sees them: batches of records that a seeded dice makes, and what must follow from them.
+"""Logs as ``Indexes`` sees them: batches of records that a seeded dice makes, and what must follow from them.
 
 The expectation is a plain fold over the records with dictionaries, written apart from the code it checks.
 """

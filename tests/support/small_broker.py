@@ -162,7 +162,7 @@ class SmallBroker:
         store = self.store
         room = sum(len(action[-1]) if isinstance(action[-1], bytes) else 0 for action in actions)
         room += 400 * (len(actions) + len(self.state.undecided) + 1) + self._carried_bytes(actions)
-        end = store.log_end
+        end = store.log.end
         self.state.now_ms += 10
         place = end + 64
         self._records = []
@@ -182,8 +182,8 @@ class SmallBroker:
         self.written.append(self._batch)
         store.append(records, self.state.now_ms)
         self._unpublished.append(WrittenBatch(self._batch.end, self.state.now_ms, records))
-        store.request_sync(store.log_end)
-        return store.log_end
+        store.request_sync(store.log.end)
+        return store.log.end
 
     def _carried_bytes(self, actions: list[tuple[Any, ...]]) -> int:
         return sum(len(known[5]) + 300 for known in self.state.undecided.values())
@@ -263,10 +263,10 @@ class SmallBroker:
             self._unpublished = self._unpublished[len(due) :]
 
     def checkpoint(self) -> None:
-        """At the published position, which must be the log's end."""
+        """At the high watermark, which must be the log's end."""
         assert not self._unpublished
         encoded = msgspec.msgpack.encode(self.state)
-        self.store.checkpoint(self.store.published_position, [encoded[:50], encoded[50:]])
+        self.store.checkpoint(self.store.high_watermark, [encoded[:50], encoded[50:]])
 
     # --- compare
 
@@ -290,9 +290,9 @@ class SmallBroker:
             for entry, (_, queue_offset, visible_at, body) in zip(entries, wanted[low:], strict=False):
                 if entry.visible_at != visible_at:
                     found.append(f"queue {queue} offset {queue_offset}: {entry.visible_at}, not {visible_at}")
-                elif entry.offset >= store.log_start and store.read_message(entry.offset)[1].body != body:
+                elif entry.offset >= store.log.start and store.log.read_message(entry.offset)[1].body != body:
                     found.append(f"queue {queue} offset {queue_offset}: another body")
-                elif entry.offset < store.log_start <= visible_at:
+                elif entry.offset < store.log.start <= visible_at:
                     found.append(f"queue {queue} offset {queue_offset}: its body is gone")
         rows: dict[int, tuple[int, int]] = {}
         for batch in self.written:

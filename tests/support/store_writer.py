@@ -1,4 +1,4 @@
-"""A store made record by record with the store's own log and derived files, but without a broker: for readers' tests.
+"""A store made record by record with the store's own log and indexes, but without a broker: for readers' tests.
 
 Everything is visible to readers after ``publish``. ``segment_bytes`` small: many segments. Broker time is given, so what
 a test expects of timestamps is exact.
@@ -42,10 +42,10 @@ from halfmq.model.records import (
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.commit_log import CommitLog
-from halfmq.store.derive import Derived
 from halfmq.store.identity import Identity, read_identity, write_identity
-from halfmq.store.published import PublishedPage
+from halfmq.store.indexes import Indexes
 from halfmq.store.segment import SegmentFiles
+from halfmq.store.watermark_page import WatermarkPage
 from tests.support import log_records as make
 from tests.support.log_records import Make
 
@@ -70,13 +70,13 @@ class StoreWriter:
         self.now_ms = 1_700_000_000_000
         self.files = SegmentFiles(self.disk, self.shard / "log", self.segment_bytes)
         self.log = CommitLog(self.disk, self.files, epoch=epoch)
-        self.derived = Derived.open(
+        self.indexes = Indexes.open(
             self.disk, self.shard, store=self.store_id.hex(), segment_bytes=self.segment_bytes, redo_from=0, log_start=0,
             read_message=self.log.read_message,
         )  # fmt: skip
-        self.derived.reset()
-        self.derived.cut(0, 0)
-        self.page = PublishedPage.open(self.disk, self.shard / "published", self.store_id, epoch)
+        self.indexes.reset()
+        self.indexes.cut(0, 0)
+        self.page = WatermarkPage.open(self.disk, self.shard / "published", self.store_id, epoch)
         self.topics: dict[str, int] = {}
         self.ends: dict[tuple[int, int], int] = {}
         self.halves = 0
@@ -206,7 +206,7 @@ class StoreWriter:
                 self.files.remove(number)
 
     def publish(self) -> int:
-        """Everything so far may be read. The published position."""
+        """Everything so far may be read. The high watermark."""
         self._flush_batch()
         self.page.publish(self.log.end, self.log_start, self.now_ms, 0)
         return self.log.end
@@ -259,4 +259,5 @@ class StoreWriter:
         records, self.batch = self.batch, []
         start = records[0].offset - BATCH_HEADER_BYTES
         end = self.log.append(records, self.now_ms)
-        self.derived.follow(start, end, self.now_ms, records)
+        self.indexes.stage(start, end, self.now_ms, records)
+        self.indexes.flush()

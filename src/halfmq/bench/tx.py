@@ -111,19 +111,29 @@ def run_broker(plan: Plan, durability: str, directory: Path | None = None, *opti
 
 def _disk(data: Path, plan: Plan) -> dict[str, Any]:
     """Bytes written to log and derived files for each byte of body in the log."""
-    from halfmq.store.reader import StoreReader
+    from halfmq.runtime.disk import RealDisk
+    from halfmq.store.consume_queue import ConsumeQueues
+    from halfmq.store.open_files import OpenFiles
+    from halfmq.store.topics_file import read_topics
+    from halfmq.store.watermark_page import Watermark, read_watermark_page
 
-    reader = StoreReader.open(data)
+    disk, shard = RealDisk(), data / "shard-0"
+    page = read_watermark_page(disk, shard / "published")
+    if not isinstance(page, Watermark):
+        raise EnvironmentFailed(f"{shard} publishes no position: {page}")
+    files = OpenFiles(disk, writable=False)
     try:
-        log_bytes = reader.position - reader.log_start
+        queues = ConsumeQueues(disk, shard / "queues", files)
+        queues.load(page.position, page.log_start)
         halves = sum(
-            reader.bounds(topic.topic_id, queue_id)[1]
-            for topic in reader.topics()
+            queues.bounds(topic.topic_id, queue_id)[1]
+            for topic in read_topics(disk, shard / "topics.json")[1]
             for queue_id in range(topic.read_queues)
             if topic.name == plan.topic
         )
     finally:
-        reader.close()
+        files.close()
+    log_bytes = page.position - page.log_start
     derived = _derived_bytes(data)
     bodies = max(1, halves * plan.body_bytes)
     return {

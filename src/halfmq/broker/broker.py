@@ -256,7 +256,7 @@ class Broker:
             long_settled,
             scan,
             durability=self.config.durability.value,
-            operator_of=store.operator_of,
+            operator_of=store.log.operator_of,
         )
         ProducerGroups(gateway, sequencer, time)
         self._clients = Clients(gateway, sequencer, groups, time, broker_name=settings.broker_name)
@@ -266,7 +266,7 @@ class Broker:
         Assignments(gateway, sequencer, queues, broker_name=settings.broker_name)
         self._calls: ClientCalls[Request[Any]] = ClientCalls(view, self._loop, gateway.flush)
         ClientCommands(gateway, self._calls)
-        traffic = Traffic(lambda: store.messages_shown, time.now_ms())
+        traffic = Traffic(lambda: store.queues.entries_written, time.now_ms())
         self._pulls.on_given = traffic.note
         AdminStats(gateway, sequencer, store, self._clients, traffic, time, self._loop, address=address)
         gateway.on_closed = self._connection_closed

@@ -10,7 +10,7 @@ Everything here only accelerates a restart or frees disk; if it stops, answers s
     files        a segment that somebody removed or cut short is told when retention is looked at. The one that is written
                  is looked at each second, and the broker stops: what it answers must be there after a start
     free space   looked at each second; below the reserve, core refuses new messages and lets verdicts go on. Where a
-                 write finds no room before that, the sequencer knows at once. Derived files that fell behind catch up here
+                 write finds no room before that, the sequencer knows at once. Indexes that lag catch up here
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class Maintenance:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._checkpointing = False
         #: Position of the newest checkpoint of this run, or what the start found.
-        self._checkpoint_at = store.redo_from
+        self._checkpoint_at = store.recovery.redo_from
         #: Where the log is to start, while what lives below is carried forward.
         self._trimming: int | None = None
         self._not_trimmed = Seldom(loop.time)
@@ -120,7 +120,7 @@ class Maintenance:
     def _write_checkpoint(self, context: tuple[int, Any, Callable[[], None]], reply: Reply | Failed) -> None:
         position, capture, then = context
         self._sequencer.write_indexes()
-        if position > self._store.published_position:
+        if position > self._store.high_watermark:
             log.warning("no checkpoint now, the one before stands: derived files have not followed for want of room")
             self._checkpointing = False
             then()
@@ -144,8 +144,8 @@ class Maintenance:
 
     def look_at_retention(self) -> None:
         """See whether the log's files are there; start a trim if segments are past retention and none is under way."""
-        numbers = self._store.segments()
-        self._offload.run(lambda: self._store.missing_segments(numbers), self._saw_segments)
+        numbers = self._store.segments.numbers()
+        self._offload.run(lambda: self._store.segments.missing(numbers), self._saw_segments)
         self._note_time()
         if self._trimming is not None or self._sequencer.failed is not None:
             return
@@ -167,7 +167,7 @@ class Maintenance:
             missing = [(-1, f"the files of the log cannot be looked at: {missing}")]
         assert isinstance(missing, list)
         for number, what in missing:
-            if (number < 0 or self._store.has_segment(number)) and self._said.is_due(what):
+            if (number < 0 or number in self._store.segments) and self._said.is_due(what):
                 log.error("%s", what)
 
     def _wanted_start(self) -> int:
@@ -275,7 +275,7 @@ class Maintenance:
         self._offload.run(lambda: self._store.secure_trim(start), self._then(lambda _: self._let_go(start)))
 
     def _let_go(self, start: int) -> None:
-        gone = self._store.let_go(start)
+        gone = self._store.detach(start)
         unlinked = self._then(lambda tables: self._unlinked(start, tables))
 
         def done(result: object) -> None:
@@ -313,9 +313,9 @@ class Maintenance:
 
     def look_at_space(self) -> None:
         self._slow_sync.look()  # here: a thread that waits for the disk says nothing
-        self._offload.run(self._store.look_at_locks, self._saw_locks)
-        self._offload.run(self._store.look_at_written_segment, self._saw_written_segment)
-        self._offload.run(self._store.look_at_space, self._saw_space)
+        self._offload.run(self._store.check_locks, self._saw_locks)
+        self._offload.run(self._store.check_written_segment, self._saw_written_segment)
+        self._offload.run(self._store.check_space, self._saw_space)
 
     def _saw_written_segment(self, result: object) -> None:
         if isinstance(result, StorePoisoned):
@@ -323,7 +323,7 @@ class Maintenance:
         elif isinstance(result, BaseException):
             if self._said.is_due(str(result)):
                 log.warning("the segment that is written cannot be looked at: %s", result)
-        elif isinstance(result, tuple) and self._store.make_again(result[0]):
+        elif isinstance(result, tuple) and self._store.forget_segment(result[0]):
             log.warning("%s. Nothing was in it yet: it is made again", result[1])
 
     def _saw_locks(self, result: object) -> None:

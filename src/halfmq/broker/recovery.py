@@ -47,9 +47,9 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[Engine, int]:
             ) from error
         given_up = max([given_up, *[record.log_start for record in batch.records if type(record) is Trim]])
         redone += 1
-    if store.log_start > given_up:
+    if store.log.start > given_up:
         raise StoreDamaged(
-            f"the log in {store.directory} begins at {store.log_start}, but only what lies before {given_up} was trimmed: "
+            f"the log in {store.directory} begins at {store.log.start}, but only what lies before {given_up} was trimmed: "
             "segments between are missing",
             hint="the log was not changed; restore the missing files of shard-0/log from a backup, or start with a new directory",
         )
@@ -72,12 +72,12 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[Engine, int]:
         store.trim(state.log_start)
     except SegmentStays as error:
         log.warning("the room of what was trimmed is not given back: %s. It is tried again with the next trim", error)
-    engine.note(Published(store.published_position, store.published_position))
+    engine.note(Published(store.high_watermark, store.high_watermark))
     return engine, redone
 
 
 def _snapshot(store: Store, settings: BrokerSettings) -> State | None:
-    """The state at ``store.redo_from``; None: the whole log is redone."""
+    """The state at ``store.recovery.redo_from``; None: the whole log is redone."""
     chunks = store.snapshot_chunks()
     if chunks is None:
         return None
@@ -87,13 +87,13 @@ def _snapshot(store: Store, settings: BrokerSettings) -> State | None:
         raise
     except Exception as error:
         raise StoreDamaged(
-            f"the snapshot of {store.directory} at log offset {store.redo_from} cannot be loaded, though its checksum is "
+            f"the snapshot of {store.directory} at log offset {store.recovery.redo_from} cannot be loaded, though its checksum is "
             f"right: {type(error).__name__}: {error}",
             hint="nothing was changed; open this store with the version that wrote it, or remove the file shard-0/checkpoint: "
             "a start then reads the whole log",
         ) from error
-    log_start = max(state.log_start, store.log_start)
-    difference = store.why_made_again(_queues(state, log_start), log_start)
+    log_start = max(state.log_start, store.log.start)
+    difference = store.why_rebuild(_queues(state, log_start), log_start)
     if difference is None:
         return state
     log.warning("queue files do not fit the checkpoint and are made again from the log: %s", difference)

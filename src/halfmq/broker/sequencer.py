@@ -75,7 +75,7 @@ class Log(Disk, Protocol):
     def indexes_wait(self) -> bool: ...
 
     @property
-    def is_behind(self) -> bool: ...
+    def is_lagging(self) -> bool: ...
 
     def write_indexes(self) -> int: ...
 
@@ -91,7 +91,7 @@ class _Turn(NamedTuple):
     effects: list[Effect]
     #: ``Sequencer.decided`` behind it.
     decided: int = 0
-    #: Derived files are written before its answers leave.
+    #: The indexes are written before its answers leave.
     at_once: bool = False
 
 
@@ -169,7 +169,7 @@ class Sequencer:
         self.on_turn: Callable[[], None] = lambda: None
         #: In log order; each ends at or behind the one before.
         self._held: deque[_Turn] = deque()
-        #: Whether derived files have not followed to what was released, for want of room on the disk.
+        #: Whether the indexes have not followed to what was released, for want of room on the disk.
         self.behind = False
         #: What is held up to here was given to the store already; 0: nothing was.
         self._staged = 0
@@ -351,7 +351,7 @@ class Sequencer:
         """Release what the store's durable position allows."""
         try:
             self._release()
-        except Exception as error:  # noqa: BLE001 - a derived file that cannot be written is a disk that failed
+        except Exception as error:  # noqa: BLE001 - an index that cannot be written is a disk that failed
             self._fail(error)
 
     def _release(self) -> None:
@@ -406,24 +406,24 @@ class Sequencer:
         self.write_indexes()
 
     def write_indexes(self) -> None:
-        """Write what derived files were left without, if nobody read it in the meantime."""
+        """Write what the indexes were left without, if nobody read it in the meantime."""
         if self.failed is not None:
             return
         try:
-            is_behind = self._store.write_indexes() < self.view.session.published
+            lags = self._store.write_indexes() < self.view.session.published
         except StoreFull:
-            is_behind = True
-        except Exception as error:  # noqa: BLE001 - a derived file that cannot be written is a disk that failed
+            lags = True
+        except Exception as error:  # noqa: BLE001 - an index that cannot be written is a disk that failed
             self._fail(error)
             return
-        if is_behind and not self.behind:
+        if lags and not self.behind:
             self.behind = True
             for topic in self.view.topics_by_id.values():  # which of them wait is not known any more
                 self._late_wakes |= dict.fromkeys(WakeQueue(topic.topic_id, queue) for queue in range(len(topic.ends)))
             self.space_is_low()
 
     def _follow_late(self, published: int, due: Sequence[_Turn]) -> None:
-        """Derived files fell behind, or have caught up: then parked pulls look again."""
+        """The indexes lag, or have caught up: then parked pulls look again."""
         end = due[-1].end
         self.behind = published < end
         for turn in due:
@@ -437,7 +437,7 @@ class Sequencer:
         late: list[Effect] = list(self._late_wakes)
         self._late_wakes = {}
         self.behind = False
-        log.info("derived files have caught up with the log at %d", self.view.session.published)
+        log.info("the indexes have caught up with the log at %d", self.view.session.published)
         if late:
             self._on_effects(late)
 
@@ -450,13 +450,13 @@ class Sequencer:
             if not self.behind or self._staged:  # done, or answers still wait: they go first
                 return not self.behind
             published = self._store.catch_up()
-            if not self._store.is_behind:
+            if not self._store.is_lagging:
                 self.engine.note(Published(published, self.view.session.answered))
                 self._wake_late()
                 self._on_released()
         except StoreFull:
             return False
-        except Exception as error:  # noqa: BLE001 - a derived file that cannot be written is a disk that failed
+        except Exception as error:  # noqa: BLE001 - an index that cannot be written is a disk that failed
             self._fail(error)
         return not self.behind
 

@@ -1,6 +1,7 @@
 """``halfmq check-history FILE...``: what a recorded run shows against the ten promises, and how much was looked at."""
 
 import os
+import sqlite3
 import sys
 import tempfile
 import time
@@ -33,7 +34,7 @@ def check_history(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
     memory_bytes: Annotated[
-        int, typer.Option(help="Memory for what is collected, bytes; more goes to files.")
+        int, typer.Option(help="Memory for what is collected, bytes; more goes to a temporary file.")
     ] = MEMORY_BYTES,
     show: Annotated[int, typer.Option(min=0, help="Violations to show of each kind.")] = _SHOWN,
     allow_empty: Annotated[
@@ -56,7 +57,7 @@ def check_history(
                 progress("reading the log", 0, 1)
                 logs.append(log_source(ReadOnlyDisk(), log, Path(directory) / "log.jsonl", progress.note))
             report = check_files(files, logs=logs, memory_bytes=memory_bytes, progress=progress)
-    except (HalfmqError, OSError) as error:
+    except (HalfmqError, OSError, sqlite3.Error) as error:
         progress.end()
         typer.echo(f"halfmq check-history: {error}", err=True)
         raise typer.Exit(2) from error

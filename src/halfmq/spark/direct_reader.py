@@ -4,8 +4,8 @@ The published page says up to where everything is durable and indexed, and where
 mapped segments; a segment that is removed while it is mapped stays readable, and one that is gone before it could be
 mapped is data loss by name. Executors must see the directory under the same path, so this is for one machine.
 
-``store.reader.StoreReader`` reads the same files with the store's own classes, for tools: it loads every queue of the
-store at each ``refresh`` and makes an object of each entry, which a plan each 10 ms and a million rows cannot afford.
+The store's own classes load every queue of the store and make an object of each entry, which a plan each 10 ms and a million
+rows cannot afford.
 """
 
 import mmap
@@ -29,11 +29,11 @@ from halfmq.spark.patience import Away, Patience
 from halfmq.spark.queue_files import Entries, QueueFiles
 from halfmq.spark.stored_rows import BATCH_ROWS, StoredRows, cut_points
 from halfmq.store.identity import read_identity
-from halfmq.store.published import Published, read_published
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
 from halfmq.store.segment import segment_name
 from halfmq.store.topics_file import read_topics
 from halfmq.store.two_slots import Unreadable
+from halfmq.store.watermark_page import Watermark, read_watermark_page
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class DirectReader:
         self._seen = ((page.store, page.epoch, page.sequence), cut)
         return cut
 
-    def _cut_at(self, page: Published) -> Cut:
+    def _cut_at(self, page: Watermark) -> Cut:
         _, topics = read_topics(self._disk, self._shard / "topics.json")
         wanted = [topic for topic in topics if topic.name in self._topics]
         queues = {
@@ -91,7 +91,7 @@ class DirectReader:
         }
         return Cut(self._store, page.epoch, page.position, queues, {topic.name: topic.topic_id for topic in wanted})
 
-    def _undisturbed(self, look: Callable[[Published], T]) -> tuple[Published, T]:
+    def _undisturbed(self, look: Callable[[Watermark], T]) -> tuple[Watermark, T]:
         """(the page, what ``look`` found), if no broker began meanwhile to remove the queues and make them again.
 
         It says so in the page before the first file goes, so the page from before must still stand afterwards. Else
@@ -106,7 +106,7 @@ class DirectReader:
         self._still(page)
         return page, found
 
-    def _still(self, page: Published) -> None:
+    def _still(self, page: Watermark) -> None:
         if self._page().epoch != page.epoch:
             raise Away("a broker started just now")
 
@@ -120,9 +120,9 @@ class DirectReader:
         self._store = identity.store_id.hex()
         self._segment_bytes = identity.segment_bytes
 
-    def _page(self) -> Published:
-        page = read_published(self._disk, self._shard / "published")
-        if not isinstance(page, Published):
+    def _page(self) -> Watermark:
+        page = read_watermark_page(self._disk, self._shard / "published")
+        if not isinstance(page, Watermark):
             raise Away(page.why if isinstance(page, Unreadable) else "nothing is published yet")
         if page.rebuilding:
             raise Away("its broker is making the queues again")
@@ -163,7 +163,7 @@ class DirectReader:
         """
         queue = self._queue(one.topic_id, one.queue)
 
-        def look(page: Published) -> tuple[int, Entries | None]:
+        def look(page: Watermark) -> tuple[int, Entries | None]:
             try:
                 return start, queue.read(start, end)
             except FileNotFoundError as error:
@@ -178,7 +178,7 @@ class DirectReader:
             lost(f"messages {start} to {first - 1} of {what} are past retention, or their topic was deleted")
         return None if entries is None else (first, entries)
 
-    def _first_kept(self, one: QueueRange, queue: QueueFiles, page: Published) -> int:
+    def _first_kept(self, one: QueueRange, queue: QueueFiles, page: Watermark) -> int:
         """The first offset of the queue that is still there; the range's end where its topic was deleted."""
         _, topics = read_topics(self._disk, self._shard / "topics.json")
         if all(topic.topic_id != one.topic_id for topic in topics):

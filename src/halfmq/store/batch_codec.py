@@ -99,13 +99,13 @@ class NotABatch(NamedTuple):
     why: str
 
 
-def read_header(buffer: Buffer, at: int, offset: int, room: int) -> Header | NotABatch:
-    """The header at ``buffer[at:]``, if it claims to lie at log offset ``offset`` and to fit in ``room`` bytes.
+def read_header(buffer: Buffer, at: int, offset: int, space: int) -> Header | NotABatch:
+    """The header at ``buffer[at:]``, if it claims to lie at log offset ``offset`` and to fit in ``space`` bytes.
 
-    ``buffer`` may end behind the header: ``room`` says how many bytes there are.
+    ``buffer`` may end after the header: ``space`` says how many bytes there are.
     """
-    if room < BATCH_HEADER_BYTES or len(buffer) - at < BATCH_HEADER_BYTES:
-        return NotABatch("too little room for a batch header")
+    if space < BATCH_HEADER_BYTES or len(buffer) - at < BATCH_HEADER_BYTES:
+        return NotABatch("too little space for a batch header")
     (magic, version, flags, reserved, count, length, own, durable, time_ms, epoch, data_length,
      checksum) = BATCH_HEADER.unpack_from(buffer, at)  # fmt: skip
     if magic != BATCH_MAGIC:
@@ -114,14 +114,14 @@ def read_header(buffer: Buffer, at: int, offset: int, room: int) -> Header | Not
         return NotABatch(f"the batch header is of version {version}, flags {flags}")
     if own != offset:
         return NotABatch(f"the batch header says log offset {own}")
-    if length > room or not BATCH_HEADER_BYTES < data_length <= length < data_length + 8:
+    if length > space or not BATCH_HEADER_BYTES < data_length <= length < data_length + 8:
         return NotABatch(f"the batch header says {length} bytes, which cannot be")
     return Header(offset, length, data_length, count, durable, time_ms, epoch, checksum)
 
 
-def examine(buffer: Buffer, at: int, offset: int, room: int) -> Header | NotABatch:
+def examine(buffer: Buffer, at: int, offset: int, space: int) -> Header | NotABatch:
     """Whether a whole batch lies at ``buffer[at:]``: header, checksum, record lengths, and the CRC of every body."""
-    header = read_header(buffer, at, offset, min(room, len(buffer) - at))
+    header = read_header(buffer, at, offset, min(space, len(buffer) - at))
     if isinstance(header, NotABatch):
         return header
     end = at + header.data_length
@@ -134,25 +134,25 @@ def examine(buffer: Buffer, at: int, offset: int, room: int) -> Header | NotABat
     rotten = 0
     while place < end:
         if end - place < 8:
-            return NotABatch("a record ends behind its batch")
+            return NotABatch("a record ends beyond its batch")
         kind, size = kind_and_size(buffer, place)
         if size < 8 or place + size > end:
-            return NotABatch("a record ends behind its batch")
+            return NotABatch("a record ends beyond its batch")
         message_at = MESSAGE_AT_BY_KIND[kind]
         if message_at:
             body_start = place + message_at + AT_BODY_V4
             if body_start > end:
-                return NotABatch("a message ends behind its batch")
+                return NotABatch("a message ends beyond its batch")
             crc, sys_flag, length = body_fields(buffer, place + message_at)
             if sys_flag & _HOSTS_V6:
                 try:
                     body_start, body_end, crc = body_place(buffer, place + message_at)
                 except struct.error:
-                    return NotABatch("a message ends behind its batch")
+                    return NotABatch("a message ends beyond its batch")
             else:
                 body_end = body_start + length
             if not body_start <= body_end <= place + size:
-                return NotABatch("a body ends behind its record")
+                return NotABatch("a body ends beyond its record")
             checksum = crc32(buffer[summed_from:body_start], checksum)
             if crc32(buffer[body_start:body_end]) & _BODY_CRC_MASK != crc:
                 rotten = rotten or place

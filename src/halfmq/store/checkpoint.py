@@ -1,7 +1,7 @@
 """The checkpoint: from which position of the log a start must redo, in two slots.
 
-A slot says: the snapshot at this log offset, with this CRC, is whole, and so are the derived files below it. It is
-written last, after snapshot and derived files were synced; so a crash at any point leaves a slot that is true.
+A slot says: the snapshot at this log offset, with this CRC, is whole, and so are the indexes below it. It is
+written last, after snapshot and indexes were synced; so a crash at any point leaves a slot that is true.
 
 Reading gives every slot that can be believed, the newest first: when the newest one's snapshot turns out damaged, the
 one before may still serve. A checkpoint only accelerates; the log alone is enough.
@@ -35,7 +35,7 @@ def read_checkpoint(disk: Disk, path: Path, store: bytes) -> Missing | Present |
     """What the checkpoint file says.
 
     Missing: no checkpoint was ever written. Unreadable: one was, and no slot can be believed, or it is another store's.
-    In both cases the caller redoes the log from its start, with derived files made again.
+    In both cases the caller redoes the log from its start, with indexes made again.
     """
     if not disk.exists(path):
         return Missing()
@@ -67,7 +67,7 @@ def read_checkpoint(disk: Disk, path: Path, store: bytes) -> Missing | Present |
 def write_checkpoint(disk: Disk, path: Path, store: bytes, slot: Slot) -> None:
     """Write ``slot`` into the place that its sequence gives, and sync. The other slot is not touched.
 
-    The caller has synced the snapshot with its name, and the derived files. ``slot.sequence`` is one more than the
+    The caller has synced the snapshot with its name, and the indexes. ``slot.sequence`` is one more than the
     newest that was read.
 
     Raises:

@@ -46,7 +46,7 @@ from halfmq.store.record_codec import (
 )
 from halfmq.store.segment import RESTORE, Segment, SegmentFiles, create_segment
 
-#: Records that hold a copy; where the message first came in stands directly behind their heads.
+#: Records that hold a copy; where the message first came in stands directly after their heads.
 _CARRIED = frozenset({Kind.CARRIED_HALF, Kind.CARRIED_DELAYED})
 _VERDICTS = frozenset({Kind.COMMITTED, Kind.ROLLED_BACK})
 #: Bytes read for a record when nobody says how long it is: most are shorter.
@@ -61,6 +61,8 @@ _NO_WINDOW: Final = memoryview(b""), 0
 
 
 class CommitLog:
+    """The log of a store, open for one writer; which thread may call what is said above."""
+
     def __init__(
         self,
         disk: Disk,
@@ -72,7 +74,7 @@ class CommitLog:
         reserve_bytes: int = 0,
         before_make: Callable[[], None] = lambda: None,
     ) -> None:
-        """Segments among ``files`` that lie whole behind ``end`` are zero and of full size; they are used next.
+        """Segments among ``files`` that lie whole after ``end`` are zero and of full size; they are used next.
 
         ``before_make``: called before a segment is made; raises where none may be.
         """
@@ -82,7 +84,7 @@ class CommitLog:
         self.synced_position = synced_position
         #: Why the log is poisoned; None while it is not.
         self.failure: OSError | None = None
-        #: No room for the next segment, or less than the reserve is free beside it.
+        #: No space for the next segment, or less than the reserve is free beside it.
         self.space_low = False
         self._disk = disk
         self._files = files
@@ -103,7 +105,7 @@ class CommitLog:
         """Write one batch whose records say where they lie; returns the log's new end. Not durable before ``sync``.
 
         Raises:
-            StoreFull: the batch begins a segment and there is no room for it; nothing was changed.
+            StoreFull: the batch begins a segment and there is no space for it; nothing was changed.
             StorePoisoned: this or an earlier write or sync failed.
             InvariantViolated: the records do not stand where the log goes on, or do not fit.
         """
@@ -113,7 +115,7 @@ class CommitLog:
         number, place = divmod(start, self.segment_bytes)
         if start != self.end or place == 0:
             self._check_roll(start, records[0])
-            self.ensure_room_for_roll()
+            self.ensure_space_for_roll()
         data = encode_batch(
             records,
             broker_time_ms=broker_time_ms,
@@ -149,18 +151,18 @@ class CommitLog:
             hint="what the failed write or sync left on the disk is not known; check the disk, then restart to recover",
         )
 
-    # --- room ------------------------------------------------------------------------------------------------
+    # --- space ------------------------------------------------------------------------------------------------
 
     @property
     def next_is_ready(self) -> bool:
         """The segment that the next roll goes to is there."""
         return self._next_start() // self.segment_bytes in self._files
 
-    def ensure_room_for_roll(self) -> None:
+    def ensure_space_for_roll(self) -> None:
         """See to it that a roll can follow.
 
         Raises:
-            StoreFull: no room for another segment; nothing was changed. Refuse what needs it, or try again later.
+            StoreFull: no space for another segment; nothing was changed. Refuse what needs it, or try again later.
             StorePoisoned: the segment could not be made for another reason.
         """
         if self.next_is_ready:
@@ -294,7 +296,7 @@ class CommitLog:
         read = segment.read(place, wanted)
         if len(read) < wanted:
             raise StoreDamaged(
-                f"{segment.path} has {segment.file.size()} bytes instead of {self.segment_bytes}, and the log goes on behind "
+                f"{segment.path} has {segment.file.size()} bytes instead of {self.segment_bytes}, and the log goes on after "
                 f"them: the record at log offset {offset} cannot be read",
                 hint=RESTORE,
             )
@@ -335,7 +337,7 @@ class CommitLog:
         return segment
 
     def operator_of(self, position: int) -> OperatorActed | None:
-        """Who stands behind the record at ``position``, as the record directly before it says; None: nobody does.
+        """Who caused the record at ``position``, as the record directly before it says; None: nobody does.
 
         Raises: as ``stored_view``.
         """
@@ -410,7 +412,7 @@ class CommitLog:
 
     # --- end -------------------------------------------------------------------------------------------------
 
-    def let_go(self, log_start: int) -> list[int]:
+    def detach(self, log_start: int) -> list[int]:
         """Know nothing more of the segments that lie whole before ``log_start``; returns their starts, for ``unlink``.
 
         The record that says so is durable. On the writer's thread.
@@ -426,13 +428,13 @@ class CommitLog:
         return gone
 
     def unlink(self, starts: Sequence[int]) -> None:
-        """Unlink what ``let_go`` gave, in its order. Any thread, one at a time: a gibibyte takes a while.
+        """Unlink what ``detach`` gave, in its order. Any thread, one at a time: a gibibyte takes a while.
 
         Oldest first, and each name's removal is durable before the next one's: a crash must not leave a gap. So what stays
         is tried first the next time.
 
         Raises:
-            SegmentStays: one cannot be removed; it stays, and those behind it.
+            SegmentStays: one cannot be removed; it stays, and those after it.
         """
         left = self._to_unlink
         left.extend(starts)
@@ -442,8 +444,8 @@ class CommitLog:
             del left[0]
 
     def trim(self, log_start: int) -> list[int]:
-        """``let_go`` and ``unlink``; returns the starts of the segments that went."""
-        gone = self.let_go(log_start)
+        """``detach`` and ``unlink``; returns the starts of the segments that went."""
+        gone = self.detach(log_start)
         self.unlink(gone)
         return gone
 

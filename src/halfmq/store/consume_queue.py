@@ -72,7 +72,7 @@ class Queue:
         self.known = False
         #: Encoded entries below ``end`` that are not in the file yet.
         self.staged: list[bytes] = []
-        #: The file that was written last: its first offset, the first one behind it, its key.
+        #: The file that was written last: its first offset, the first one after it, its key.
         self.tail_base = 0
         self.tail_end = 0
         self.tail_key: FileKey = (topic_id, queue_id, -1)
@@ -99,11 +99,12 @@ class Queue:
 
 
 def file_end(base: int) -> int:
-    """First queue offset behind the file that starts at ``base``: files end on multiples of their chunk."""
+    """First queue offset after the file that starts at ``base``: files end on multiples of their chunk."""
     return base - base % QUEUE_FILE_ENTRIES + QUEUE_FILE_ENTRIES
 
 
 def file_bytes(base: int) -> int:
+    """Length of the file that starts at queue offset ``base``."""
     return (file_end(base) - base) * QUEUE_ENTRY_BYTES
 
 
@@ -217,11 +218,11 @@ class ConsumeQueues:
             # The file first: a queue must not name one that could not be made.
             file = self._files.create((queue.topic_id, queue.queue_id, base), queue.path(base), file_bytes(base))
             queue.turn_to(start)
-            room = queue.tail_end - start
+            space = queue.tail_end - start
             at = (start - queue.tail_base) * QUEUE_ENTRY_BYTES
-            self._files.write(file, at, staged[:room])
-            staged = staged[room:]
-            start += room
+            self._files.write(file, at, staged[:space])
+            staged = staged[space:]
+            start += space
 
     def _create_tail(self, queue: Queue) -> File:
         return self._files.create(queue.tail_key, queue.path(queue.tail_base), file_bytes(queue.tail_base))
@@ -302,7 +303,7 @@ class ConsumeQueues:
         return None
 
     def cut(self, log_start: int) -> None:
-        """Make zero whatever lies behind the end of each queue: entries of a log end that did not survive."""
+        """Make zero whatever lies after the end of each queue: entries of a log end that did not survive."""
         self.flush()
         self._begins_anywhere = log_start > 0
         for queue in self._queues.values():
@@ -329,6 +330,7 @@ class ConsumeQueues:
                         self._drop_file(queue, base)
 
     def delete_topic(self, topic_id: int) -> None:
+        """Remove all queues of the topic, with what is staged for them."""
         for queue in self._of_topic.pop(topic_id, ()):
             del self._queues[(topic_id, queue.queue_id)]
             if queue.staged:
@@ -493,7 +495,7 @@ class ConsumeQueues:
         return visible_before(file.read, entries, position, zeros_end=zeros_end)
 
     def _end_of_data(self, queue: Queue) -> int:
-        """The queue offset behind the last entry that may be in the files, which hold one run of them: a hole follows."""
+        """The queue offset after the last entry that may be in the files, which hold one run of them: a hole follows."""
         base = queue.bases[-1]
         file = self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base))
         start, end = next(iter(file.data_ranges(0)), (0, 0))

@@ -34,9 +34,9 @@ from halfmq.store.batch_codec import Header, decode_batch
 from halfmq.store.checkpoint import Present, read_checkpoint
 from halfmq.store.identity import read_identity
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
-from halfmq.store.published import Published, read_published
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
 from halfmq.store.segment import SegmentFiles
+from halfmq.store.watermark_page import Watermark, read_watermark_page
 
 KIND_OF: Final = {of: kind.name.lower() for kind, of in TYPE_OF_KIND.items()}
 KINDS: Final = frozenset(KIND_OF.values())
@@ -58,7 +58,7 @@ def dump_store(
     bodies: bool = False,
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[bytes]:
-    """Lines without their line ends, in log order, from the first record at or behind ``start``.
+    """Lines without their line ends, in log order, from the first record at or after ``start``.
 
     ``kinds``: only these; empty: all. ``note`` hears where and how the log ends if it is not a clean end. Reads only,
     also beside a running broker; then the end may be a batch that is being written.
@@ -98,12 +98,12 @@ def dump_store(
                 case EndOfLog():
                     pass
                 case TornTail(cut_at, _, why, whole):
-                    note(f"the log ends at {cut_at}: torn end ({why}), {whole} whole batches behind it")
+                    note(f"the log ends at {cut_at}: torn end ({why}), {whole} whole batches after it")
                 case CorruptInterior(at, file, why, position):
                     files.close()
                     raise StoreDamaged(
                         f"{file} at log offset {at}: {why}; the log was durable up to {position}",
-                        hint=f"{_VERIFY}; records behind it: --from",
+                        hint=f"{_VERIFY}; records after it: --from",
                     )
     except FileNotFoundError:
         left = SegmentFiles(disk, files.directory, identity.segment_bytes).numbers()
@@ -123,11 +123,11 @@ def dump_store(
 
 
 def _said_durable(disk: Disk, directory: Path, store_id: bytes) -> tuple[int, int]:
-    """(up to where checkpoint and published page say that the log was durable, up to where that there was one)."""
+    """(up to where checkpoint and watermark page say that the log was durable, up to where that there was one)."""
     checkpoint = read_checkpoint(disk, directory / "shard-0" / "checkpoint", store_id)
     durable = checkpoint.slots[0].position if isinstance(checkpoint, Present) else 0
-    page = read_published(disk, directory / "shard-0" / "published")
-    if isinstance(page, Published) and page.store == store_id:
+    page = read_watermark_page(disk, directory / "shard-0" / "published")
+    if isinstance(page, Watermark) and page.store == store_id:
         durable = max(durable, page.durable)
         return durable, max(durable, page.position)
     return durable, durable

@@ -1,11 +1,11 @@
 """``store.json``: which store this is, and the locks that say whose process has it.
 
-Written before anything else of the store, and again where a start brings a store of an earlier format to this one, by temp
-+ fsync + rename + fsync of the directory: a name that is there leads to the whole file. The segment size is part of the
-format of this directory: from the first segment on, what is stored wins over what is asked.
+Written before anything else of the store, by temp + fsync + rename + fsync of the directory: a name that is there leads to
+the whole file. The segment size is part of the format of this directory: from the first segment on, what is stored wins over
+what is asked.
 
 Locked are the store's directory and ``shard-0`` themselves: a lock file alone can be removed, and the next process then
-locks another one of the same name. The file ``lock`` is held as well, for brokers of earlier versions, which know no other.
+locks another one of the same name. The file ``lock`` is held as well: some file systems, such as NFS, lock no directories.
 """
 
 import logging
@@ -16,7 +16,7 @@ import msgspec
 
 from halfmq.errors import EnvironmentFailed, StoreDamaged, StoreInUse, WrongVersion
 from halfmq.runtime.disk import CANNOT_LOCK, Disk, Lock
-from halfmq.store.layout import STORE_FORMAT, STORE_FORMATS_READ
+from halfmq.store.layout import STORE_FORMAT
 
 log = logging.getLogger("halfmq.store")
 
@@ -28,11 +28,10 @@ class Identity(NamedTuple):
     #: 16 bytes.
     store_id: bytes
     segment_bytes: int
-    format: int = STORE_FORMAT
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """The file. A field that a later version adds is ignored; a later ``format`` is refused."""
+    """The file. A field that a later version adds is ignored; another ``format`` is refused."""
 
     format: int
     store: str
@@ -170,18 +169,18 @@ def read_identity(disk: Disk, directory: Path) -> Identity | None:
         store_id = bytes.fromhex(found.store)
     except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors
         raise StoreDamaged(f"{path} cannot be read: {error}", hint=hint) from error
-    if found.format not in STORE_FORMATS_READ:
+    if found.format != STORE_FORMAT:
         raise WrongVersion(
-            f"the store in {directory} has format {found.format}, this version of halfmq reads up to {STORE_FORMAT}",
-            hint="open it with the version that wrote it, or a later one",
+            f"the store in {directory} has format {found.format}, this version of halfmq reads format {STORE_FORMAT}",
+            hint="open it with the version that wrote it",
         )
     if len(store_id) != 16 or found.segment_bytes <= 0 or found.segment_bytes % 4_096:
         raise StoreDamaged(f"{path} says what cannot be: {text.decode('utf-8', 'replace')}", hint=hint)
-    return Identity(store_id, found.segment_bytes, found.format)
+    return Identity(store_id, found.segment_bytes)
 
 
 def write_identity(disk: Disk, directory: Path, identity: Identity) -> None:
-    """Make the store, or bring it to this format. Durable when it returns.
+    """Make the store. Durable when it returns.
 
     Raises:
         OSError: the disk failed; nothing or all of it is there.

@@ -4,7 +4,7 @@ Only tokens of KEYS are here. A message's UNIQ_KEY is found through the key hash
 without KEYS costs nothing. A file is searched from its end by bytes; a hit that is not on an entry's place is none.
 The index says where a body may be; whether it is visible the queues say, and whether the key is right the body itself.
 
-A file goes with its segment. The bytes behind its end are of no meaning: after a redo they are cut.
+A file goes with its segment. The bytes after its end are of no meaning: after a redo they are cut.
 """
 
 import struct
@@ -109,7 +109,7 @@ class KeyIndex:
             self._ends[start] = count * _ENTRY_BYTES
 
     def cut(self) -> None:
-        """Forget bytes behind the end of each file. Nobody maps these files, so they may shrink."""
+        """Forget bytes after the end of each file. Nobody maps these files, so they may shrink."""
         self.flush()
         for start, end in self._ends.items():
             file = self._files.get((-2, -2, start), self._path(start))
@@ -118,6 +118,7 @@ class KeyIndex:
                 self._files.write(file, end, [b""])
 
     def trim(self, log_start: int) -> None:
+        """Remove the files of segments that end at or before log offset ``log_start``."""
         for start in [start for start in self._ends if start + self._segment_bytes <= log_start]:
             del self._ends[start]
             self._files.remove((-2, -2, start), self._path(start))
@@ -133,7 +134,7 @@ class KeyIndex:
 
 
 def _entries_below(file: File, position: int) -> int:
-    """Entries of records below ``position``; they grow along the file, and zeros behind a crash are none."""
+    """Entries of records below ``position``; they grow along the file, and zeros after a crash are none."""
     low, high = 0, file.size() // _ENTRY_BYTES
     while low < high:
         middle = (low + high) // 2

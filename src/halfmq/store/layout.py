@@ -19,9 +19,7 @@ from typing import Final
 
 #: Of the store as a whole, in ``store.json``. 2: starts, bases and snapshots say the epoch's immunity.
 STORE_FORMAT: Final = 2
-#: What a start brings to ``STORE_FORMAT``, and readers read as it is.
-STORE_FORMATS_READ: Final = frozenset({1, 2})
-#: Of checkpoint, snapshot and published page.
+#: Of checkpoint, snapshot and watermark page.
 FORMAT_VERSION: Final = 1
 
 # --- batch -----------------------------------------------------------------------------------------------------
@@ -36,7 +34,7 @@ BATCH_CHECKSUM_AT: Final = 48
 #: Kind, flags, reserved, record length in bytes (head included).
 RECORD_HEAD: Final = struct.Struct(">BBHI")
 
-# --- derived files ---------------------------------------------------------------------------------------------
+# --- indexes ---------------------------------------------------------------------------------------------
 
 
 class Row:
@@ -77,7 +75,7 @@ class Row:
 #: Message offset (start of the record that holds the body), message bytes, tag hash, visible-at position (the
 #: record that made it visible), store time ms (of that record's batch), half index (``NO_HALF``, ``DELAYED``), hash of
 #: its UNIQ_KEY (0 without one).
-#: The stored message lies ``message_at`` behind the message offset; see ``record_codec.message_at``.
+#: The stored message lies ``message_at`` after the message offset; see ``record_codec.message_at``.
 QUEUE_ENTRY: Final = struct.Struct(">qiiqqqq")
 QUEUE_ENTRY_BYTES: Final = 48
 #: Half index of an entry whose message was never a half; and of one that was delayed: what leaves is patched, but there is no half.
@@ -101,18 +99,18 @@ ROW_UNDECIDED: Final = 1
 ROW_COMMITTED: Final = 2
 ROW_ROLLED_BACK: Final = 3
 
-#: Two slots of PUBLISHED_SLOT_BYTES; the one with the higher sequence and a right checksum counts. "HMQP"; version 4;
-#: sequence; store UUID; epoch 4; state 4; published position; log start; broker time ms; durable position; CRC-32 of what
-#: precedes 4. State 1 says that derived files are being made again: a reader waits and takes its position anew.
-PUBLISHED: Final = struct.Struct(">4sIq16sIIqqqqI")
-PUBLISHED_VERSION: Final = 2
-PUBLISHED_MAGIC: Final = b"HMQP"
-PUBLISHED_SLOT_BYTES: Final = 4_096
-PUBLISHED_OPEN: Final = 0
-PUBLISHED_REBUILDING: Final = 1
+#: Two slots of WATERMARK_SLOT_BYTES; the one with the higher sequence and a right checksum counts. "HMQP"; version 4;
+#: sequence; store UUID; epoch 4; state 4; high watermark; log start; broker time ms; durable position; CRC-32 of what
+#: precedes 4. State 1 says that indexes are being made again: a reader waits and takes its position anew.
+WATERMARK: Final = struct.Struct(">4sIq16sIIqqqqI")
+WATERMARK_VERSION: Final = 2
+WATERMARK_MAGIC: Final = b"HMQP"
+WATERMARK_SLOT_BYTES: Final = 4_096
+WATERMARK_OPEN: Final = 0
+WATERMARK_REBUILDING: Final = 1
 
 #: Two slots of CHECKPOINT_SLOT_BYTES; same choice. "HMQC"; version 4; sequence; store UUID; epoch 4; reserved 4; log offset of
-#: the snapshot (redo starts there; derived files are whole below it); CRC-32 of the snapshot file 4; CRC-32 of what precedes 4.
+#: the snapshot (redo starts there; indexes are whole below it); CRC-32 of the snapshot file 4; CRC-32 of what precedes 4.
 CHECKPOINT: Final = struct.Struct(">4sIq16sIIqII")
 CHECKPOINT_MAGIC: Final = b"HMQC"
 CHECKPOINT_SLOT_BYTES: Final = 4_096

@@ -2,12 +2,12 @@
 
     Batch            a whole batch: header, checksum and bodies are right, and it stands where the log goes on
     EndOfLog         only zeros from here on, and nothing says that more was durable
-    TornTail         damage from here on, and nothing at or behind it was ever answered: recovery may cut it
+    TornTail         damage from here on, and nothing at or after it was ever answered: recovery may cut it
     CorruptInterior  damage, or an end, before a position that was once durable: refuse
 
 How the last two are told apart: every batch names the highest position that was known durable when it was written. So on
 damage the rest of the log is searched for whole batches (magic on an 8-byte boundary, its own offset, checksum, bodies),
-also in later segments. If any of them, any before the damage, or a checkpoint, names a position behind the damage, then
+also in later segments. If any of them, any before the damage, or a checkpoint, names a position after the damage, then
 this place was once safe on the disk, and what is wrong now is not a crash. Else everything from the damage on is torn
 tail, **whole batches included**: a disk may keep a later write and lose an earlier one, and nothing there was answered.
 
@@ -39,23 +39,29 @@ class Batch(NamedTuple):
 
 
 class EndOfLog(NamedTuple):
+    """Only zeros from log offset ``at`` on."""
+
     at: int
     #: Highest epoch seen since the scan began; 0 when there was no batch.
     epoch: int
 
 
 class TornTail(NamedTuple):
-    #: The log ends here once everything behind is zero.
+    """Damage, and nothing from ``cut_at`` on was ever answered: recovery cuts there."""
+
+    #: The log ends here once everything after it is zero.
     cut_at: int
     #: Highest epoch seen, in what is cut too: epochs never go back.
     epoch: int
     #: What is wrong at ``cut_at``, for people.
     why: str
-    #: Whole batches behind it that are cut with it.
+    #: Whole batches after it that are cut with it.
     whole_batches: int
 
 
 class CorruptInterior(NamedTuple):
+    """Damage before a position that was durable: a start is refused."""
+
     #: Where the damage is.
     at: int
     file: Path
@@ -67,8 +73,8 @@ class CorruptInterior(NamedTuple):
 Scanned = Batch | EndOfLog | TornTail | CorruptInterior
 
 
-class _Behind(NamedTuple):
-    """What lies behind a place where no batch begins."""
+class _Beyond(NamedTuple):
+    """What lies after a place where no batch begins."""
 
     blank: bool
     durable_position: int
@@ -140,7 +146,7 @@ class LogScan:
         number = (position - 1) // self._segment_bytes
         segment = self._files.get(number)
         if segment is None:
-            # Trimmed away, where the log was filled exactly to there; the base behind it still says where that was.
+            # Trimmed away, where the log was filled exactly to there; the base after it still says where that was.
             return isinstance(self._opening_batch(position, position), Batch)
         base = number * self._segment_bytes
         end = position - base
@@ -235,26 +241,26 @@ class LogScan:
 
     def _examined_anew(self, segment: Segment, place: int) -> Batch | NotABatch:
         """``_examined``, with what is there now where what was read before holds no batch: a broker may be writing."""
-        room = self._segment_bytes - place
-        found = self._examined(segment, place, room)
+        space = self._segment_bytes - place
+        found = self._examined(segment, place, space)
         if isinstance(found, NotABatch):
             self._piece = None, 0, memoryview(b"")
-            found = self._examined(segment, place, room)
+            found = self._examined(segment, place, space)
         return found
 
-    def _examined(self, segment: Segment, place: int, room: int) -> Batch | NotABatch:
-        """The batch at this place, if a whole one of at most ``room`` bytes lies there."""
-        found = self._unsummed(segment, place, room)
+    def _examined(self, segment: Segment, place: int, space: int) -> Batch | NotABatch:
+        """The batch at this place, if a whole one of at most ``space`` bytes lies there."""
+        found = self._unsummed(segment, place, space)
         if isinstance(found, NotABatch):
             return found
         header = examine(found.view, found.place, segment.start + place, found.header.length)
         return Batch(header, found.view, found.place) if isinstance(header, Header) else header
 
-    def _unsummed(self, segment: Segment, place: int, room: int) -> Batch | NotABatch:
+    def _unsummed(self, segment: Segment, place: int, space: int) -> Batch | NotABatch:
         """The same, by its header alone."""
-        room = min(room, segment.size - place)
-        view, at = self._bytes(segment, place, min(room, BATCH_HEADER_BYTES))
-        header = read_header(view, at, segment.start + place, room)
+        space = min(space, segment.size - place)
+        view, at = self._bytes(segment, place, min(space, BATCH_HEADER_BYTES))
+        header = read_header(view, at, segment.start + place, space)
         if isinstance(header, NotABatch):
             return header
         view, at = self._bytes(segment, place, header.length)
@@ -269,14 +275,14 @@ class LogScan:
         return view, place - start
 
     def _end(self, position: int, durable: int, epoch: int, why: str) -> EndOfLog | TornTail | CorruptInterior:
-        behind = self._behind(position)
-        durable = max(durable, behind.durable_position)
+        beyond = self._beyond(position)
+        durable = max(durable, beyond.durable_position)
         if position < durable:
             return self._corrupt(position, durable, why)
-        if behind.blank:
+        if beyond.blank:
             return EndOfLog(position, epoch)
         at, _, what = self._damage(position, why)
-        return TornTail(position, max(epoch, behind.epoch), f"at {at}: {what}", behind.whole_batches)
+        return TornTail(position, max(epoch, beyond.epoch), f"at {at}: {what}", beyond.whole_batches)
 
     def _corrupt(self, position: int, durable: int, why: str) -> CorruptInterior:
         at, number, what = self._damage(position, why)
@@ -285,7 +291,7 @@ class LogScan:
     def _damage(self, position: int, why: str) -> tuple[int, int, str]:
         """(where, in which segment, what): the log ends at ``position`` in zeros where a later segment is the damaged one."""
         number, place = divmod(position, self._segment_bytes)
-        later = self._holds_anything_behind(number)
+        later = self._holds_anything_beyond(number)
         segment = self._files.get(number)
         if segment is None:
             return position, number, "the segment is missing"
@@ -297,7 +303,7 @@ class LogScan:
         opening = self._opening_batch(start, position)
         return start, number + 1, opening.why if isinstance(opening, NotABatch) else why
 
-    def _holds_anything_behind(self, number: int) -> bool:
+    def _holds_anything_beyond(self, number: int) -> bool:
         for other in self._files.numbers():
             if other > number:
                 self._files.close_old(other * self._segment_bytes)
@@ -305,8 +311,8 @@ class LogScan:
                     return True
         return False
 
-    def _behind(self, position: int) -> _Behind:
-        """What whole batches lie behind ``position``, and whether there is anything but zeros."""
+    def _beyond(self, position: int) -> _Beyond:
+        """What whole batches lie after ``position``, and whether there is anything but zeros."""
         number, place = divmod(position, self._segment_bytes)
         blank, durable, epoch, count = True, 0, 0, 0
         for other in self._files.numbers():
@@ -322,10 +328,10 @@ class LogScan:
                     epoch = max(epoch, header.epoch)
                     count += 1
                     beyond = header.end - segment.start
-        return _Behind(blank, durable, epoch, count)
+        return _Beyond(blank, durable, epoch, count)
 
     def _whole_batches(self, segment: Segment, chunk_start: int, chunk: bytes, beyond: int) -> Iterator[Header]:
-        """Whole batches that begin in the chunk, at or behind place ``beyond``, found by their magic."""
+        """Whole batches that begin in the chunk, at or after place ``beyond``, found by their magic."""
         at = -1
         while (at := chunk.find(BATCH_MAGIC, at + 1)) >= 0:
             place = chunk_start + at

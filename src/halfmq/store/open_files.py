@@ -1,4 +1,4 @@
-"""How many derived files are open at once, and which of them have bytes that are not on the disk yet.
+"""How many index files are open at once, and which of them have bytes that are not on the disk yet.
 
 A store of 100,000,000 messages has thousands of queue files; a process has about a thousand descriptors. So files are
 opened when needed and the one opened first is closed again. What was written is remembered until ``sync``, which a
@@ -58,7 +58,7 @@ class OpenFiles:
             self._make_directories(path.parent)
         file = self._remember(key, self._disk.open(path, create=True))
         if is_new:
-            self._dirty_directories[path.parent] = None  # behind the open: a sync in between does not count
+            self._dirty_directories[path.parent] = None  # after the open: a sync in between does not count
         try:
             self.lengthen(file, length)
         except OSError:

@@ -206,7 +206,7 @@ def _text(raw: bytes) -> str:
 
 
 def _pieces(kind: int, offset: int, size: int, topic_id: int, last: int, message: StoredMessage) -> Pieces:
-    """Head, prefix and message. ``kind``: the first four bytes of the head, ``last``: those of the prefix behind the topic id."""
+    """Head, prefix and message. ``kind``: the first four bytes of the head, ``last``: those of the prefix after the topic id."""
     (topic, queue_id, queue_offset, flag, sys_flag, born_time_ms, born_host, store_time_ms, store_host,
      reconsume_times, prepared_offset, body, body_crc, properties) = message  # fmt: skip
     if len(topic) > 127 or len(born_host) != 8 or len(store_host) != 8:

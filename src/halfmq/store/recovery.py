@@ -1,13 +1,13 @@
 """A start: find out what is on the disk, choose the case, and later cut what was never answered.
 
-``find_out`` reads and changes nothing. It checks every byte of the log behind the snapshot, so that a store that must be
-refused is refused before anything is touched, and the redo behind it can trust what it reads.
+``find_out`` reads and changes nothing. It checks every byte of the log after the snapshot, so that a store that must be
+refused is refused before anything is touched, and the redo after it can trust what it reads.
 
 ``settle`` makes the recovered log the durable log, before the first append:
 
-    cut        everything behind the end becomes zero, later segment files go, and both are synced: a new batch must not
+    cut        everything after the end becomes zero, later segment files go, and both are synced: a new batch must not
                stand before old ones that a later start could take for its continuation
-    rewrite    what lies behind the last position known durable is written once more, as it is; the next sync is of that
+    rewrite    what lies after the last position known durable is written once more, as it is; the next sync is of that
 
 After a failed fsync the kernel may hold pages for clean that never reached the disk; a plain sync would skip them. So what
 is rewritten is written also where it is there already; and a cut leaves a file, ``cut``, until its zeros are durable: a start
@@ -29,7 +29,7 @@ from halfmq.store.segment import SegmentFiles
 
 #: Bytes before the snapshot whose batches a start sees to follow each other: reading them takes a tenth of a second.
 LOOK_BACK_BYTES_MAX: Final = 16 << 20
-#: Beside the segments, while what is behind the log's end is made zero.
+#: Beside the segments, while what is after the log's end is made zero.
 CUT: Final = "cut"
 
 
@@ -49,20 +49,20 @@ class Recovery(NamedTuple):
     log_start: int
     #: The redo starts here; it is the position of the snapshot, if one is used.
     redo_from: int
-    #: The log ends here; what is behind it is cut.
+    #: The log ends here; what is after it is cut.
     end: int
     #: Known durable before this start.
     durable_position: int
     #: Highest epoch found anywhere.
     epoch: int
-    #: Where the log leaves a segment -> where it goes on; for those behind ``redo_from``.
+    #: Where the log leaves a segment -> where it goes on; for those after ``redo_from``.
     rolls: dict[int, int]
     #: One sentence for the log and for `store verify`.
     says: str
 
 
 def find_out(files: SegmentFiles, checkpoints: Sequence[CheckpointFound], published: int = 0) -> Recovery:
-    """Look at everything, change nothing. ``published``: what the published page says was durable.
+    """Look at everything, change nothing. ``published``: what the watermark page says was durable.
 
     Raises:
         StoreDamaged: with file, place and remedy, when the case says to refuse.
@@ -179,7 +179,7 @@ def _decided(
         case EndOfLog(at, seen):
             return Recovery(case, log_start, redo_from, at, durable, max(epoch, seen), rolls or {}, says)
         case TornTail(cut_at, seen, why, whole):
-            says += f"; cutting at {cut_at} ({why}), {whole} whole batches behind it were never answered"
+            says += f"; cutting at {cut_at} ({why}), {whole} whole batches after it were never answered"
             return Recovery(case, log_start, redo_from, cut_at, durable, max(epoch, seen), rolls or {}, says)
         case _:
             return Recovery(case, 0, 0, 0, 0, epoch, {}, says)
@@ -215,7 +215,7 @@ def settle(disk: Disk, files: SegmentFiles, recovery: Recovery) -> None:
             if not (scan.is_whole(number) and scan.is_blank(number) and _claimed(files, number)):
                 files.remove(number)
         elif number == here:
-            # Made zero and not removed, also when nothing of it stays: a blank segment behind it may survive a crash,
+            # Made zero and not removed, also when nothing of it stays: a blank segment after it may survive a crash,
             # and must not look like the oldest one of a trimmed log.
             _zero_from(disk, files, number, recovery.end % files.segment_bytes)
     if files.numbers():

@@ -42,8 +42,8 @@ class Tail(Enum):
 
 class Act(Enum):
     START_EMPTY = "start with an empty log"
-    REDO_FROM_SNAPSHOT = "load the snapshot, redo the log behind it"
-    REDO_FROM_BASE = "redo the whole log from the base of its oldest segment; derived files are made again"
+    REDO_FROM_SNAPSHOT = "load the snapshot, redo the log after it"
+    REDO_FROM_BASE = "redo the whole log from the base of its oldest segment; indexes are made again"
     REFUSE = "change nothing and say why"
 
 
@@ -97,7 +97,7 @@ CASES: Final = (
     Case("A", frozenset({Log.EMPTY}), _NONE, _ANY_FRONT, _ANY_TAIL, Act.START_EMPTY, False,
          "first start"),
     Case("B", frozenset({Log.EMPTY}), _ANY_CHECKPOINT - _NONE, _ANY_FRONT, _ANY_TAIL, Act.REFUSE, False,
-         "the segment files are gone, a checkpoint or the published position is left"),
+         "the segment files are gone, a checkpoint or the high watermark is left"),
     Case("C", frozenset({Log.GAP}), _ANY_CHECKPOINT, _ANY_FRONT, _ANY_TAIL, Act.REFUSE, False,
          "a segment is missing in the middle"),
     Case("D", _WHOLE, frozenset({Checkpoint.PAST_END}), _ANY_FRONT, _ANY_TAIL, Act.REFUSE, False,
@@ -105,7 +105,7 @@ CASES: Final = (
     Case("E", _WHOLE, _FROM_START, frozenset({Front.NO_BASE}), _ANY_TAIL, Act.REFUSE, False,
          "the oldest segment does not begin with a base, and no snapshot can stand in"),
     Case("F", _WHOLE, _USABLE, _ANY_FRONT, _CORRUPT, Act.REFUSE, False,
-         "damage behind the snapshot, below a durable position"),
+         "damage after the snapshot, below a durable position"),
     Case("G", _WHOLE, _FROM_START, _BASE | _BLANK, _CORRUPT, Act.REFUSE, False,
          "damage below a durable position"),
     Case("H", _WHOLE, _USABLE, _ANY_FRONT, _END, Act.REDO_FROM_SNAPSHOT, False,

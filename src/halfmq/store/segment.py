@@ -1,9 +1,9 @@
 """One file of the log: preallocated, zero-filled, never shrunk, named by its first log offset.
 
-Never shrunk, because a reader (Spark) may have it mapped, and touching a page behind a file's end kills the process
+Never shrunk, because a reader (Spark) may have it mapped, and touching a page after a file's end kills the process
 (SIGBUS). The broker maps nothing: it reads, so that a file that somebody cut short, or a sector that cannot be read, is
 an error with a place, and not the end of the process without a word. Preallocated, because then a batch that has a place cannot meet a full disk, and a sync need not write the
-file's size. Zero-filled, because zeros behind the last batch are the proof that the log ends there.
+file's size. Zero-filled, because zeros after the last batch are the proof that the log ends there.
 """
 
 import errno
@@ -17,8 +17,8 @@ from halfmq.runtime.disk import Disk, File
 
 _DIGITS: Final = 20
 SUFFIX: Final = ".seg"
-#: What a file system says when it has no room: full, over quota, or over its largest file.
-NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+#: What a file system says when it has no space: full, over quota, or over its largest file.
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 #: Bytes looked at in one piece when a segment is searched for something other than zeros.
 _CHUNK: Final = 1 << 20
 _ZEROS: Final = bytes(_CHUNK)
@@ -39,6 +39,7 @@ OPEN_SEGMENTS_MAX: Final = 128
 
 
 def segment_name(start: int) -> str:
+    """File name of the segment that starts at log offset ``start``."""
     return f"{start:0{_DIGITS}d}{SUFFIX}"
 
 
@@ -63,7 +64,7 @@ def segment_starts(names: list[str], directory: Path, segment_bytes: int) -> lis
 
 
 class SegmentStays(OSError):
-    """The file of a trimmed segment cannot be removed. It takes room; nobody needs it."""
+    """The file of a trimmed segment cannot be removed. It takes space; nobody needs it."""
 
 
 class Segment:
@@ -90,13 +91,13 @@ class Segment:
         """Claim the whole segment's space; what is new is zero.
 
         Raises:
-            StoreFull: no room for it.
+            StoreFull: no space for it.
             OSError: anything else.
         """
         try:
             self.file.allocate(segment_bytes)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
             raise _no_room(self.path, segment_bytes) from error
         self.size = self.file.size()
@@ -145,14 +146,14 @@ def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: i
     one of a trimmed log.
 
     Raises:
-        StoreFull: no room for it, not even for its name; nothing of it is left.
+        StoreFull: no space for it, not even for its name; nothing of it is left.
         OSError: anything else.
     """
     path = log_directory / segment_name(start)
     try:
         segment = Segment(disk.open(path, create=True), start, name_synced=False)
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in NO_SPACE:
             raise
         raise _no_room(path, segment_bytes) from error
     try:
@@ -167,7 +168,7 @@ def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: i
 
 def _no_room(path: Path, segment_bytes: int) -> StoreFull:
     return StoreFull(
-        f"no room for a log segment of {segment_bytes} bytes: {path}",
+        f"no space for a log segment of {segment_bytes} bytes: {path}",
         hint="free some space there; nothing is lost",
     )
 
@@ -215,6 +216,7 @@ class SegmentFiles:
         return segment
 
     def add(self, segment: Segment) -> None:
+        """The log has this segment as well from now on, open."""
         number = segment.start // self.segment_bytes
         with self._lock:
             self.opened[number] = segment
@@ -299,6 +301,7 @@ class SegmentFiles:
             raise SegmentStays(f"{path} cannot be removed: {error.strerror or error}") from error
 
     def close(self) -> None:
+        """Close all open files; the log keeps its segments."""
         with self._lock:
             for segment in self.opened.values():
                 segment.close()

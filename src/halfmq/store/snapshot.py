@@ -34,6 +34,7 @@ class WholeSnapshot(NamedTuple):
 
 
 def snapshot_path(directory: Path, position: int) -> Path:
+    """The file of the snapshot at log offset ``position``."""
     return directory / f"{position:020d}{_SUFFIX}"
 
 
@@ -104,15 +105,6 @@ def read_snapshot(disk: Disk, directory: Path, store: bytes, position: int) -> W
         chunks.append(chunk)
         at += length
     return Unreadable(f"{path} has no end")
-
-
-def list_snapshots(disk: Disk, directory: Path) -> list[int]:
-    """Log offsets of the snapshots that are there, ascending."""
-    return sorted(
-        int(name.removesuffix(_SUFFIX))
-        for name in disk.list(directory)
-        if name.endswith(_SUFFIX) and name.removesuffix(_SUFFIX).isdigit()
-    )
 
 
 def remove_snapshots(disk: Disk, directory: Path, keep: Iterable[int]) -> None:

@@ -1,10 +1,10 @@
-"""The store: one log, what is derived from it, and what makes a restart fast. The only name that other packages use.
+"""The store: one log, its indexes, and what makes a restart fast. The only name that other packages use.
 
 A start, in this order:
 
     store = Store.open(...)            lock, store.json, look at the log; refuses here, with nothing changed
     store.snapshot_chunks()            state at ``redo_from``, if there is a snapshot
-    for batch in store.redo(): ...     every batch behind it; derived files follow as it goes
+    for batch in store.redo(): ...     every batch after it; indexes follow as it goes
     store.finish_recovery(...)         cut the torn tail, make the rest durable; now ``append`` may come
 
 Then, for each batch: ``append``, ``request_sync``; when ``durable_position`` has reached it: ``publish``. Now and then
@@ -23,39 +23,29 @@ from typing import Final, NamedTuple, Protocol
 from halfmq import limits
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned, UsageError, WrongVersion
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
-from halfmq.model.records import (
-    BATCH_HEADER_BYTES,
-    Committed,
-    HalfRecord,
-    MessageRecord,
-    OperatorActed,
-    Record,
-    RolledBack,
-)
-from halfmq.model.stored_message import StoredMessage
+from halfmq.model.records import BATCH_HEADER_BYTES, Committed, HalfRecord, MessageRecord, Record, RolledBack
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
 from halfmq.store.batch_codec import Header, decode_batch, read_header
 from halfmq.store.checkpoint import Present, Slot, read_checkpoint, write_checkpoint
-from halfmq.store.commit_log import READ_BYTES, CommitLog
+from halfmq.store.commit_log import CommitLog
 from halfmq.store.consume_queue import QueueEntry
-from halfmq.store.derive import Derived, FoundMessage, derived_files_are_there
 from halfmq.store.group_flush import GroupFlush, Job, Syncer
 from halfmq.store.identity import NAME as STORE_JSON
 from halfmq.store.identity import Identity, StoreLocks, read_identity, take_lock, write_identity
-from halfmq.store.layout import STORE_FORMAT
+from halfmq.store.indexes import FoundMessage, Indexes, indexes_are_there
 from halfmq.store.log_scan import LogScan
-from halfmq.store.published import Published, PublishedPage, read_published
 from halfmq.store.recovery import CheckpointFound, Recovery, find_out, settle
 from halfmq.store.recovery_cases import Act
-from halfmq.store.segment import NO_ROOM, SegmentFiles
+from halfmq.store.segment import NO_SPACE, SegmentFiles
 from halfmq.store.snapshot import WholeSnapshot, read_snapshot, remove_snapshots, write_snapshot
 from halfmq.store.topics_file import TopicInfo
-from halfmq.store.transaction_table import Looked, TransactionRow, UndecidedHalf
+from halfmq.store.transaction_table import UndecidedHalf
 from halfmq.store.two_slots import Missing, Unreadable
+from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
 
 SHARD: Final = "shard-0"
-#: Records whose place in derived files may be written later than they are published, and how many of them at most.
+#: Records whose index entries may be written later than they are published, and how many of them at most.
 _MAY_WAIT: Final = frozenset({HalfRecord, Committed, MessageRecord, RolledBack})
 INDEX_RECORDS_MAX: Final = 64
 
@@ -90,7 +80,7 @@ class ScannedBatch(NamedTuple):
     records: list[Record]
 
 
-class LetGo(NamedTuple):
+class Detached(NamedTuple):
     """What a trim takes: starts of segments that nobody finds any more, and the files of the transaction table to look at."""
 
     segments: list[int]
@@ -115,8 +105,8 @@ def _read_checkpoints(disk: Disk, shard: Path, store_id: bytes) -> _Checkpoints:
         case Present(slots):
             found = []
             snapshot: WholeSnapshot | None = None
-            # A snapshot does not stand in for derived files: without them they are made again from the log's start.
-            followed = derived_files_are_there(disk, shard)
+            # A snapshot does not stand in for indexes: without them they are made again from the log's start.
+            followed = indexes_are_there(disk, shard)
             for slot in slots:
                 usable = False
                 if snapshot is None and followed:  # the older one is read only when the newer one is no good
@@ -133,10 +123,10 @@ def _is_blank(disk: Disk, shard: Path) -> bool:
     """
     if disk.list(shard / "log") or disk.exists(shard / "checkpoint"):
         return False
-    match read_published(disk, shard / "published"):
+    match read_watermark_page(disk, shard / "published"):
         case Missing():
             return True
-        case Published() as page:
+        case Watermark() as page:
             return page.position == page.durable == 0
         case Unreadable():
             return False
@@ -146,7 +136,7 @@ def _identity(disk: Disk, directory: Path, entropy: Entropy, segment_bytes: int)
     """The store's identity, made with its directories where there was none.
 
     Made again, as of another store, where another segment size is asked for and nothing is in the log yet: the first
-    start may have found no room for a segment of that size. Not the same store, so that whoever looked at it, and has its
+    start may have found no space for a segment of that size. Not the same store, so that whoever looked at it, and has its
     segment size, is told.
 
     The directories are durable before ``store.json`` is: where that is and they are not, it is no first start.
@@ -241,7 +231,7 @@ class Store:
         self.on_sync_ended: Callable[[], None] = _ignore_sync
         #: Called once on the thread that saw a write or sync fail: stop the process, let no reply out.
         self.on_failed: Callable[[StorePoisoned], None] = _ignore_failure
-        #: Called on the thread that found no room for the next segment: refuse new messages until ``look_at_space``
+        #: Called on the thread that found no space for the next segment: refuse new messages until ``check_space``
         #: sees some.
         self.on_space_low: Callable[[], None] = _ignore_space
         self.log = CommitLog(
@@ -251,35 +241,35 @@ class Store:
             end=recovery.end,
             synced_position=recovery.durable_position,
             reserve_bytes=reserve_bytes,
-            before_make=self.look_at_locks,
+            before_make=self.check_locks,
         )
+        #: The log's files.
+        self.segments = files
         self._disk = disk
-        self._identity = identity
-        self._files = files
         self._locks = locks
         self._make_syncer = make_syncer
         self._syncer: Syncer | None = None
         self._shard = directory / SHARD
         self._slots = checkpoints.slots
         self._snapshot = checkpoints.snapshot if recovery.case.act is Act.REDO_FROM_SNAPSHOT else None
-        self._published = 0
-        #: Derived files and the page are written up to here; ``_published`` is ahead of it while ``_waiting``.
+        self._high_watermark = 0
+        #: Indexes and the page are written up to here; the high watermark is ahead of it while ``_waiting``.
         self._written = 0
-        #: (position, broker time ms) of the last ``publish`` that wrote no derived files, and how many records it left.
+        #: (position, broker time ms) of the last ``publish`` that wrote no indexes, and how many records it left.
         self._waiting: tuple[int, int] | None = None
         self._records_waiting = 0
         #: How far the log is durable, as the page said it last.
-        self._durable_said = -1
-        #: (position, broker time ms) that derived files could not follow to, for want of room; None while they follow.
-        self._behind: tuple[int, int] | None = None
+        self._page_durable = -1
+        #: (position, broker time ms) up to which the indexes lag, for want of space; None while they do not.
+        self._lagging: tuple[int, int] | None = None
         #: A checkpoint wrote topics that nobody who reads the files has heard of.
         self._topics_were_late = False
-        self._page: PublishedPage | None = None
+        self._page: WatermarkPage | None = None
         #: Number of the segment that was written at the last look at its file.
         self._looked_to = recovery.end // identity.segment_bytes
         #: Number of a segment -> broker time of its first batch, ms.
         self._began_ms: dict[int, int] = {}
-        self.derived = Derived.open(
+        self.indexes = Indexes.open(
             disk,
             self._shard,
             store=self.uuid,
@@ -288,6 +278,16 @@ class Store:
             log_start=recovery.log_start,
             read_message=self.log.read_message,
         )
+        self.queues = self.indexes.queues
+        self.table = self.indexes.table
+        # What the broker's services read by their own ports; what they read of queues and keys is below.
+        self.stored_view = self.log.stored_view
+        self.kind_at = self.log.kind_at
+        self.first_offset = self.log.first_offset
+        self.verdict_names = self.log.verdict_names
+        self.transaction_row = self.table.row
+        self.find_settled = self.table.find_settled
+        self.look_for_settled = self.table.look_for_settled
 
     @classmethod
     def open(
@@ -320,8 +320,8 @@ class Store:
             locks.take(directory / SHARD)
             files = SegmentFiles(disk, directory / SHARD / "log", identity.segment_bytes)
             checkpoints = _read_checkpoints(disk, directory / SHARD, identity.store_id)
-            read = read_published(disk, directory / SHARD / "published")
-            page = read if isinstance(read, Published) and read.store == identity.store_id else None
+            read = read_watermark_page(disk, directory / SHARD / "published")
+            page = read if isinstance(read, Watermark) and read.store == identity.store_id else None
             found = checkpoints.found
             if page is not None and page.position > 0 and not files.numbers():
                 # There was a log: names of segments are durable before anything in them is published.
@@ -355,40 +355,25 @@ class Store:
 
     # --- start -----------------------------------------------------------------------------------------------
 
-    @property
-    def redo_from(self) -> int:
-        """Log offset of the snapshot, or of the log's start."""
-        return self.recovery.redo_from
-
-    @property
-    def log_start(self) -> int:
-        """First log offset that is there; the state's own number may be ahead until ``trim``."""
-        return self.log.start
-
-    @property
-    def log_end(self) -> int:
-        """Where the next batch starts."""
-        return self.log.end
-
     def snapshot_chunks(self) -> Iterator[bytes] | None:
         """State at ``redo_from``; None when the redo starts at the log's beginning, with its base record."""
         return None if self._snapshot is None else iter(self._snapshot.chunks)
 
-    def why_made_again(self, queues: Iterable[tuple[int, int, int, int]], log_start: int) -> str | None:
+    def why_rebuild(self, queues: Iterable[tuple[int, int, int, int]], log_start: int) -> str | None:
         """Hold queue files against the snapshot's state; where they differ, forget the snapshot, and say where.
 
         ``queues``: (topic id, queue id, first, one past the last) queue offset that the state has of each queue, as of a
-        log that starts at ``log_start``. Not None: ``redo`` goes through the whole log and makes derived files again, so
+        log that starts at ``log_start``. Not None: ``redo`` goes through the whole log and makes indexes again, so
         begin with an empty state.
 
         Raises:
             StoreDamaged: the log before the snapshot, from which they would have to be made, is damaged.
         """
-        difference = self.derived.queues.difference(queues, log_start)
+        difference = self.indexes.queues.difference(queues, log_start)
         if difference is not None:
             self._snapshot = None
             self.recovery = find_out(
-                self._files,
+                self.segments,
                 [CheckpointFound(slot.position, slot.epoch, False) for slot in self._slots],
                 self.recovery.durable_position,
             )
@@ -397,38 +382,35 @@ class Store:
     def redo(self) -> Iterator[ScannedBatch]:
         """Every batch from ``redo_from`` to the log's end, in order. Go through all of it, then ``finish_recovery``.
 
-        Derived files follow as it goes. Without a snapshot they are made anew.
+        Indexes follow as it goes. Without a snapshot they are made anew.
 
         Raises:
             WrongVersion: a record of a kind that this version does not know.
             StoreDamaged: a record that cannot be decoded, though its batch has the right checksum.
             OSError: the disk failed.
         """
-        if self._identity.format != STORE_FORMAT:  # before a record that an earlier version would not know
-            self._identity = self._identity._replace(format=STORE_FORMAT)
-            write_identity(self._disk, self.directory, self._identity)
         recovery = self.recovery
-        page = self._page = PublishedPage.open(self._disk, self._shard / "published", self.store_id, self.epoch)
+        page = self._page = WatermarkPage.open(self._disk, self._shard / "published", self.store_id, self.epoch)
         if recovery.case.act is not Act.REDO_FROM_SNAPSHOT:
             # Before the files go: readers must not take a half for the whole. Before the checkpoint goes, and durable: it may
             # be all that says how far the log was durable.
             page.rebuilding(recovery.end, recovery.log_start, recovery.durable_position)
             self._disk.sync_directory(self._shard)
             self._withdraw_checkpoint()
-            self.derived.reset()
+            self.indexes.reset()
         if recovery.case.act is Act.START_EMPTY:
             return
-        for header, view, place in LogScan(self._files).again(recovery.redo_from, recovery.end, recovery.rolls):
+        for header, view, place in LogScan(self.segments).again(recovery.redo_from, recovery.end, recovery.rolls):
             try:
                 records = decode_batch(view, place, header)
             except (StoreDamaged, WrongVersion) as error:
-                where = self._files.path(header.offset // self.segment_bytes)
+                where = self.segments.path(header.offset // self.segment_bytes)
                 raise type(error)(f"{where}, batch at log offset {header.offset}: {error}") from error
-            self.derived.redo(header.offset, header.end, header.broker_time_ms, records)
+            self.indexes.redo(header.offset, header.end, header.broker_time_ms, records)
             yield ScannedBatch(header.offset, header.end, header.broker_time_ms, header.epoch, records)
 
     def _withdraw_checkpoint(self) -> None:
-        """A slot says that derived files are whole below it: before they go, it must be gone, also after a power loss."""
+        """A slot says that indexes are whole below it: before they go, it must be gone, also after a power loss."""
         path = self._shard / "checkpoint"
         if self._disk.exists(path):
             self._disk.remove(path)
@@ -446,27 +428,27 @@ class Store:
     ) -> None:
         """Cut what was never answered, make the rest durable and readable, start the sync thread. ``append`` may follow.
 
-        The arguments are of the recovered state: derived files hold what the log says, and some of it was said
+        The arguments are of the recovered state: indexes hold what the log says, and some of it was said
         before the snapshot, or before the log's start. ``queue_ends``: (topic id, queue id, next queue offset).
 
         Raises:
-            StoreFull: a new store, and no room for its first segment.
+            StoreFull: a new store, and no space for its first segment.
             OSError, StorePoisoned: the disk failed; nothing was lost, start again when it works.
         """
         assert self._page is not None, "finish_recovery before redo"
         fsync = self.durability is Durability.FSYNC
-        settle(self._disk, self._files, self.recovery)
+        settle(self._disk, self.segments, self.recovery)
         if fsync:
             self.log.sync(self.log.end)
         self._snapshot = None
-        self.derived.cut(self.log.end, next_half_index)
-        self.derived.rewrite_undecided(undecided)
-        self.derived.rewrite_topics(topics)
+        self.indexes.cut(self.log.end, next_half_index)
+        self.indexes.rewrite_undecided(undecided)
+        self.indexes.rewrite_topics(topics)
         for topic_id, queue_id, end in queue_ends:
-            self.derived.queues.begin_at(topic_id, queue_id, end)
-        self._published = self._written = self.log.end
-        self._page.publish(self._published, self.derived.log_start, broker_time_ms, self.log.synced_position)
-        if not self._files.numbers():
+            self.indexes.queues.begin_at(topic_id, queue_id, end)
+        self._high_watermark = self._written = self.log.end
+        self._page.publish(self._high_watermark, self.indexes.log_start, broker_time_ms, self.log.synced_position)
+        if not self.segments.numbers():
             self._make_first_segment()
         self.log.prepare_next()
         if fsync:
@@ -474,10 +456,10 @@ class Store:
 
     def _make_first_segment(self) -> None:
         try:
-            self.log.ensure_room_for_roll()
+            self.log.ensure_space_for_roll()
         except StoreFull as error:
             raise StoreFull(
-                f"no room for a log segment of {self.segment_bytes} bytes: {self._files.path(0)}",
+                f"no space for a log segment of {self.segment_bytes} bytes: {self.segments.path(0)}",
                 hint="free some space there, or choose smaller ones with --segment-bytes: nothing is in the log yet",
             ) from error
 
@@ -487,11 +469,6 @@ class Store:
     def durable_position(self) -> int:
         """Everything before it survives a crash, at the level that ``durability`` promises."""
         return self.log.synced_position if self.durability is Durability.FSYNC else self.log.end
-
-    @property
-    def failure(self) -> OSError | None:
-        """Why the log is poisoned; None while it is not."""
-        return self.log.failure
 
     def append(self, records: Sequence[Record], broker_time_ms: int) -> int:
         """One batch in one write; returns the log's end. See ``CommitLog.append``.
@@ -510,10 +487,10 @@ class Store:
         """See to it that a batch may begin the next segment. Call it before records are decided that need it.
 
         Raises:
-            StoreFull: no room on the disk; nothing was changed.
+            StoreFull: no space on the disk; nothing was changed.
             StorePoisoned: the disk failed.
         """
-        self.log.ensure_room_for_roll()
+        self.log.ensure_space_for_roll()
 
     def request_sync(self, position: int) -> None:
         """Make everything before ``position`` durable soon; ``on_durable`` tells when."""
@@ -529,32 +506,20 @@ class Store:
     @property
     def free_space_low(self) -> bool:
         """Refuse new messages; verdicts, checks and trims go on in what is left."""
-        return self.log.space_low or self._behind is not None
+        return self.log.space_low or self._lagging is not None
 
-    def look_at_space(self) -> bool:
-        """Look again whether there is room, making the next segment if so. True: space is low. Any thread, now and then.
+    def check_space(self) -> bool:
+        """Look again whether there is space, making the next segment if so. True: space is low. Any thread, now and then.
 
-        Derived files that fell behind are another matter: ``catch_up``, on the writer's thread.
+        Indexes that lag are another matter: ``catch_up``, on the writer's thread.
         """
         return not self.log.prepare_next()
 
-    def segments(self) -> list[int]:
-        """Numbers of all segments, for ``missing_segments``. Writer's thread."""
-        return self._files.numbers()
-
-    def missing_segments(self, numbers: Sequence[int]) -> list[tuple[int, str]]:
-        """See ``SegmentFiles.missing``; any thread. ``has_segment`` says afterwards which of them count."""
-        return self._files.missing(numbers)
-
-    def has_segment(self, number: int) -> bool:
-        """Whether it is one of the log, not trimmed. Writer's thread."""
-        return number in self._files
-
-    def look_at_locks(self) -> None:
+    def check_locks(self) -> None:
         """See to it that this directory is still the one that was locked, and only ours. Any thread; now and then.
 
         Files are made by name: in a directory that took this one's place they would be another store's. Where locks are of
-        no use, as on some network file systems, the published page shows another writer.
+        no use, as on some network file systems, the watermark page shows another writer.
 
         Raises:
             StorePoisoned: it is not; nothing may be appended or answered any more.
@@ -569,14 +534,14 @@ class Store:
             self.log.failure = self.log.failure or OSError(errno.ESTALE, why)
             raise StorePoisoned(why, hint=hint)
 
-    def look_at_written_segment(self) -> tuple[int, str] | None:
+    def check_written_segment(self) -> tuple[int, str] | None:
         """See to it that the segment that is written has its file, whole; now and then, on the thread that unlinks.
 
-        On that thread, since what is looked at here may be let go meanwhile, and must not be unlinked before it was looked at.
+        On that thread, since what is looked at here may be detached meanwhile, and must not be unlinked before it was looked at.
         All that were written since the last look are, so that a roll hides nothing: what was removed or replaced may have
         gone before it. What was cut short may not, and of a closed segment ``missing_segments`` tells.
 
-        Returns (number, what is wrong) of the segment made for the next roll, if it is that: give it to ``make_again``.
+        Returns (number, what is wrong) of the segment made for the next roll, if it is that: give it to ``forget_segment``.
 
         Raises:
             StorePoisoned: it was removed, replaced or cut short. Nothing may be appended or answered any more: a start would
@@ -588,8 +553,8 @@ class Store:
         looked = range(min(self._looked_to, written), written + 1) if end else ()
         self._looked_to = max(0, written)
         for number in looked:
-            look = self._files.what_is_wrong if number == written else self._files.what_became_of
-            what = look(number) if number in self._files else None
+            look = self.segments.what_is_wrong if number == written else self.segments.what_became_of
+            what = look(number) if number in self.segments else None
             if what is not None:
                 self.log.failure = self.log.failure or OSError(errno.ESTALE, what[0])
                 raise StorePoisoned(
@@ -598,17 +563,17 @@ class Store:
                     "from a backup, then start",
                 )
         following = -(-end // self.segment_bytes)
-        what = self._files.what_is_wrong(following) if following in self._files else None
+        what = self.segments.what_is_wrong(following) if following in self.segments else None
         return None if what is None else (following, what[0])
 
-    def make_again(self, number: int) -> bool:
-        """Know nothing of a segment that ``look_at_written_segment`` found amiss; it is made again before it is needed.
+    def forget_segment(self, number: int) -> bool:
+        """Know nothing of a segment that ``check_written_segment`` found amiss; it is made again before it is needed.
 
         False: it is written by now, and the next look tells. Writer's thread.
         """
-        if number not in self._files or number * self.segment_bytes < self.log.end:
+        if number not in self.segments or number * self.segment_bytes < self.log.end:
             return False
-        self._files.forget(number)
+        self.segments.forget(number)
         return True
 
     def _sync(self, position: int) -> None:
@@ -619,7 +584,7 @@ class Store:
             self.on_sync_ended()
             self.on_durable(durable)
             if not self.log.next_is_ready and not self.log.space_low:
-                self.on_sync_began()  # answers wait for this as well: the next sync comes behind it
+                self.on_sync_began()  # answers wait for this as well: the next sync comes after it
                 self._prepare_next()
                 self.on_sync_ended()
         except StorePoisoned as error:
@@ -634,161 +599,159 @@ class Store:
     # --- publish, checkpoint, trim ---------------------------------------------------------------------------
 
     @property
-    def published_position(self) -> int:
+    def high_watermark(self) -> int:
         """Readers see the log below it: queues, keys, the transaction table, and other processes."""
-        return self._published
+        return self._high_watermark
 
     def publish(
         self, position: int, broker_time_ms: int, batches: Iterable[FollowedBatch], *, at_once: bool = True
     ) -> int:
-        """Let derived files follow these batches, the next ones in log order, and let readers read below ``position``.
+        """Let indexes follow these batches, the next ones in log order, and let readers read below ``position``.
 
         Call it when ``durable_position`` has reached ``position``: what is published must not be taken back.
 
-        ``at_once`` False: derived files may be written a little later, together with what comes next, since writes cost more
-        than what is in them. ``indexes_wait`` says so then; call ``write_indexes`` soon. Whoever reads through the store sees
-        what waits all the same; other processes read up to what was written.
+        ``at_once`` False: the indexes may be written a little later, together with what comes next, since writes cost more
+        than what is in them. ``indexes_wait`` is True then; call ``write_indexes`` soon. Readers in this process see what
+        waits; other processes read up to what was written.
 
-        Returns what is published now. It is less than ``position`` while the disk has no room for derived files: they
-        are not needed for what the log promises, so they fall behind it in memory. Refuse new messages then, so that
+        Returns what is published now. It is less than ``position`` while the disk has no space for indexes: they
+        are not needed for what the log promises, so they lag, in memory. Refuse new messages then, so that
         what piles up has a bound, and call ``catch_up`` now and then; ``publish`` goes on as before.
 
         Raises:
-            StoreFull: not even the page, which has its room, could be written: nothing says how far the log is durable.
+            StoreFull: not even the page, whose space is allocated, could be written: nothing says how far the log is durable.
                 Let no answer leave, and call it again, without the batches.
-            OSError: a write failed for another reason; stop, a restart makes derived files whole again.
+            OSError: a write failed for another reason; stop, a restart makes indexes whole again.
         """
         assert self._page is not None, "publish before finish_recovery"
-        stage = self.derived.stage
+        stage = self.indexes.stage
         for batch in batches:
             records = batch.records
             stage(records[0].offset - BATCH_HEADER_BYTES, batch.end, batch.broker_time_ms, records)
             self._records_waiting += len(records)
             at_once = at_once or not _MAY_WAIT.issuperset(map(type, records))
-        if at_once or self._behind is not None or self._records_waiting >= INDEX_RECORDS_MAX:
+        if at_once or self._lagging is not None or self._records_waiting >= INDEX_RECORDS_MAX:
             return self._follow(position, broker_time_ms)
         synced = self.log.synced_position
-        if synced != self._durable_said:
+        if synced != self._page_durable:
             self._say(self._page.durable_to, synced)
-            self._durable_said = synced
+            self._page_durable = synced
         self._waiting = position, broker_time_ms
-        self._published = position
+        self._high_watermark = position
         return position
 
     @property
     def indexes_wait(self) -> bool:
-        """Whether derived files have not been written up to what is published."""
+        """Whether the indexes have not been written up to the high watermark."""
         return self._waiting is not None
 
     @property
-    def is_behind(self) -> bool:
-        """Whether derived files could not be written, for want of room on the disk. ``catch_up`` tries again."""
-        return self._behind is not None
+    def is_lagging(self) -> bool:
+        """Whether the indexes could not be written, for want of space on the disk. ``catch_up`` tries again."""
+        return self._lagging is not None
 
     def write_indexes(self) -> int:
-        """Write what ``publish`` left for later; returns what is published now. Returns and raises as ``publish``."""
-        return self._published if self._waiting is None else self._follow(*self._waiting)
+        """Write what ``publish`` left for later; returns the high watermark. Returns and raises as ``publish``."""
+        return self._high_watermark if self._waiting is None else self._follow(*self._waiting)
 
     def catch_up(self) -> int:
-        """Try again what a full disk kept derived files from; returns what is published now. Raises as ``publish``."""
-        return self._published if self._behind is None else self._follow(*self._behind)
+        """Try again what a full disk kept indexes from; returns what is published now. Raises as ``publish``."""
+        return self._high_watermark if self._lagging is None else self._follow(*self._lagging)
 
     def _follow(self, position: int, broker_time_ms: int) -> int:
         assert self._page is not None
         self._waiting = None
         self._records_waiting = 0
-        self._behind = position, broker_time_ms
+        self._lagging = position, broker_time_ms
         durable = self.log.synced_position
         try:
-            self.derived.flush()
+            self.indexes.flush()
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
-            self._published = self._written  # what waited was seen by nobody
+            self._high_watermark = self._written  # nobody has seen what waited
             self._say(self._page.durable_to, durable)
         else:
-            self._say(self._page.publish, position, self.derived.log_start, broker_time_ms, durable)
-            self._behind = None
-            self._durable_said = durable
-            self._published = self._written = position
-        return self._published
+            self._say(self._page.publish, position, self.indexes.log_start, broker_time_ms, durable)
+            self._lagging = None
+            self._page_durable = durable
+            self._high_watermark = self._written = position
+        return self._high_watermark
 
     def _before_reading(self) -> None:
-        """Write what waits: readers of the derived files see what is written.
+        """Write what waits: readers of the indexes see what is written.
 
-        Where that fails they see what was written before, and ``on_failed`` is told if it was not for want of room.
+        Where that fails they see what was written before, and ``on_failed`` is called if it was not for want of space.
         """
         if self._waiting is not None:
             try:
                 self._follow(*self._waiting)
             except StoreFull:
-                pass  # still behind: ``publish`` and ``catch_up`` say so
+                pass  # still lagging: ``publish`` and ``catch_up`` say so
             except OSError as error:
-                self.on_failed(
-                    StorePoisoned(f"derived files cannot be written: {error}", hint="restart to make them again")
-                )
+                self.on_failed(StorePoisoned(f"indexes cannot be written: {error}", hint="restart to make them again"))
                 raise
 
     def _say(self, write: Callable[..., None], *what: int) -> None:
         try:
             write(*what)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
             raise StoreFull(
-                f"no room for the published page in {self._shard}", hint="free space on that disk"
+                f"no space for the watermark page in {self._shard}", hint="free space on that disk"
             ) from error
 
     def checkpoint(self, position: int, chunks: Iterable[bytes]) -> None:
         """Make a restart redo from ``position``, with the state there in ``chunks``. Any thread, one at a time.
 
-        ``position`` is published, and a batch ends there. Log and derived files are made durable first, then the
+        ``position`` is published, and a batch ends there. Log and indexes are made durable first, then the
         snapshot, then the slot that names it: each step only says what is true already.
 
         Raises:
             StorePoisoned: the log failed.
-            StoreFull: no room for snapshot or slot; the checkpoint before still stands, try again later.
-            OSError: derived files or slot failed; the checkpoint before still stands. What derived files hold on the
+            StoreFull: no space for snapshot or slot; the checkpoint before still stands, try again later.
+            OSError: indexes or slot failed; the checkpoint before still stands. What indexes hold on the
                 disk is not known: stop.
         """
-        self.look_at_locks()
+        self.check_locks()
         if position > self._written:
             raise InvariantViolated(
-                f"a checkpoint at {position} was asked for, derived files are written up to {self._written}"
+                f"a checkpoint at {position} was asked for, the indexes are written up to {self._written}"
             )
         self.log.sync(position)
         try:
-            self._topics_were_late = self.derived.write_late_topics() or self._topics_were_late
+            self._topics_were_late = self.indexes.write_late_topics() or self._topics_were_late
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
-            raise StoreFull(f"no room for topics.json in {self._shard}", hint="free space on that disk") from error
-        self.derived.sync()
+            raise StoreFull(f"no space for topics.json in {self._shard}", hint="free space on that disk") from error
+        self.indexes.sync()
         snapshots = self._shard / "snapshots"
         try:
             crc = write_snapshot(self._disk, snapshots, self.store_id, self.epoch, position, chunks)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
             remove_snapshots(self._disk, snapshots, [kept.position for kept in self._slots])  # what was written of it
-            raise StoreFull(f"no room for a snapshot in {snapshots}", hint="free space on that disk") from error
+            raise StoreFull(f"no space for a snapshot in {snapshots}", hint="free space on that disk") from error
         self._disk.sync_directory(self._shard)  # the name of the snapshots' directory
         newest = max((slot.sequence for slot in self._slots), default=0)
         slot = Slot(newest + 1, self.epoch, position, crc)
         try:
             write_checkpoint(self._disk, self._shard / "checkpoint", self.store_id, slot)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
-            raise StoreFull(f"no room for a checkpoint in {self._shard}", hint="free space on that disk") from error
+            raise StoreFull(f"no space for a checkpoint in {self._shard}", hint="free space on that disk") from error
         self._slots = (slot, *(old for old in self._slots if old.sequence == newest))
         remove_snapshots(self._disk, snapshots, [kept.position for kept in self._slots])
 
     def checkpointed(self) -> None:
-        """On the writer's thread, behind each ``checkpoint``: who reads the files learns of topics that it wrote.
+        """On the writer's thread, after each ``checkpoint``: who reads the files learns of topics that it wrote.
 
         Raises:
-            OSError: the published page could not be written.
+            OSError: the watermark page could not be written.
         """
         if self._topics_were_late and self._page is not None:
             self._topics_were_late = False
@@ -800,7 +763,7 @@ class Store:
         Oldest first; the one that is written is not among them.
         """
         size = self.segment_bytes
-        numbers = [number for number in self._files.numbers() if number * size < self.log.end]
+        numbers = [number for number in self.segments.numbers() if number * size < self.log.end]
         for number, following in pairwise(numbers):
             yield number * size, following * size, self._began(following)
 
@@ -814,7 +777,7 @@ class Store:
                 header = read_header(segment.read(0, BATCH_HEADER_BYTES), 0, start, self.segment_bytes)
             if not isinstance(header, Header):
                 raise StoreDamaged(
-                    f"{self._files.path(number)} does not begin with a batch", hint="run `halfmq store verify`"
+                    f"{self.segments.path(number)} does not begin with a batch", hint="run `halfmq store verify`"
                 )
             began = self._began_ms[number] = header.broker_time_ms
         return began
@@ -823,7 +786,7 @@ class Store:
         """Unlink what lies before ``log_start``, at once; returns the starts of the segments that went.
 
         The Trim record that says so is published, so that a restart knows that they are not missing. A broker that
-        serves takes the same steps, the slow ones on another thread: ``secure_trim``, ``let_go``, ``unlink``,
+        serves takes the same steps, the slow ones on another thread: ``secure_trim``, ``detach``, ``unlink``,
         ``drop_tables``.
 
         Raises:
@@ -831,7 +794,7 @@ class Store:
             OSError: as ``unlink``.
         """
         self.secure_trim(log_start)
-        gone = self.let_go(log_start)
+        gone = self.detach(log_start)
         self.drop_tables(self.unlink(gone, log_start))
         return gone.segments
 
@@ -844,83 +807,45 @@ class Store:
             StorePoisoned: the log failed.
         """
         if self.durability is Durability.MEMORY and self.log.start < log_start:
-            self.log.sync(self._published)
+            self.log.sync(self._high_watermark)
 
-    def let_go(self, log_start: int) -> LetGo:
+    def detach(self, log_start: int) -> Detached:
         """Nobody finds what lies before ``log_start`` from now on. Writer's thread. Give the result to ``unlink``."""
-        gone = self.log.let_go(min(log_start, self._published))
+        gone = self.log.detach(min(log_start, self._high_watermark))
         for start in gone:
             self._began_ms.pop(start // self.segment_bytes, None)
-        return LetGo(gone, self.derived.table.full() if gone else [])
+        return Detached(gone, self.table.full() if gone else [])
 
-    def unlink(self, gone: LetGo, log_start: int) -> list[int]:
-        """Remove the segments that ``let_go`` gave; any thread. Returns table files that went out of use, for ``drop_tables``.
+    def unlink(self, gone: Detached, log_start: int) -> list[int]:
+        """Remove the segments that ``detach`` gave; any thread. Returns table files that went out of use, for ``drop_tables``.
 
         Raises:
-            SegmentStays: one cannot be removed; it is left, and those behind it. The next trim and the next start take them.
+            SegmentStays: one cannot be removed; it is left, and those after it. The next trim and the next start take them.
             OSError: some may be left; the next start takes them too.
         """
         self.log.unlink(gone.segments)
-        return self.derived.expired_table_files(log_start, gone.full_tables)
+        return self.table.expired(log_start, gone.full_tables)
 
     def drop_tables(self, bases: Iterable[int]) -> None:
         """Remove files of the transaction table; writer's thread."""
         for base in bases:
-            self.derived.drop_table_file(base)
+            self.table.drop(base)
 
     # --- read ------------------------------------------------------------------------------------------------
-
-    def stored_view(self, offset: int, ahead: int = READ_BYTES) -> memoryview:
-        """The stored message of the record at ``offset``. ``ahead``: bytes that are asked for next, from there on.
-
-        Raises:
-            LookupError: before the log's start, or no message there.
-            StoreDamaged: it cannot be read; names file and offset.
-        """
-        return self.log.stored_view(offset, ahead)
-
-    def kind_at(self, offset: int) -> int:
-        """Kind of the record at ``offset``.
-
-        Raises:
-            LookupError: before the log's start.
-        """
-        return self.log.kind_at(offset)
-
-    def first_offset(self, offset: int) -> int:
-        """Where the half or delayed message whose record is at ``offset`` first came in, before it was carried forward.
-
-        Raises:
-            LookupError: before the log's start.
-        """
-        return self.log.first_offset(offset)
-
-    def read_message(self, offset: int) -> tuple[int, StoredMessage]:
-        """(record kind, message) of the record at ``offset``.
-
-        Raises:
-            LookupError: as ``stored_view``.
-        """
-        return self.log.read_message(offset)
 
     def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]:
         """Published entries from ``queue_offset`` on, at most ``entries_max``."""
         self._before_reading()
-        return self.derived.read_queue(topic_id, queue_id, queue_offset, entries_max, self._published)
+        return self.queues.read(topic_id, queue_id, queue_offset, entries_max, self._high_watermark)
 
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
         """(first, one past the last) published queue offset; (0, 0) for a queue without messages."""
         self._before_reading()
-        return self.derived.bounds(topic_id, queue_id, None if self._behind is None else self._published)
-
-    @property
-    def messages_shown(self) -> int:
-        """Messages that became visible, over this process's life and with what it redid; only grows."""
-        return self.derived.queues.entries_written
+        return self.queues.bounds(topic_id, queue_id, None if self._lagging is None else self._high_watermark)
 
     def log_began_ms(self) -> int:
         """Broker time of the first batch that the log still holds, ms."""
-        return self._began(self.log_start // self.segment_bytes)
+        return self._began(self.log.start // self.segment_bytes)
 
     def free_bytes(self) -> int:
         """Of the disk that the store is on."""
@@ -929,45 +854,17 @@ class Store:
     def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
         """Queue offset by store time; see ``ConsumeQueues.search_by_time``."""
         self._before_reading()
-        return self.derived.search_by_time(topic_id, queue_id, time_ms, upper=upper)
+        return self.queues.search_by_time(topic_id, queue_id, time_ms, upper=upper)
 
     def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> tuple[int, QueueEntry] | None:
-        """(queue offset, entry) of the visible message whose record is at ``message_offset``; None when it is not visible."""
+        """(queue offset, entry) of the visible message whose record is at ``message_offset``; None: it is not visible."""
         self._before_reading()
-        return self.derived.queues.find_offset(topic_id, queue_id, message_offset)
+        return self.queues.find_offset(topic_id, queue_id, message_offset)
 
     def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]:
         """Visible messages of the topic with this unique id or key, the newest first."""
         self._before_reading()
-        return self.derived.find_by_key(topic_id, topic, key, messages_max)
-
-    def transaction_row(self, half_index: int) -> TransactionRow | None:
-        """What became of a half, as far as it is published; None when it was never prepared here or is past retention."""
-        return self.derived.transaction_row(half_index)
-
-    def find_settled(self, group: str, tx_id: str) -> Looked:
-        """See ``TransactionTable.find_settled``. Writer's thread."""
-        return self.derived.table.find_settled(group, tx_id)
-
-    def look_for_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
-        """See ``TransactionTable.look_for_settled``. Any thread."""
-        return self.derived.table.look_for_settled(group, tx_id, files_max)
-
-    def verdict_names(self, position: int) -> tuple[str, str]:
-        """(producer group, transaction id) in the verdict record at ``position``.
-
-        Raises:
-            LookupError: before the log's start, or no verdict there.
-        """
-        return self.log.verdict_names(position)
-
-    def operator_of(self, position: int) -> OperatorActed | None:
-        """Who stands behind the record at ``position``, and why; None: nobody, or a log of an earlier version.
-
-        Raises:
-            LookupError: before the log's start.
-        """
-        return self.log.operator_of(position)
+        return self.indexes.find_by_key(topic_id, topic, key, messages_max)
 
     # --- end -------------------------------------------------------------------------------------------------
 
@@ -982,7 +879,7 @@ class Store:
             self._page.close()
             self._page = None
         if self.log.failure is None:
-            self._close_derived()
+            self._close_indexes()
         self.log.close()
         self._locks.close()
 
@@ -992,10 +889,10 @@ class Store:
         except StoreFull:
             pass  # the next start makes them from the log
 
-    def _close_derived(self) -> None:
+    def _close_indexes(self) -> None:
         try:
-            self.derived.close()
+            self.indexes.close()
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
-            # Behind to the end: no checkpoint says otherwise, so the next start makes it from the log.
+            # The indexes lag to the end: no checkpoint says otherwise, so the next start makes it from the log.

@@ -144,6 +144,7 @@ class TransactionTable:
     # --- writing
 
     def prepared(self, record: HalfRecord, now_ms: int) -> None:
+        """A half was prepared at broker time ``now_ms``: a new row, undecided. The caller calls ``flush``, as after each change."""
         offset, size, topic_id, message, half_index, group, tx_id, index, count, _, _, id_hash, *_ = record
         if index == 0:
             first = half_index
@@ -204,6 +205,11 @@ class TransactionTable:
     def settled(
         self, half_index: int, state: int, decided_by: int, position: int, now_ms: int, queue_offset: int, due_ms: int
     ) -> None:
+        """The half got its verdict, ``state`` ROW_COMMITTED or ROW_ROLLED_BACK, in the record at log offset ``position``.
+
+        ``now_ms``: broker time of the verdict. ``queue_offset``: -1 while the message is not visible. ``due_ms``: broker time
+        at which a delayed message becomes visible; 0: it is not delayed.
+        """
         number = half_index >> 5
         page = self._pages.get(number)
         if page is None:
@@ -223,14 +229,17 @@ class TransactionTable:
             _HASHES.pack_into(page, at + _AT["group_hash"], row_hash(group), row_hash(tx_id))
 
     def moved(self, half_index: int, offset: int, message_bytes: int) -> None:
+        """The stored message lies at log offset ``offset`` from now on."""
         page, at = self._row_for_change(half_index)
         _CURRENT.pack_into(page, at + _AT["current_offset"], offset, message_bytes)
 
     def released(self, half_index: int, queue_offset: int) -> None:
+        """A delayed message became visible at ``queue_offset``."""
         page, at = self._row_for_change(half_index)
         _QUEUE_OFFSET.pack_into(page, at + _AT["queue_offset"], queue_offset)
 
     def checked(self, half_index: int, checks: int, next_check_at_ms: int) -> None:
+        """``checks`` counted so far, the next one at broker time ``next_check_at_ms``. A row that is not there is left so."""
         page, at = self._row_for_change(half_index)
         state = page[at + _STATE_AT]
         if state != ROW_EMPTY:
@@ -246,9 +255,11 @@ class TransactionTable:
             page[at + _DECIDED_BY_AT] = decided_by
 
     def is_empty(self, half_index: int) -> bool:
+        """Whether there is no row of this half."""
         return self._page(half_index >> 5)[((half_index & 31) << 7) + _STATE_AT] == ROW_EMPTY
 
     def put_undecided(self, half: UndecidedHalf) -> None:
+        """Write the whole row of an undecided half, whatever it said before."""
         page, at = self._row_for_change(half.half_index)
         if half.halves != 1:
             self._first_halves[(half.group, half.tx_id)] = half.first_half
@@ -309,6 +320,7 @@ class TransactionTable:
     # --- life
 
     def load(self) -> None:
+        """Forget what is in memory, changes included: rows are read from the files again."""
         self._pages.clear()
         self._dirty.clear()
         self._first_halves.clear()
@@ -326,6 +338,7 @@ class TransactionTable:
                 self._files.zero(file, (next_half_index - base) * TRANSACTION_ROW_BYTES, _FILE_BYTES)
 
     def reset(self) -> None:
+        """Remove all files. A redo from the log's start must follow."""
         self.load()
         for base in self.bases():
             self._files.remove((-1, -1, base), self._path(base))

@@ -1,4 +1,4 @@
-"""A page of two slots, written in turn, so that one of them is always whole: for the checkpoint and the published position.
+"""A page of two slots, written in turn, so that one of them is always whole: for the checkpoint and the high watermark.
 
 Each slot ends with a CRC-32 of what precedes it. The slot with the higher sequence and a right checksum counts. A write
 goes to the other one; if it is torn, or read while it is written, the older slot still says something true.

@@ -1,15 +1,15 @@
 """``halfmq store verify``: walk everything, say what is wrong and what to do. Reads only.
 
     log           every batch: header, checksum, the CRC of every body, the chain of segments; refs of verdicts lead to
-                  halves of their own segment, no half is settled twice, and what an operator did stands behind who did it
+                  halves of their own segment, no half is settled twice, and what an operator did stands after who did it
     queues        every entry that the log calls for stands in its place, with these fields, and no others do
     transactions  every row says what the log says, or something later
     keys          every token of KEYS is in the index, in log order
     checkpoint    each slot, and the snapshot that it names, byte by byte
     topics        the file is readable and names what the log names
 
-It works beside a running broker: what is compared lies below the published position, of which a broker changes only
-what time must change (rows settle, checks are counted, old segments go). The log behind that position is looked at too;
+It works beside a running broker: what is compared lies below the high watermark, of which a broker changes only
+what time must change (rows settle, checks are counted, old segments go). The log after that position is looked at too;
 a torn end there is a note, since a broker may be writing it, or the next start will cut it.
 
 Damage to the log is for a backup. Damage to anything else is not: it can be made again from the log, if that is whole;
@@ -65,15 +65,15 @@ from halfmq.store.key_index import key_hashes, keys_of
 from halfmq.store.layout import DELAYED, KEY_ENTRY, NO_HALF, ROW_COMMITTED, ROW_ROLLED_BACK, ROW_UNDECIDED
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
 from halfmq.store.open_files import OpenFiles
-from halfmq.store.published import Published, read_published
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
 from halfmq.store.segment import SegmentFiles
 from halfmq.store.snapshot import WholeSnapshot, read_snapshot
 from halfmq.store.topics_file import AT_ONCE_MAX, read_topics
 from halfmq.store.transaction_table import TransactionRow, TransactionTable
 from halfmq.store.two_slots import Unreadable
+from halfmq.store.watermark_page import Watermark, read_watermark_page
 
-#: Which record stands directly behind what an operator did.
+#: Which record stands directly after what an operator did.
 _ACTED: Final[dict[int, type]] = {
     OperatorAction.COMMIT: Committed,
     OperatorAction.ROLL_BACK: RolledBack,
@@ -96,7 +96,7 @@ RESTORE: Final = (
     "whole directory from any backup; nothing else has these bytes"
 )
 SHORTER: Final = (
-    "after a power loss with durability `memory` nothing is to be done: what lay behind is lost, and a start goes on here; "
+    "after a power loss with durability `memory` nothing is to be done: what lay after it is lost, and a start goes on here; "
     "else restore the directory from a backup"
 )
 REPORT: Final = (
@@ -147,7 +147,7 @@ class _Notes:
         self._add(Finding(False, part, what, remedy))
 
     def more_damage(self, part: str, count: int, last: str, remedy: str) -> None:
-        """``count`` more, behind as many as are told."""
+        """``count`` more, after as many as are told."""
         self._seen[part, remedy] += count
         self._last[part, remedy] = Finding(True, part, last, remedy)
 
@@ -210,7 +210,7 @@ class _Walk:
         if self._segments.numbers():
             self._log(scan, durable, page, slots)
         elif durable or (page is not None and page.position):
-            what = f"no segments in {self._shard / 'log'}, but a checkpoint or the published position is left"
+            what = f"no segments in {self._shard / 'log'}, but a checkpoint or the high watermark is left"
             self._notes.damage("log", what, "restore the directory from a backup; nothing else has these bytes")
         for slot in slots:
             if slot.position > self._log_start and not scan.batch_ends_at(slot.position):
@@ -221,7 +221,7 @@ class _Walk:
 
     # --- the log
 
-    def _log(self, scan: LogScan, durable: int, page: Published | None, slots: tuple[Slot, ...]) -> None:
+    def _log(self, scan: LogScan, durable: int, page: Watermark | None, slots: tuple[Slot, ...]) -> None:
         rebuilding = page is not None and page.rebuilding
         below = page.position if page is not None and not rebuilding else None
         if rebuilding:
@@ -229,10 +229,10 @@ class _Walk:
             self._notes.note(
                 "published", what, "nothing to do: the broker that does it, or the next start, brings it to an end"
             )
-        derived = _DerivedCheck(self._disk, self._shard, self._identity, self._notes, self._counted)
+        indexes = _IndexCheck(self._disk, self._shard, self._identity, self._notes, self._counted)
         if not rebuilding:
-            derived.start(self._log_start, below)
-            derived.checkpoint_at = max((slot.position for slot in slots), default=0)
+            indexes.start(self._log_start, below)
+            indexes.checkpoint_at = max((slot.position for slot in slots), default=0)
         for scanned in scan.from_batch(self._log_start, durable):
             if isinstance(scanned, Batch):
                 header = scanned.header
@@ -244,22 +244,22 @@ class _Walk:
                 self._counted["batches"] += 1
                 self._counted["records"] += len(records)
                 self._check_records(records)
-                derived.trims(records)  # also behind what is published
+                indexes.trims(records)  # also after what is published
                 if below is None or header.offset < below:
                     if not rebuilding:
-                        derived.batch(header.broker_time_ms, records)
+                        indexes.batch(header.broker_time_ms, records)
                     self._position = header.end
             else:
                 self._end(scanned, below)
-        if self._log_start > derived.trimmed_to:
-            what = f"the log begins at {self._log_start}, but only what lies before {derived.trimmed_to} was trimmed"
+        if self._log_start > indexes.trimmed_to:
+            what = f"the log begins at {self._log_start}, but only what lies before {indexes.trimmed_to} was trimmed"
             self._notes.damage("log", f"{what}: segments between are missing", RESTORE)
         if page is not None and below is not None and page.durable <= self._position < below:
             what = f"the log ends at {self._position}, position {below} is published"
             self._notes.damage("log", what, SHORTER)
         position = self._position
         if not rebuilding:
-            derived.finish(position, below, lambda: not isinstance(next(iter(scan.from_batch(position, 0))), Batch))
+            indexes.finish(position, below, lambda: not isinstance(next(iter(scan.from_batch(position, 0))), Batch))
 
     def _end(self, last: EndOfLog | TornTail | CorruptInterior, below: int | None) -> None:
         match last:
@@ -267,14 +267,14 @@ class _Walk:
                 return
             case TornTail(cut_at, _, why, whole):
                 if below is not None and cut_at < below:
-                    return  # told as a log that ends below the published position
-                what = f"torn end at {cut_at} ({why}), {whole} whole batches behind it"
+                    return  # told as a log that ends below the high watermark
+                what = f"torn end at {cut_at} ({why}), {whole} whole batches after it"
                 self._notes.note(
                     "log", what, "nothing to do: it was never answered, a running broker or a start settles it"
                 )
             case CorruptInterior(at, file, why, position):
-                page = read_published(self._disk, self._shard / "published")
-                if below is not None and at >= below and isinstance(page, Published) and page.position > below:
+                page = read_watermark_page(self._disk, self._shard / "published")
+                if below is not None and at >= below and isinstance(page, Watermark) and page.position > below:
                     return  # a broker is writing there
                 self._notes.damage(
                     "log", f"{file} at log offset {at}: {why}; the log was durable to {position}", RESTORE
@@ -293,20 +293,20 @@ class _Walk:
                     self._check_ref(record, ref)
 
     def _check_acted(self, acted: OperatorActed, records: list[Record]) -> None:
-        """What an operator did stands directly behind who did it, in the same batch."""
+        """What an operator did stands directly after who did it, in the same batch."""
         what = f"the record at {acted.offset} says who did {acted.action} to {acted.subject!r}"
-        behind = next((record for record in records if record.offset == acted.offset + acted.size), None)
+        following = next((record for record in records if record.offset == acted.offset + acted.size), None)
         if acted.action not in _ACTED:
             return  # of a later version, which added an action
-        if type(behind) is not _ACTED[acted.action]:
-            there = "nothing" if behind is None else f"a {type(behind).__name__}"
-            self._notes.damage("log", f"{what}, behind it stands {there}", REPORT)
-        elif isinstance(behind, Committed | RolledBack) and (
-            behind.tx_id != acted.subject or behind.decided_by != DecidedBy.OPERATOR
+        if type(following) is not _ACTED[acted.action]:
+            there = "nothing" if following is None else f"a {type(following).__name__}"
+            self._notes.damage("log", f"{what}, after it stands {there}", REPORT)
+        elif isinstance(following, Committed | RolledBack) and (
+            following.tx_id != acted.subject or following.decided_by != DecidedBy.OPERATOR
         ):
-            by = behind.decided_by
+            by = following.decided_by
             self._notes.damage(
-                "log", f"{what}, behind it stands the verdict of {behind.tx_id!r}, decided by {by}", REPORT
+                "log", f"{what}, after it stands the verdict of {following.tx_id!r}, decided by {by}", REPORT
             )
 
     def _check_ref(self, record: Committed | Released, ref: Ref) -> None:
@@ -348,14 +348,14 @@ class _Walk:
                 self._notes.damage("checkpoint", f"the snapshot of log offset {slot.position}: {why}", REDO_MORE)
         return found.slots
 
-    def _published(self) -> Published | None:
-        page = read_published(self._disk, self._shard / "published")
+    def _published(self) -> Watermark | None:
+        page = read_watermark_page(self._disk, self._shard / "published")
         if isinstance(page, Unreadable):
             self._notes.note("published", page.why, "nothing to do: the next start writes it")
-        if not isinstance(page, Published):
+        if not isinstance(page, Watermark):
             return None
         if page.store != self._identity.store_id:
-            what = f"the published page is of store {page.store.hex()}"
+            what = f"the watermark page is of store {page.store.hex()}"
             self._notes.damage("published", what, "nothing to do: the next start writes it")
             return None
         return page
@@ -381,8 +381,8 @@ class _Wrong:
             self.last = what
 
 
-class _DerivedCheck:
-    """Compares derived files with what the records say, batch by batch."""
+class _IndexCheck:
+    """Compares indexes with what the records say, batch by batch."""
 
     def __init__(self, disk: Disk, shard: Path, identity: Identity, notes: _Notes, counted: Counter[str]) -> None:
         self._disk = disk
@@ -402,7 +402,7 @@ class _DerivedCheck:
         self._deleted: set[int] = set()
         #: Topic id -> (name, where the log says so).
         self._named: dict[int, tuple[str, int]] = {}
-        #: Topics that were named behind it may still be missing in topics.json, where there are many.
+        #: Topics that were named after it may still be missing in topics.json, where there are many.
         self.checkpoint_at = 0
         self._undecided: set[int] = set()
         #: (group, id) -> half index of the first half, of transactions of several whose first one was read.
@@ -415,7 +415,7 @@ class _DerivedCheck:
         self._key_at: Counter[int] = Counter()
         #: By segment.
         self._keys_wrong: dict[int, str] = {}
-        #: Derived files follow a TRIM before the segments go: below this the log may still be there, and they not.
+        #: Indexes follow a TRIM before the segments go: below this the log may still be there, and they not.
         self.trimmed_to = 0
         self._bound = 1 << 62
 
@@ -437,7 +437,7 @@ class _DerivedCheck:
     def finish(self, position: int, below: int | None, log_ends: Callable[[], bool]) -> None:
         """What the log does not call for must not be there; what it calls for was checked on the way.
 
-        ``log_ends``: whether nothing came behind ``position`` meanwhile, so that rows say no more than was read.
+        ``log_ends``: whether nothing came after ``position`` meanwhile, so that rows say no more than was read.
         """
         for (topic_id, queue_id), end in self._ends.items():
             has = self._queues.bounds(topic_id, queue_id)[1]

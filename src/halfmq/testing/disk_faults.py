@@ -1,11 +1,11 @@
-"""Which operation of a faulty disk fails, and how: what was ordered, or what the dice say. Every fault is counted.
+"""Which operation of a faulty disk fails, and how: what was ordered, or by chance. Every fault is counted.
 
 Names in the counter, as a table of coverage wants them:
 
     write EIO, sync ENOSPC, create EMFILE, ...    an operation raised that error
     short write                                   a write raised after some of its bytes were written
     misdirected write                             a write went to another place of its file
-    disk full, room again                         ``fill`` was met; ``heal`` or ``fill`` with more room after that
+    disk full, space again                         ``fill`` was met; ``heal`` or ``fill`` with more space after that
     failed sync lost, failed sync kept            what became of what a failed sync should have written
     cache dropped                                 after such a loss, a reader saw the disk's content again
     power loss, kill                              ``crash`` with and without the page cache
@@ -39,10 +39,10 @@ class _Chance(NamedTuple):
 
 
 class FaultOrders:
-    """Asked before each operation. Own dice, so that switching faults on moves nothing else."""
+    """Asked before each operation. An rng of its own, so that switching faults on moves nothing else."""
 
     def __init__(self, seed: int) -> None:
-        self.dice = random.Random(f"{seed}/disk faults")
+        self.rng = random.Random(f"{seed}/disk faults")
         self.counts: Counter[str] = Counter()
         #: Whether anything may fail at all: asked on each operation.
         self.any = False
@@ -75,7 +75,7 @@ class FaultOrders:
                 del self._next[place]
                 return fails
         for chance in self._chances:
-            if chance.operation == operation and text.endswith(chance.path_ends) and self.dice.random() < chance.share:
+            if chance.operation == operation and text.endswith(chance.path_ends) and self.rng.random() < chance.share:
                 return chance.fails
         return None
 

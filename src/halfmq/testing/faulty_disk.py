@@ -11,7 +11,7 @@ be there after a power loss. ``sync`` moves a file from one to the other, ``sync
     before, after       called with each operation; may raise ``PowerLost`` there
     cut_write           the write that ``before`` was called with is cut after so many bytes
     fail                the next matching reads, writes, syncs or allocations raise an OSError; a write may be short
-    fail_by_chance      so do the matching ones that the dice choose, until ``heal``
+    fail_by_chance      so do the matching ones that the rng choosess, until ``heal``
     fill                the disk has only so many bytes more
     flip_bit, rot       a bit rots, on the disk and in the cache
     sync_is_a_lie       syncs return and do nothing: with it, a test of durability must go red
@@ -21,7 +21,7 @@ A sync that fails wrote some sectors of what it should have written, or none, or
 second sync succeeds without writing the rest, as on Linux. Until the process ends the cache still shows it; then
 any of its pages may be dropped, alone or with the others.
 
-``faults`` counts what happened, by the names in ``disk_faults``. All dice come from one seed, so a run repeats exactly.
+``faults`` counts what happened, by the names in ``disk_faults``. Every rng is seeded from one seed, so a run repeats exactly.
 """
 
 import errno
@@ -124,7 +124,7 @@ class FaultyFile:
         if disk._cutting is not None:
             disk._lose("cut operation")
         if fails is not None:
-            lost = inode.fail_to_sync(disk.orders.dice, disk.failed_sync_keeps())
+            lost = inode.fail_to_sync(disk.orders.rng, disk.failed_sync_keeps())
             disk.faults["failed sync lost" if lost else "failed sync kept"] += 1
             disk._raise("sync", fails.code, self.path)
         if not disk.sync_is_a_lie:
@@ -221,13 +221,13 @@ class FaultyDisk:
     """A ``Disk``. Same seed and same calls: same disk. Not for more than one thread at a time."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.orders = FaultOrders(seed)
         #: What went wrong so far, by name.
         self.faults: Counter[str] = self.orders.counts
         #: Syncs return without doing anything, of files and of directories.
         self.sync_is_a_lie = False
-        #: Share of the dirty sectors that a failed sync wrote after all; None: the dice choose for each.
+        #: Share of the dirty sectors that a failed sync wrote after all; None: the rng choosess for each.
         self.failed_sync_keeps_share: float | None = None
         #: How often power was lost or the process killed; files that were opened before are dead.
         self.crashes = 0
@@ -259,16 +259,16 @@ class FaultyDisk:
         """Power is lost and comes back. See the module's text for what survives.
 
         ``power=False`` is ``kill``. ``keep``: the share of what was not synced that survives, 0.0 nothing and 1.0 all;
-        None: the dice choose.
+        None: the rng choosess.
         """
         if not power:
             self.kill()
             return
-        dice = self.dice
-        kept = dice.choice(_KEPT) if keep is None else keep
+        rng = self.rng
+        kept = rng.choice(_KEPT) if keep is None else keep
         self.faults["power loss"] += 1
         for change in self._changes:
-            if dice.random() < kept:
+            if rng.random() < kept:
                 change.do(self._durable)
             else:
                 self.faults["lost names"] += 1
@@ -278,21 +278,21 @@ class FaultyDisk:
         for name in sorted(self._seen):
             inode = self._seen[name]
             if inode is not None:
-                self.faults["lost sectors"] += inode.lose_power(dice, kept)
+                self.faults["lost sectors"] += inode.lose_power(rng, kept)
         self._used = sum(len(inode.claimed) for inode in self._inodes()) * BLOCK_BYTES
         self._new_life()
 
     def kill(self, *, drop_cache: bool | None = None) -> None:
         """The process dies, the machine does not: open files and locks are gone, what was written stays unsynced.
 
-        ``drop_cache``: whether what a failed sync lost shows from now on; None: the dice choose for each page.
+        ``drop_cache``: whether what a failed sync lost shows from now on; None: the rng choosess for each page.
         """
         self.faults["kill"] += 1
         for inode in self._inodes():
             inode.forget_maps()
             if inode.lost:
-                share = self.dice.choice(_DROPPED) if drop_cache is None else float(drop_cache)
-                if inode.drop_cache(self.dice, share):
+                share = self.rng.choice(_DROPPED) if drop_cache is None else float(drop_cache)
+                if inode.drop_cache(self.rng, share):
                     self.faults["cache dropped"] += 1
         self._new_life()
 
@@ -334,14 +334,14 @@ class FaultyDisk:
         self.orders.order_by_chance(operation, path_ends, Fails(code, short), share)
 
     def heal(self) -> None:
-        """Nothing that was ordered happens any more, no failure and no loss of power; the disk has room again."""
+        """Nothing that was ordered happens any more, no failure and no loss of power; the disk has space again."""
         self.orders.clear()
         self._power_fails_at = None
         self._set_capacity(_PLENTY)
 
-    def fill(self, room: int) -> None:
-        """From now on the disk has ``room`` bytes, in blocks of 4,096; removed files give theirs back."""
-        self._set_capacity(self._used + room)
+    def fill(self, space: int) -> None:
+        """From now on the disk has ``space`` bytes, in blocks of 4,096; removed files give theirs back."""
+        self._set_capacity(self._used + space)
 
     def flip_bit(self, path: Path, at: int, bit: int = 0) -> None:
         """A bit of a file rots, where it lies and where it is seen."""
@@ -353,9 +353,9 @@ class FaultyDisk:
         ranges = self._inode(path).data_ranges(0)
         if not ranges:
             return None
-        dice = self.orders.dice
-        at = dice.randrange(*dice.choice(ranges))
-        self.flip_bit(path, at, dice.randrange(8))
+        rng = self.orders.rng
+        at = rng.randrange(*rng.choice(ranges))
+        self.flip_bit(path, at, rng.randrange(8))
         return at
 
     def put(self, path: Path, content: bytes) -> None:
@@ -397,7 +397,7 @@ class FaultyDisk:
         return summed.digest()
 
     def fork(self, seed: int = 0) -> "FaultyDisk":
-        """Another disk in the state of this one, with what is not synced, and dice of its own; nothing is open there.
+        """Another disk in the state of this one, with what is not synced, and an rng of its own; nothing is open there.
 
         Call ``crash`` or ``kill`` on it. Orders and observers stay here; ``sync_is_a_lie`` goes with it.
         """
@@ -537,7 +537,7 @@ class FaultyDisk:
             if self.before is not None:
                 self._call(self.before)
         if self._power_fails_at is not None and self.steps > self._power_fails_at:
-            self._cutting = self.dice.randint(0, length if kind == "write" else 1)
+            self._cutting = self.rng.randint(0, length if kind == "write" else 1)
         return self.orders.take(kind, path) if self.orders.any else None
 
     def _end(self) -> None:
@@ -576,21 +576,21 @@ class FaultyDisk:
 
     def _spoil(self, fails: Fails, at: int, data: bytes, size: int) -> tuple[int, bytes]:
         """What a write that fails does."""
-        dice = self.orders.dice
+        rng = self.orders.rng
         if fails.code == MISDIRECTED:
             self.faults["misdirected write"] += 1
-            return dice.randrange(max(1, size - len(data) + 1)), data
+            return rng.randrange(max(1, size - len(data) + 1)), data
         if not fails.short:
             return at, b""
         self.faults["short write"] += 1
-        return at, data[: dice.randint(0, max(0, len(data) - 1))]
+        return at, data[: rng.randint(0, max(0, len(data) - 1))]
 
     def failed_sync_keeps(self) -> float:
         """Share of the dirty sectors that the sync which now fails wrote after all."""
         share = self.failed_sync_keeps_share
-        return self.orders.dice.choice(_KEPT_BY_FAILED_SYNC) if share is None else share
+        return self.orders.rng.choice(_KEPT_BY_FAILED_SYNC) if share is None else share
 
-    # --- room ------------------------------------------------------------------------------------------------
+    # --- space ------------------------------------------------------------------------------------------------
 
     def _claim(self, inode: CachedFile, blocks: range) -> bool:
         """Space for all of them, or for none."""
@@ -623,7 +623,7 @@ class FaultyDisk:
 
     def _set_capacity(self, capacity: int) -> None:
         if self._was_full and capacity > self._capacity:
-            self.faults["room again"] += 1
+            self.faults["space again"] += 1
             self._was_full = False
         self._capacity = capacity
 

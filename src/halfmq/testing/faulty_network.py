@@ -149,11 +149,11 @@ class _Pipe:
             for item in held:
                 self.put(item)
 
-    def end_with(self, finished: _Finished, dice: random.Random, *, lossy: bool) -> None:
-        """The stream ends: behind what is under way, or (``lossy``) behind any first part of it."""
+    def end_with(self, finished: _Finished, rng: random.Random, *, lossy: bool) -> None:
+        """The stream ends: after what is under way, or (``lossy``) after any first part of it."""
         items = self._take() if not self.blocked else self._held
         if lossy:
-            del items[dice.randint(0, len(items)) :]
+            del items[rng.randint(0, len(items)) :]
         self._held = []
         blocked, self.blocked = self.blocked, False
         if blocked:
@@ -241,7 +241,7 @@ class End(asyncio.Transport):
     def abort(self) -> None:
         if not self._closing and self.process.alive:
             self._closing = True
-            self.out.end_with(RESET, self.network.dice, lossy=True)
+            self.out.end_with(RESET, self.network.rng, lossy=True)
             self.into.drop()
             self.process.call_soon(self.end, None)
 
@@ -384,7 +384,7 @@ class FaultyNetwork:
 
     def __init__(self, scheduler: Scheduler, seed: object, manners: Manners | None = None) -> None:
         self.scheduler = scheduler
-        self.dice = random.Random(f"{seed}/network")
+        self.rng = random.Random(f"{seed}/network")
         self.manners = manners or Manners()
         self.tap: Tap | None = None
         self.doors: dict[int, _Door] = {}
@@ -392,7 +392,7 @@ class FaultyNetwork:
         self._repeats: set[asyncio.Future[None]] = set()
         #: Whether the server's machine has power.
         self.server_is_up = True
-        self._random = self.dice.random
+        self._random = self.rng.random
         self._numbers = 0
         #: Open ends of both sides, in the order in which they were opened.
         self._ends: dict[End, None] = {}
@@ -421,8 +421,8 @@ class FaultyNetwork:
 
     def reset(self, client: End) -> None:
         """A connection ends; what was under way is lost in part."""
-        client.out.end_with(RESET, self.dice, lossy=True)
-        client.into.end_with(RESET, self.dice, lossy=True)
+        client.out.end_with(RESET, self.rng, lossy=True)
+        client.into.end_with(RESET, self.rng, lossy=True)
 
     def partition(self, machine: str, *, to_server: bool, to_client: bool) -> None:
         """From now on nothing that ``machine`` sends arrives, nothing that it is sent, or neither."""
@@ -468,7 +468,7 @@ class FaultyNetwork:
         for end in [end for end in self._ends if end.process is process]:
             finished = end.last_word
             end.vanish()
-            end.out.end_with(finished, self.dice, lossy=False)
+            end.out.end_with(finished, self.rng, lossy=False)
         self._close_doors(process)
 
     def power_lost(self, process: ProcessLoop) -> None:
@@ -504,7 +504,7 @@ class FaultyNetwork:
     def cut(self, data: bytes) -> list[bytes]:
         if len(data) < 2 or self._random() >= self.manners.cut_chance:
             return [data]
-        places = sorted({self.dice.randrange(1, len(data)) for _ in range(self.dice.randint(1, 3))})
+        places = sorted({self.rng.randrange(1, len(data)) for _ in range(self.rng.randint(1, 3))})
         return [data[start:stop] for start, stop in zip([0, *places], [*places, len(data)], strict=True)]
 
     def joins(self) -> bool:

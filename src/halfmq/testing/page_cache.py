@@ -55,7 +55,7 @@ class CachedFile:
         self.claimed: set[int] = set()
         #: Blocks that may hold other bytes than zero, here or on the disk.
         self.written: set[int] = set()
-        #: Sector -> what the disk has of it; shorter than a sector: zeros behind it.
+        #: Sector -> what the disk has of it; shorter than a sector: zeros after it.
         self.base: dict[int, bytes] = {}
         self.lost: dict[int, bytes] = {}
         #: Writes since the last sync, in order.
@@ -156,14 +156,14 @@ class CachedFile:
         self.pending += later
         self.sizes += sizes
 
-    def fail_to_sync(self, dice: random.Random, kept: float) -> int:
+    def fail_to_sync(self, rng: random.Random, kept: float) -> int:
         """Each dirty sector reached the disk or did not; none is dirty any more. Returns how many did not."""
         lost = 0
         for sector, content in self.base.items():
-            if dice.random() >= kept:
+            if rng.random() >= kept:
                 self.lost[sector] = content
                 lost += 1
-        if self.sizes and dice.random() >= kept:
+        if self.sizes and rng.random() >= kept:
             self.sizes = [self.sizes[0], len(self.seen)]  # the length stays in doubt
         else:
             self.sizes.clear()
@@ -172,10 +172,10 @@ class CachedFile:
         self.syncs += 1
         return lost
 
-    def drop_cache(self, dice: random.Random, share: float = 1.0) -> int:
+    def drop_cache(self, rng: random.Random, share: float = 1.0) -> int:
         """Of the clean pages so many leave the cache, so what the disk has shows. Returns how many sectors changed."""
         pages = {sector // _PAGE_SECTORS for sector in self.lost}
-        dropped = {page for page in sorted(pages) if share == 1.0 or dice.random() < share}
+        dropped = {page for page in sorted(pages) if share == 1.0 or rng.random() < share}
         gone = [sector for sector in self.lost if sector // _PAGE_SECTORS in dropped]
         for sector in gone:
             self._restore(sector, self.lost.pop(sector))
@@ -185,15 +185,15 @@ class CachedFile:
         """The processes that mapped it are gone."""
         self._older.clear()
 
-    def lose_power(self, dice: random.Random, kept: float) -> int:
+    def lose_power(self, rng: random.Random, kept: float) -> int:
         """What is left is what a reader sees from now on. Returns how many sectors went back."""
         if self.is_clean:
             self.forget_maps()
             return 0
-        size = self._surviving_size(dice, kept)
+        size = self._surviving_size(rng, kept)
         if size > len(self.seen):
             self._set_length(size)
-        changed = self.drop_cache(dice) + self._keep_sectors(dice, kept)
+        changed = self.drop_cache(rng) + self._keep_sectors(rng, kept)
         if size < len(self.seen):
             self._set_length(size)
             gone = {block for block in self.claimed | self.written if block * BLOCK_BYTES >= size}
@@ -204,14 +204,14 @@ class CachedFile:
         self.forget_maps()
         return changed
 
-    def _surviving_size(self, dice: random.Random, kept: float) -> int:
+    def _surviving_size(self, rng: random.Random, kept: float) -> int:
         if not self.sizes or kept == 1.0:
             return len(self.seen)
         if kept == 0.0:
             return self.sizes[0]
-        return self.sizes[-1] if dice.random() < kept else dice.choice(self.sizes)
+        return self.sizes[-1] if rng.random() < kept else rng.choice(self.sizes)
 
-    def _keep_sectors(self, dice: random.Random, kept: float) -> int:
+    def _keep_sectors(self, rng: random.Random, kept: float) -> int:
         """Each sector gets the content it had after any number of the writes that touched it."""
         if not self.base or kept == 1.0:
             return 0
@@ -225,12 +225,12 @@ class CachedFile:
                 touched[sector].append((at, data))
         changed = 0
         for sector, writes in touched.items():
-            if dice.random() < kept:
+            if rng.random() < kept:
                 continue
             changed += 1
             self._restore(sector, self.base[sector])
             start = sector * SECTOR_BYTES
-            for at, data in writes[: dice.randrange(len(writes))]:
+            for at, data in writes[: rng.randrange(len(writes))]:
                 low, high = max(at, start), min(at + len(data), start + SECTOR_BYTES, len(self.seen))
                 if low < high:
                     self.seen[low:high] = data[low - at : high - at]

@@ -76,7 +76,7 @@ class Scheduler:
         self.now_us = 0
         self._waiting: list[tuple[int, int, ProcessLoop | None, VirtualHandle | None]] = []
         self._count = 0
-        self._dice = random.Random(f"{seed}/turns").random
+        self._rng = random.Random(f"{seed}/turns").random
         self._turn_us_max = turn_us_max
         #: Turns that were run, of all processes.
         self.turns = 0
@@ -102,7 +102,7 @@ class Scheduler:
 
     def push_turn(self, process: "ProcessLoop") -> None:
         self._count = count = self._count + 1
-        _push(self._waiting, (self.now_us + int(self._dice() * self._turn_us_max), count, process, None))
+        _push(self._waiting, (self.now_us + int(self._rng() * self._turn_us_max), count, process, None))
 
     def discard(self) -> None:
         """The end: every process is dead, and what its tasks hold is given back now, without a word."""
@@ -332,14 +332,14 @@ class VirtualClock:
 
 
 class SeededEntropy:
-    """Dice of one process: the same name and seed give the same ids and streams."""
+    """The rng of one process: the same name and seed give the same ids and streams."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._dice = random.Random(name)
+        self._rng = random.Random(name)
 
     def token(self, nbytes: int) -> bytes:
-        return self._dice.randbytes(nbytes)
+        return self._rng.randbytes(nbytes)
 
     def stream(self, purpose: str) -> random.Random:
         return random.Random(f"{self._name}/{purpose}")

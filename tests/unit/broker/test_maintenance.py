@@ -16,11 +16,11 @@ from halfmq.errors import StoreDamaged, StorePoisoned
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
-from halfmq.store import derive, verify
-from halfmq.store.published import Published, read_published
-from halfmq.store.reader import StoreReader
+from halfmq.store import indexes, verify
 from halfmq.store.store import Store
+from halfmq.store.topics_file import read_topics
 from halfmq.store.verify import verify_store
+from halfmq.store.watermark_page import Watermark, read_watermark_page
 
 ID = "AC10000100002A9F0000000000000001"
 SMALL = 1 << 16
@@ -72,7 +72,7 @@ async def test_checkpoint_shortens_the_redo_and_changes_nothing_that_is_seen(tmp
 
 
 async def test_checkpoint_waits_until_what_it_shows_is_durable(tmp_path: Path) -> None:
-    """The store refuses one beyond its published position; 200 of them under load must never ask for that."""
+    """The store refuses one beyond its high watermark; 200 of them under load must never ask for that."""
     async with serving(tmp_path, segment_bytes=SMALL, checkpoint_interval_ms=1) as running:
         client = await running.client()
         for number in range(60):
@@ -180,7 +180,7 @@ async def test_low_space_refuses_messages_until_there_is_room_again(
     async with serving(tmp_path) as running:
         client = await running.client()
         low = True
-        monkeypatch.setattr(Store, "look_at_space", lambda store: low)
+        monkeypatch.setattr(Store, "check_space", lambda store: low)
         maintenance = running.broker._maintenance
         assert maintenance is not None
         maintenance.look_at_space()
@@ -520,13 +520,13 @@ async def test_many_topics_are_told_to_readers_beside_the_broker_with_a_checkpoi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[int] = []
-    write = derive.write_topics
+    write = indexes.write_topics
     monkeypatch.setattr(
-        derive,
+        indexes,
         "write_topics",
         lambda disk, path, store, topics: rows.append(len(topics)) or write(disk, path, store, topics),
     )
-    for module in (derive, verify):
+    for module in (indexes, verify):
         monkeypatch.setattr(module, "AT_ONCE_MAX", 20)
     count = 80
     async with serving(tmp_path) as running:
@@ -538,16 +538,16 @@ async def test_many_topics_are_told_to_readers_beside_the_broker_with_a_checkpoi
             assert answer.code == 0
         assert max(rows) == 20, "a write of all of them for each would cost more with every topic"
         assert not verify_store(RealDisk(), tmp_path).damaged
-        page = read_published(RealDisk(), tmp_path / "shard-0" / "published")
-        assert isinstance(page, Published)
+        page = read_watermark_page(RealDisk(), tmp_path / "shard-0" / "published")
+        assert isinstance(page, Watermark)
         assert running.broker._maintenance is not None
         done = asyncio.get_running_loop().create_future()
         running.broker._maintenance.checkpoint(lambda: done.set_result(None))
         await asyncio.wait_for(done, 5)
         await asyncio.sleep(0)
-        assert rows[-1] == len(StoreReader.open(tmp_path).topics()) == count
-        later = read_published(RealDisk(), tmp_path / "shard-0" / "published")
-        assert isinstance(later, Published)
+        assert rows[-1] == len(read_topics(RealDisk(), tmp_path / "shard-0" / "topics.json")[1]) == count
+        later = read_watermark_page(RealDisk(), tmp_path / "shard-0" / "published")
+        assert isinstance(later, Watermark)
         assert later.sequence > page.sequence, "who looked for a topic before looks again"
         assert not verify_store(RealDisk(), tmp_path).damaged
     async with serving(tmp_path) as running:

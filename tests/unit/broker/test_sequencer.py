@@ -23,8 +23,8 @@ from halfmq.model.settings import BrokerSettings, ProducerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.group_flush import HandFlush, Job
-from halfmq.store.published import Published, read_published
 from halfmq.store.store import Durability, Store
+from halfmq.store.watermark_page import Watermark, read_watermark_page
 from halfmq.testing.faulty_disk import FaultyDisk
 
 COMMIT, ROLLBACK = 8, 12
@@ -98,7 +98,7 @@ async def test_sequencer_that_answers_before_the_sync_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test above, against a store that calls every written batch durable: it must see the early answer."""
-    monkeypatch.setattr(Store, "durable_position", property(lambda store: store.log_end))
+    monkeypatch.setattr(Store, "durable_position", property(lambda store: store.log.end))
     async with serving(tmp_path, make_syncer=Hand(), durability=Durability.FSYNC) as running:
         _, task = await half_in_flight(running)
         assert task.done()
@@ -322,7 +322,7 @@ async def test_a_start_without_room_for_a_segment_does_not_speak_of_what_goes_on
     disk.fail("allocate", errno.ENOSPC, path_ends=".seg", times=10_000)
     with pytest.raises(
         StoreFull,
-        match=r"no room for a log segment .*\.seg \(free some space there, or .*: nothing is in the log yet\)$",
+        match=r"no space for a log segment .*\.seg \(free some space there, or .*: nothing is in the log yet\)$",
     ):
         async with serving(tmp_path, disk=disk):
             pytest.fail("it serves")
@@ -379,8 +379,8 @@ async def test_answers_wait_where_not_even_the_published_page_can_be_written(tmp
         assert b"one" in (await asyncio.wait_for(parked, 2)).body
         assert not running.broker._sequencer.behind
         assert not running.state.session.disk_full
-        page = read_published(disk, tmp_path / "shard-0" / "published")
-        assert isinstance(page, Published)
+        page = read_watermark_page(disk, tmp_path / "shard-0" / "published")
+        assert isinstance(page, Watermark)
         assert page.position == running.state.log_end
         assert (await client.ask(30, {"topic": "T", "queueId": "0"})).ext == {"offset": "1"}
         assert (await client.send("T", b"x", unique="1" * 32)).code == 0
@@ -923,8 +923,8 @@ async def test_one_command_that_took_long_is_soon_forgotten_and_a_roll_is_not_co
 
 
 def _page_position(directory: Path) -> int:
-    page = read_published(RealDisk(), directory / "shard-0" / "published")
-    assert isinstance(page, Published)
+    page = read_watermark_page(RealDisk(), directory / "shard-0" / "published")
+    assert isinstance(page, Watermark)
     return page.position
 
 

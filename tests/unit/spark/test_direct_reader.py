@@ -19,8 +19,8 @@ from halfmq.spark.queue_files import Entries, QueueFiles
 from halfmq.spark.source import HalfmqBatchReader
 from halfmq.spark.stored_rows import record_batch
 from halfmq.store.layout import QUEUE_FILE_ENTRIES
-from halfmq.store.published import PublishedPage
 from halfmq.store.topics_file import write_topics
+from halfmq.store.watermark_page import WatermarkPage
 
 COLUMNS = ("topic", "queue", "offset", "value", "transaction_id", "timestamp")
 
@@ -121,7 +121,7 @@ def test_what_is_written_but_not_published_is_not_seen(writer: StoreWriter) -> N
     writer.publish()
     writer.send("orders", 0, b"in the log and in its queue")
     writer.tick()
-    assert writer.derived.bounds(writer.topics["orders"], 0) == (0, 2)
+    assert writer.indexes.queues.bounds(writer.topics["orders"], 0) == (0, 2)
     assert reader(writer).cut().queues["orders", "0"] == (0, 1)
 
 
@@ -182,7 +182,7 @@ def test_a_segment_that_was_trimmed_after_the_plan_is_a_loss_by_name(writer: Sto
     planned = whole(source.cut())
     writer.trim()
     found, lost = read(source, planned)
-    kept = writer.derived.bounds(1, 0)[0]
+    kept = writer.indexes.queues.bounds(1, 0)[0]
     assert [row[2] for row in found] == list(range(kept, 60))
     assert 0 < kept < 60
     assert lost
@@ -235,7 +235,7 @@ def test_planned_entries_that_are_gone_for_now_are_waited_for(writer: StoreWrite
 
 
 class Disturbed(QueueFiles):
-    """``disturb`` happens between the look at the published page and the look at the files."""
+    """``disturb`` happens between the look at the watermark page and the look at the files."""
 
     disturb: Callable[[], None]
 
@@ -278,7 +278,7 @@ def test_a_broker_that_has_made_the_queues_again_meanwhile_is_looked_at_again(
         if not lives:
             lives.append(2)
             queue.rename(queue.with_name("away"))
-            page = PublishedPage.open(writer.disk, writer.shard / "published", writer.store_id, 2)
+            page = WatermarkPage.open(writer.disk, writer.shard / "published", writer.store_id, 2)
             page.rebuilding(0, 0, 0)
             page.publish(writer.log.end, 0, 0, 0)
         elif not queue.exists():
@@ -316,7 +316,7 @@ def test_a_topic_that_a_starting_broker_has_not_named_yet_is_not_deleted(
 
 def test_only_what_is_past_retention_is_lost_of_a_part_that_spans_queue_files(writer: StoreWriter) -> None:
     start = writer.ends[1, 0] = QUEUE_FILE_ENTRIES - 10
-    writer.derived.queues.begin_at(1, 0, start)
+    writer.indexes.queues.begin_at(1, 0, start)
     for _ in range(20):
         writer.send("orders", 0, b"x")
     writer.publish()
@@ -337,7 +337,7 @@ def test_an_entry_that_leads_to_no_message_is_damage_never_a_row(writer: StoreWr
     writer.send("orders", 0, b"y" * 100)
     writer.publish()
     source = reader(writer)
-    second = int(writer.derived.read_queue(1, 0, 1, 1, 1 << 40)[0].offset)
+    second = int(writer.indexes.queues.read(1, 0, 1, 1, 1 << 40)[0].offset)
     path = writer.shard / "log" / f"{0:020d}.seg"
     data = bytearray(path.read_bytes())
     data[second + 16 + 4 : second + 16 + 8] = bytes(4)

@@ -27,10 +27,10 @@ def test_every_position_bounds_a_queue_as_the_broker_bounds_it(writer: StoreWrit
         if number % 3 == 0:
             positions.append(writer.publish())
     end = writer.publish()
-    visible_at = [entry.visible_at for entry in writer.derived.read_queue(writer.topics["t"], 0, 0, 100, end)]
+    visible_at = [entry.visible_at for entry in writer.indexes.queues.read(writer.topics["t"], 0, 0, 100, end)]
     assert len(visible_at) == 60
     for position in {*positions, *visible_at, *(at + 1 for at in visible_at), 0, 1, end}:
-        assert files(writer).bounds(0, position)[1] == writer.derived.bounds(writer.topics["t"], 0, position)[1]
+        assert files(writer).bounds(0, position)[1] == writer.indexes.queues.bounds(writer.topics["t"], 0, position)[1]
 
 
 def test_a_queue_without_messages_and_one_without_files(writer: StoreWriter) -> None:
@@ -45,7 +45,7 @@ def test_a_queue_that_spans_files(writer: StoreWriter) -> None:
     queue = files(writer, 1)
     assert queue.bounds(0, position) == (0, QUEUE_FILE_ENTRIES + 10)
     entries = queue.read(QUEUE_FILE_ENTRIES - 5, QUEUE_FILE_ENTRIES + 5)
-    wanted = writer.derived.read_queue(writer.topics["t"], 1, QUEUE_FILE_ENTRIES - 5, 10, position)
+    wanted = writer.indexes.queues.read(writer.topics["t"], 1, QUEUE_FILE_ENTRIES - 5, 10, position)
     assert [int(entry["offset"]) for entry in entries] == [entry.offset for entry in wanted]
     assert [int(entry["half_index"]) for entry in entries] == [-1] * 10
 
@@ -74,4 +74,4 @@ def test_what_was_trimmed_is_below_the_bounds(writer: StoreWriter) -> None:
     writer.trim()
     first, end = files(writer).bounds(writer.log_start, writer.publish())
     assert 0 < first < end == 30
-    assert (first, end) == writer.derived.bounds(writer.topics["t"], 0)
+    assert (first, end) == writer.indexes.queues.bounds(writer.topics["t"], 0)

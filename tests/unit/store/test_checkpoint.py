@@ -68,7 +68,7 @@ def test_a_power_loss_at_any_step_leaves_a_checkpoint_that_was_written() -> None
     for step in range(1, 8):
         for seed in range(5):
             on = disk()
-            on.dice.seed(seed)
+            on.rng.seed(seed)
             write_checkpoint(on, PATH, STORE, FIRST)
             on.power_fails_after(step)
             try:

@@ -264,7 +264,7 @@ def test_a_full_disk_is_known_a_segment_ahead_and_is_no_failure(under: make.LogU
     fill_segment(under)  # the reserve: what is left of the current segment
     end = under.log.sync(under.log.end)
     with pytest.raises(StoreFull):
-        under.log.ensure_room_for_roll()
+        under.log.ensure_space_for_roll()
     with pytest.raises(StoreFull):
         under.append(make.plain(b"x" * 10_000))
     assert under.log.end == end

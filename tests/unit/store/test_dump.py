@@ -11,7 +11,7 @@ from halfmq.errors import StoreDamaged, UsageError
 from halfmq.model.records import Kind
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.dump import KIND_OF, dump_store
-from halfmq.store.published import PublishedPage
+from halfmq.store.watermark_page import WatermarkPage
 
 
 def lines(directory: Path, **options: Any) -> list[dict[str, Any]]:
@@ -103,7 +103,7 @@ def test_segments_that_are_missing_are_no_clean_end(tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(StoreDamaged, match=r"has no segments; there was a log up to \d+"):
         lines(tmp_path)
-    PublishedPage.open(writer.disk, page, b"another store 16", 9).publish(9, 0, 0, 9)
+    WatermarkPage.open(writer.disk, page, b"another store 16", 9).publish(9, 0, 0, 9)
     assert lines(tmp_path) == []
 
 
@@ -127,7 +127,7 @@ def test_a_trimmed_log_is_dumped_without_a_word(tmp_path: Path) -> None:
 def test_the_page_of_another_store_vouches_for_nothing(tmp_path: Path) -> None:
     writer = sample_store(tmp_path)
     whole = lines(tmp_path)
-    page = PublishedPage.open(writer.disk, writer.shard / "published", b"another store 16", 9)
+    page = WatermarkPage.open(writer.disk, writer.shard / "published", b"another store 16", 9)
     page.publish(1 << 40, 0, 0, 1 << 40)
     assert lines(tmp_path) == whole
 

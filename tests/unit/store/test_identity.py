@@ -55,7 +55,7 @@ def test_a_field_of_a_later_version_is_ignored() -> None:
 def test_another_format_is_refused_by_name() -> None:
     disk = disk_with_home()
     write(disk, TEXT.replace(b": 2,", b": 3,"))
-    with pytest.raises(WrongVersion, match="format 3, this version of halfmq reads up to 2"):
+    with pytest.raises(WrongVersion, match="format 3, this version of halfmq reads format 2"):
         read_identity(disk, HOME)
 
 
@@ -158,7 +158,7 @@ def test_a_lock_file_that_was_removed_is_made_and_locked_again(caplog: pytest.Lo
     disk.remove(HOME / "lock")
     assert held.why_lost() is None
     assert "was removed under a running broker" in caplog.text
-    assert disk.lock(HOME / "lock") is None, "a broker of an earlier version is kept away again"
+    assert disk.lock(HOME / "lock") is None, "a broker that can only lock the file is kept away again"
     disk.remove(HOME / "lock")
     earlier = disk.lock(HOME / "lock")
     assert earlier is not None

@@ -9,7 +9,7 @@ def test_fixed_widths_are_what_the_format_says() -> None:
     assert layout.QUEUE_ENTRY.size == layout.QUEUE_ENTRY_BYTES == 48
     assert layout.TRANSACTION_ROW.whole.size == layout.TRANSACTION_ROW_BYTES == 128
     assert layout.KEY_ENTRY.size == 16
-    assert layout.PUBLISHED.size <= layout.PUBLISHED_SLOT_BYTES == 4_096
+    assert layout.WATERMARK.size <= layout.WATERMARK_SLOT_BYTES == 4_096
     assert layout.CHECKPOINT.size <= layout.CHECKPOINT_SLOT_BYTES == 4_096
     assert layout.FORMAT_VERSION == 1
 

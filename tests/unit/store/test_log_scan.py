@@ -49,8 +49,8 @@ def filled_to(under: make.LogUnderTest, end: int) -> int:
     if under.log.end % make.SEGMENT == 0:
         under.append(make.plain())
     start = under.log.end
-    room = end - start
-    fillers = (make.group_set(filler=b"x" * length) for length in range(room - 120, room))
+    space = end - start
+    fillers = (make.group_set(filler=b"x" * length) for length in range(space - 120, space))
     full = next(one for one in fillers if make.end_of(make.laid_out(start, [one])) == end)
     assert under.append(full) == end
     return end

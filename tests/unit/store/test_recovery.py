@@ -35,9 +35,9 @@ class Store:
     def fill_up(self) -> "Store":
         """A batch that ends exactly with the segment."""
         start = self.under.log.end
-        room = -start % make.SEGMENT
-        fillers = (make.group_set(filler=b"x" * length) for length in range(room - 120, room))
-        full = next(one for one in fillers if make.end_of(make.laid_out(start, [one])) == start + room)
+        space = -start % make.SEGMENT
+        fillers = (make.group_set(filler=b"x" * length) for length in range(space - 120, space))
+        full = next(one for one in fillers if make.end_of(make.laid_out(start, [one])) == start + space)
         self.ends.append(self.under.append(full))
         self.under.log.sync(self.under.log.end)
         return self
@@ -114,7 +114,7 @@ def test_b_the_log_is_gone_and_a_checkpoint_is_left() -> None:
     ):
         with pytest.raises(StoreDamaged) as caught:
             find_out(SegmentFiles(disk, HOME, make.SEGMENT), [left])
-        case = "case B: the segment files are gone, a checkpoint or the published position is left"
+        case = "case B: the segment files are gone, a checkpoint or the high watermark is left"
         assert str(caught.value) == f"the log in {HOME} is damaged ({case}): {what} {REMEDY}"
 
 
@@ -287,8 +287,8 @@ def test_i_whole_batches_behind_the_damage_are_cut_with_it() -> None:
     store.flip(store.ends[4] + 70)
     found = find_out(store.files(), [usable(store.ends[1])])
     assert (found.case.letter, found.end) == ("I", store.ends[4])
-    damage = f"at {store.ends[4]}: a record ends behind its batch"
-    what = f"cutting at {store.ends[4]} ({damage}), 4 whole batches behind it were never answered"
+    damage = f"at {store.ends[4]}: a record ends beyond its batch"
+    what = f"cutting at {store.ends[4]} ({damage}), 4 whole batches after it were never answered"
     assert found.says == f"case I: torn tail, snapshot; {what}"
 
 
@@ -398,7 +398,7 @@ def test_a_crash_at_any_step_of_a_cut_is_cut_again() -> None:
     for step in range(1, 12):
         for seed in range(5):
             store = Store().write(2).write(8, sync=False, body_bytes=20_000)
-            store.disk.dice.seed(seed)
+            store.disk.rng.seed(seed)
             store.flip(store.ends[1] + 70)
             store.disk.power_fails_after(step)
             try:

@@ -25,9 +25,9 @@ from halfmq.model.records import Kind
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
 from halfmq.store.identity import read_identity
-from halfmq.store.published import Published, PublishedPage, read_published
 from halfmq.store.store import INDEX_RECORDS_MAX, Durability, Store
 from halfmq.store.verify import verify_store
+from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
 from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 
 HOME = Path("/store")
@@ -86,7 +86,7 @@ def test_every_start_has_an_epoch_of_its_own(broker: SmallBroker) -> None:
 
 
 def test_a_start_that_wrote_nothing_does_not_give_its_epoch_away(broker: SmallBroker) -> None:
-    """A reader may have seen the published page of that run."""
+    """A reader may have seen the watermark page of that run."""
     restart(restart(broker))
     assert broker.store.epoch == 3
 
@@ -105,28 +105,6 @@ def test_a_refused_start_gives_the_lock_back(disk: FaultyDisk, broker: SmallBrok
     for _ in range(2):
         with pytest.raises(WrongVersion, match="format 9"):
             Store.open(disk, HOME, entropy=SystemEntropy())
-
-
-def test_a_store_of_an_earlier_format_is_brought_to_this_one_before_anything_is_written() -> None:
-    """So that the version that wrote it says "format 2" from then on, and not "damage"."""
-    seen = set()
-    for steps in range(60):
-        disk = FaultyDisk(steps)
-        broker = SmallBroker(disk, HOME).start()
-        some_traffic(broker, 1)
-        broker.store.close()
-        text = disk.content(HOME / "store.json")
-        earlier = text.replace(b'"format": 2', b'"format": 1')
-        disk.put(HOME / "store.json", earlier)
-        before = segments(disk)
-        Store.open(disk, HOME, entropy=SystemEntropy()).close()
-        assert disk.content(HOME / "store.json") == earlier, "nothing is changed before the redo"
-        disk.power_fails_after(steps)
-        with suppress(PowerLost):
-            broker.start().turn([("send", 0, b"later")])
-        disk.crash()
-        seen.add((disk.content(HOME / "store.json") == earlier, segments(disk) == before))
-    assert seen == {(True, True), (False, True), (False, False)}, "never a log that has grown under the earlier format"
 
 
 def segments(disk: FaultyDisk) -> dict[str, bytes]:
@@ -161,7 +139,7 @@ def without_room_for_a_large_segment(disk: FaultyDisk) -> SmallBroker:
     """A first start that failed."""
     disk.fill(LARGE // 2)
     broker = SmallBroker(disk, HOME)
-    with pytest.raises(StoreFull, match=f"no room for a log segment of {LARGE} bytes.*--segment-bytes"):
+    with pytest.raises(StoreFull, match=f"no space for a log segment of {LARGE} bytes.*--segment-bytes"):
         broker.start(segment_bytes=LARGE)
     assert disk.list(SHARD / "log") == []
     broker.store.close()
@@ -205,20 +183,20 @@ def test_no_crash_in_the_repeated_start_changes_the_segment_size_of_a_log() -> N
         broker.sync()
         assert broker.store.recovery.case.letter == "A" or there
         seen.add((stored.segment_bytes, there))
-    # A power loss may also take back that the file of the large segment, which found no room, was removed.
+    # A power loss may also take back that the file of the large segment, which found no space, was removed.
     assert seen - {(LARGE, True)} == {(LARGE, False), (make.SEGMENT, False), (make.SEGMENT, True)}
 
 
-@pytest.mark.parametrize("left", ["a segment", "a checkpoint", "a published position", "a damaged page"])
+@pytest.mark.parametrize("left", ["a segment", "a checkpoint", "a high watermark", "a damaged page"])
 def test_a_store_that_held_something_keeps_its_segment_size(disk: FaultyDisk, left: str) -> None:
     broker = without_room_for_a_large_segment(disk)
     disk.heal()
-    page = PublishedPage.open(disk, SHARD / "published", broker.store.store_id, 1)
+    page = WatermarkPage.open(disk, SHARD / "published", broker.store.store_id, 1)
     if left == "a segment":
         disk.open(SHARD / "log" / f"{0:020d}.seg", create=True)
     elif left == "a checkpoint":
         disk.open(SHARD / "checkpoint", create=True)
-    elif left == "a published position":
+    elif left == "a high watermark":
         page.durable_to(4_096)
     else:
         disk.put(SHARD / "published", b"\xff" * 8_192)
@@ -263,7 +241,7 @@ def test_readers_see_what_is_published(broker: SmallBroker) -> None:
     broker.sync()
     assert broker.store.bounds(TOPIC, 0) == (0, 1)
     (entry,) = broker.store.read_queue(TOPIC, 0, 0, 10)
-    kind, message = broker.store.read_message(entry.offset)
+    kind, message = broker.store.log.read_message(entry.offset)
     assert (kind, message.body) == (Kind.MESSAGE, b"x")
     assert broker.store.kind_at(entry.offset) == Kind.MESSAGE
     assert len(broker.store.stored_view(entry.offset)) == entry.message_bytes
@@ -273,11 +251,11 @@ def test_readers_see_what_is_published(broker: SmallBroker) -> None:
     assert found.entry == entry
 
 
-def test_other_processes_see_the_published_position(disk: FaultyDisk, broker: SmallBroker) -> None:
+def test_other_processes_see_the_high_watermark(disk: FaultyDisk, broker: SmallBroker) -> None:
     end = broker.turn([("send", 0, b"x")])
     broker.sync()
-    page = read_published(disk, SHARD / "published")
-    assert isinstance(page, Published)
+    page = read_watermark_page(disk, SHARD / "published")
+    assert isinstance(page, Watermark)
     assert (page.position, page.epoch, page.rebuilding, page.store) == (end, 1, False, broker.store.store_id)
 
 
@@ -294,8 +272,8 @@ def quick(disk: FaultyDisk) -> SmallBroker:
 
 
 def page_position(disk: FaultyDisk) -> tuple[int, int]:
-    page = read_published(disk, SHARD / "published")
-    assert isinstance(page, Published)
+    page = read_watermark_page(disk, SHARD / "published")
+    assert isinstance(page, Watermark)
     return page.position, page.durable
 
 
@@ -316,7 +294,7 @@ def test_what_waits_to_be_written_is_written_for_the_first_reader(
     end = quick.turn([("send", 0, b"second")])
     quick.publish(at_once=False)
     assert quick.store.indexes_wait
-    assert quick.store.published_position == end
+    assert quick.store.high_watermark == end
     assert page_position(disk)[0] == before
     read(quick.store)
     assert not quick.store.indexes_wait
@@ -341,7 +319,7 @@ def test_so_many_records_wait_and_no_more(disk: FaultyDisk, quick: SmallBroker) 
         quick.turn([("send", 0, b"x")])
         quick.publish(at_once=False)
         assert quick.store.indexes_wait == (number < INDEX_RECORDS_MAX)
-    assert page_position(disk)[0] == quick.store.log_end
+    assert page_position(disk)[0] == quick.store.log.end
 
 
 def test_a_trim_is_never_left_for_later(disk: FaultyDisk, quick: SmallBroker) -> None:
@@ -358,24 +336,24 @@ def test_a_checkpoint_of_what_is_not_written_is_refused_and_close_writes_it(
 ) -> None:
     quick.turn([("send", 0, b"x")])
     quick.publish(at_once=False)
-    with pytest.raises(InvariantViolated, match="derived files are written up to"):
-        quick.store.checkpoint(quick.store.published_position, [])
+    with pytest.raises(InvariantViolated, match="the indexes are written up to"):
+        quick.store.checkpoint(quick.store.high_watermark, [])
     quick.store.close()
-    assert page_position(disk)[0] == quick.store.log_end
+    assert page_position(disk)[0] == quick.store.log.end
 
 
 def test_no_room_for_what_waits_shows_what_was_written_before_until_there_is_some(
     disk: FaultyDisk, quick: SmallBroker
 ) -> None:
-    before = quick.store.published_position
+    before = quick.store.high_watermark
     quick.turn([("send", 0, b"x"), ("send", 1, b"y")])
     quick.publish(at_once=False)
     disk.fail("write", errno.ENOSPC, path_ends=".q", times=EVERY_TIME)
     assert quick.store.bounds(TOPIC, 0) == (0, 1)
-    assert quick.store.published_position == before
+    assert quick.store.high_watermark == before
     assert quick.store.write_indexes() == quick.store.catch_up() == before
     disk.heal()
-    assert quick.store.catch_up() == quick.store.log_end
+    assert quick.store.catch_up() == quick.store.log.end
     assert quick.problems() == []
 
 
@@ -387,7 +365,7 @@ def test_another_error_under_a_reader_stops_the_broker(disk: FaultyDisk, quick: 
     disk.fail("write", errno.EIO, path_ends=".q")
     with pytest.raises(OSError, match="Input/output error"):
         quick.store.bounds(TOPIC, 0)
-    assert [str(error).partition(":")[0] for error in told] == ["derived files cannot be written"]
+    assert [str(error).partition(":")[0] for error in told] == ["indexes cannot be written"]
 
 
 def test_what_waits_at_a_crash_is_made_again_from_the_log(disk: FaultyDisk, quick: SmallBroker) -> None:
@@ -408,7 +386,7 @@ def test_in_memory_a_written_batch_is_durable_and_there_is_no_thread(disk: Fault
     disk.kill()
     broker.start()
     assert broker.problems() == []
-    assert broker.store.log_end == end
+    assert broker.store.log.end == end
 
 
 def test_in_memory_a_power_loss_may_take_it_and_is_no_damage() -> None:
@@ -420,12 +398,12 @@ def test_in_memory_a_power_loss_may_take_it_and_is_no_damage() -> None:
             broker.publish()
         if seed % 2:
             broker.checkpoint()
-        checkpoint_at = broker.store.log_end if seed % 2 else 0
+        checkpoint_at = broker.store.log.end if seed % 2 else 0
         broker.turn([("send", 1, b"y")])
         broker.publish()
         disk.crash()
         broker.start()
-        end = broker.store.log_end
+        end = broker.store.log.end
         assert end >= checkpoint_at, "what a checkpoint stands on was synced"
         broker.written = [batch for batch in broker.written if batch.end <= end]
         assert broker.problems() == []
@@ -460,7 +438,7 @@ def test_a_failed_sync_is_told_once_and_nothing_becomes_durable(disk: FaultyDisk
     assert [type(error) for error in told] == [StorePoisoned]
     assert durable == []
     assert broker.store.durable_position == 0
-    assert broker.store.failure is not None
+    assert broker.store.log.failure is not None
     with pytest.raises(StorePoisoned):
         broker.turn([("send", 0, b"x")])
     broker.store.close()
@@ -480,7 +458,7 @@ def test_whatever_fails_on_the_sync_thread_is_told(broker: SmallBroker, monkeypa
 
 
 def fill_the_log(broker: SmallBroker, disk: FaultyDisk) -> None:
-    disk.fill(1 << 24)  # derived files are made at their full length
+    disk.fill(1 << 24)  # indexes are made at their full length
     for turn in range(1_000):
         broker.turn([("send", 0, b"x" * 9_000)])
         broker.sync()
@@ -492,15 +470,15 @@ def test_a_full_disk_is_known_early_and_goes_away(disk: FaultyDisk, broker: Smal
     broker.turn([("send", 0, b"x")])
     broker.sync()
     assert not broker.store.free_space_low
-    assert not broker.store.look_at_space()
+    assert not broker.store.check_space()
     with pytest.raises(StoreFull):
         fill_the_log(broker, disk)
     assert broker.store.free_space_low
-    assert broker.store.look_at_space()
-    assert broker.store.failure is None
+    assert broker.store.check_space()
+    assert broker.store.log.failure is None
     broker.turn([("send", 0, b"small")])
     disk.heal()
-    assert not broker.store.look_at_space()
+    assert not broker.store.check_space()
     assert not broker.store.free_space_low
     broker.turn([("send", 0, b"x" * 9_000)])
     broker.sync()
@@ -527,23 +505,23 @@ def other_traffic(broker: SmallBroker, turns: int) -> None:
 def test_derived_files_fall_behind_on_a_full_disk_and_catch_up(
     disk: FaultyDisk, broker: SmallBroker, operation: str, path_ends: str, before: int
 ) -> None:
-    """Goal: no room for derived files takes nothing back and shows nothing half. Method: a full disk meets one kind of
-    them, the log goes on, readers look; then there is room again."""
+    """Goal: no space for indexes takes nothing back and shows nothing half. Method: a full disk meets one kind of
+    them, the log goes on, readers look; then there is space again."""
     some_traffic(broker, before)
     seen = [broker.store.bounds(TOPIC, queue) for queue in range(3)]
-    position = broker.store.published_position
+    position = broker.store.high_watermark
     disk.fail(operation, errno.ENOSPC, path_ends=path_ends, times=EVERY_TIME)
     other_traffic(broker, 12)
     store = broker.store
-    assert store.published_position == position < store.durable_position
+    assert store.high_watermark == position < store.durable_position
     assert [store.bounds(TOPIC, queue) for queue in range(3)] == seen
     for queue, (low, high) in enumerate(seen):
         assert len(store.read_queue(TOPIC, queue, low, 1_000)) == high - low
     assert store.catch_up() == position
     assert store.free_space_low
-    assert store.failure is None
+    assert store.log.failure is None
     disk.heal()
-    assert store.catch_up() == store.durable_position == store.published_position
+    assert store.catch_up() == store.durable_position == store.high_watermark
     assert not store.free_space_low
     assert broker.problems() == []
     broker.checkpoint()
@@ -551,13 +529,13 @@ def test_derived_files_fall_behind_on_a_full_disk_and_catch_up(
 
 
 def test_damage_of_what_was_answered_on_a_full_disk_is_refused(disk: FaultyDisk, broker: SmallBroker) -> None:
-    """Derived files are behind, so nothing new is published; the page says all the same what is durable."""
+    """Indexes are behind, so nothing new is published; the page says all the same what is durable."""
     some_traffic(broker, 10)
     disk.fail("write", errno.ENOSPC, path_ends=".q", times=EVERY_TIME)
-    position = broker.store.published_position
+    position = broker.store.high_watermark
     other_traffic(broker, 2)
-    end = broker.store.log_end
-    assert broker.store.published_position == position
+    end = broker.store.log.end
+    assert broker.store.high_watermark == position
     disk.heal()
     disk.kill()
     disk.flip_bit(SHARD / "log" / ("0" * 20 + ".seg"), end - 10)
@@ -570,16 +548,16 @@ def test_where_the_page_cannot_be_written_nothing_is_published_until_it_can(
 ) -> None:
     some_traffic(broker, 10)
     store = broker.store
-    position = store.published_position
+    position = store.high_watermark
     disk.fail("write", errno.ENOSPC, path_ends="published", times=EVERY_TIME)
-    with pytest.raises(StoreFull, match="no room for the published page"):
+    with pytest.raises(StoreFull, match="no space for the watermark page"):
         other_traffic(broker, 1)
-    with pytest.raises(StoreFull, match="no room for the published page"):
+    with pytest.raises(StoreFull, match="no space for the watermark page"):
         store.catch_up()
     assert store.free_space_low
-    assert store.published_position == position
+    assert store.high_watermark == position
     disk.heal()
-    assert store.catch_up() == store.log_end
+    assert store.catch_up() == store.log.end
     assert not store.free_space_low
 
 
@@ -589,7 +567,7 @@ def test_what_was_durable_is_said_through_a_run_at_memory(disk: FaultyDisk) -> N
     for _ in range(3):
         broker.turn([("send", 0, b"x" * 3_000)])
         broker.sync()
-    durable = broker.store.log_end
+    durable = broker.store.log.end
     disk.kill()
     for _ in range(2):  # each writes a slot
         memory = SmallBroker(disk, HOME, Durability.MEMORY).start()
@@ -608,14 +586,14 @@ def test_a_checkpoint_goes_only_after_the_page_says_durably_what_it_said(disk: F
         broker.turn([("send", 0, b"x" * 3_000)])
         broker.sync()
     broker.checkpoint()
-    end = broker.store.log_end
+    end = broker.store.log.end
     disk.crash(keep=0.0)
     for path in disk.paths():
         if path.suffix == ".q" or path.name == "published":
             disk.remove(path)
             disk.sync_directory(path.parent)
     store = Store.open(disk, HOME, entropy=SystemEntropy())
-    assert store.why_made_again([(1, 0, 0, 99)], 0)
+    assert store.why_rebuild([(1, 0, 0, 99)], 0)
     assert next(store.redo())
     assert not disk.exists(SHARD / "checkpoint")
     disk.crash(keep=0.0)
@@ -627,13 +605,13 @@ def test_a_checkpoint_goes_only_after_the_page_says_durably_what_it_said(disk: F
 def test_a_checkpoint_is_withdrawn_for_good_before_what_it_vouches_for_is_made_again(
     disk: FaultyDisk, broker: SmallBroker
 ) -> None:
-    """A slot that comes back after a power loss would say that derived files are whole."""
+    """A slot that comes back after a power loss would say that indexes are whole."""
     some_traffic(broker)
     broker.checkpoint()
     disk.kill()
     done: list[tuple[str, Path]] = []
     store = Store.open(disk, HOME, entropy=SystemEntropy())
-    assert store.why_made_again([(1, 0, 0, 99)], 0)
+    assert store.why_rebuild([(1, 0, 0, 99)], 0)
     disk.before = lambda one: done.append((one.kind, one.path))
     assert next(store.redo())
     gone = done.index(("remove", SHARD / "checkpoint"))
@@ -646,7 +624,7 @@ def test_a_checkpoint_is_withdrawn_for_good_before_what_it_vouches_for_is_made_a
 def test_the_page_of_another_store_says_nothing_of_this_one(disk: FaultyDisk, broker: SmallBroker) -> None:
     some_traffic(broker)
     disk.kill()
-    PublishedPage.open(disk, SHARD / "published", b"another store 16", 9).publish(1 << 30, 0, 0, 1 << 30)
+    WatermarkPage.open(disk, SHARD / "published", b"another store 16", 9).publish(1 << 30, 0, 0, 1 << 30)
     assert broker.start().problems() == []
 
 
@@ -682,7 +660,7 @@ def test_a_store_that_is_closed_while_derived_files_are_behind_makes_them_at_the
 def test_a_trim_behind_a_full_disk_is_followed_later(disk: FaultyDisk, broker: SmallBroker) -> None:
     some_traffic(broker, 60)
     segment = broker.store.segment_bytes
-    assert broker.store.log_end > segment
+    assert broker.store.log.end > segment
     disk.fail("write", errno.ENOSPC, path_ends=".tx", times=EVERY_TIME)
     broker.turn([("trim", segment)])
     broker.turn([("send", 0, b"after")])
@@ -703,9 +681,9 @@ def test_no_room_for_the_next_segment_is_told_by_the_sync_that_needed_it(disk: F
     assert not told
     broker.sync()
     assert told == [True]
-    assert broker.store.failure is None
+    assert broker.store.log.failure is None
     disk.heal()
-    assert not broker.store.look_at_space()
+    assert not broker.store.check_space()
     for _ in range(20):
         broker.turn([("send", 0, b"x" * 5_000)])
         broker.sync()
@@ -718,13 +696,13 @@ def test_no_room_for_a_checkpoint_leaves_the_one_before_and_is_no_failure(
 ) -> None:
     some_traffic(broker, 10)
     broker.checkpoint()
-    position = broker.store.published_position
+    position = broker.store.high_watermark
     some_traffic_more(broker)
     disk.fail(operation, errno.EDQUOT, path_ends=path_ends)
     with pytest.raises(StoreFull):
         broker.checkpoint()
     restart(broker)
-    assert broker.store.redo_from == position
+    assert broker.store.recovery.redo_from == position
     broker.checkpoint()
 
 
@@ -737,13 +715,13 @@ def test_a_failed_checkpoint_leaves_the_one_before(
 ) -> None:
     some_traffic(broker, 10)
     broker.checkpoint()
-    position = broker.store.published_position
+    position = broker.store.high_watermark
     some_traffic_more(broker)
     disk.fail(operation, path_ends=path_ends)
     with pytest.raises(OSError, match="Input/output"):
         broker.checkpoint()
     restart(broker)
-    assert (broker.store.recovery.case.letter, broker.store.redo_from) == ("H", position)
+    assert (broker.store.recovery.case.letter, broker.store.recovery.redo_from) == ("H", position)
 
 
 def some_traffic_more(broker: SmallBroker) -> None:
@@ -765,11 +743,11 @@ def test_without_a_checkpoint_everything_is_redone(broker: SmallBroker) -> None:
 def test_with_a_checkpoint_only_what_follows_is_redone(broker: SmallBroker) -> None:
     some_traffic(broker)
     broker.checkpoint()
-    position = broker.store.published_position
+    position = broker.store.high_watermark
     some_traffic_more(broker)
     restart(broker)
     assert broker.store.recovery.case.letter == "H"
-    assert broker.store.redo_from == position
+    assert broker.store.recovery.redo_from == position
     assert broker.redone == 1
 
 
@@ -778,12 +756,12 @@ def test_the_older_snapshot_serves_when_the_newer_is_damaged(disk: FaultyDisk, b
     for _ in range(3):
         some_traffic_more(broker)
         broker.checkpoint()
-        positions.append(broker.store.published_position)
+        positions.append(broker.store.high_watermark)
     names = disk.list(SHARD / "snapshots")
     assert names == [f"{position:020d}.snap" for position in positions[1:]], "two are kept"
     disk.flip_bit(SHARD / "snapshots" / names[1], 60)
     restart(broker)
-    assert (broker.store.recovery.case.letter, broker.store.redo_from) == ("H", positions[1])
+    assert (broker.store.recovery.case.letter, broker.store.recovery.redo_from) == ("H", positions[1])
 
 
 def test_without_readable_snapshots_everything_is_made_again(disk: FaultyDisk, broker: SmallBroker) -> None:
@@ -795,7 +773,7 @@ def test_without_readable_snapshots_everything_is_made_again(disk: FaultyDisk, b
     assert broker.store.recovery.case.letter == "N"
     disk.kill()
     broker.start()
-    assert broker.store.recovery.case.letter == "L", "what the checkpoint said of derived files was withdrawn"
+    assert broker.store.recovery.case.letter == "L", "what the checkpoint said of indexes was withdrawn"
     assert broker.problems() == []
 
 
@@ -806,7 +784,7 @@ def test_the_log_alone_is_enough_also_after_a_trim(disk: FaultyDisk, broker: Sma
     broker.turn([("trim", starts[1])])
     broker.sync()
     assert broker.store.trim(starts[1]) == [0, starts[0]]
-    assert broker.store.log_start == starts[1]
+    assert broker.store.log.start == starts[1]
     some_traffic_more(broker)
     before = broker.state
     broker.store.close()
@@ -841,7 +819,7 @@ def test_trim_goes_no_further_than_what_is_published(broker: SmallBroker) -> Non
 def test_a_checkpoint_ahead_of_what_is_published_is_our_bug(broker: SmallBroker) -> None:
     broker.turn([("send", 0, b"x")])
     with pytest.raises(Exception, match="written up to 0"):
-        broker.store.checkpoint(broker.store.log_end, [b"x"])
+        broker.store.checkpoint(broker.store.log.end, [b"x"])
 
 
 @pytest.mark.parametrize("content", [b"{", b"", b"\xff" * 80, b'{"version":9}'])
@@ -872,7 +850,7 @@ def test_damage_is_refused_and_nothing_is_changed(disk: FaultyDisk, broker: Smal
 @pytest.mark.parametrize("damage", ["a bit", "the newest segment is gone", "it is cut short", "the first batch of all"])
 @pytest.mark.parametrize("remade", [False, True])
 def test_damage_of_what_was_answered_last_is_refused(disk: FaultyDisk, damage: str, remade: bool) -> None:
-    """No later batch says that it was durable; the published page does, also when two starts got no further than that."""
+    """No later batch says that it was durable; the watermark page does, also when two starts got no further than that."""
     broker = SmallBroker(disk, HOME).start()
     for _ in range(1 if damage == "the first batch of all" else 40):
         broker.turn([("send", 0, b"x" * 3_000)])
@@ -909,9 +887,9 @@ def test_what_was_durable_stays_so_when_the_queues_are_not_those_of_the_snapshot
     broker.sync()
     disk.kill()
     store = Store.open(disk, HOME, entropy=SystemEntropy())
-    assert store.recovery.durable_position == store.log_end
-    assert store.why_made_again([(1, 0, 0, 99)], 0)
-    assert store.recovery.durable_position == store.log_end
+    assert store.recovery.durable_position == store.log.end
+    assert store.why_rebuild([(1, 0, 0, 99)], 0)
+    assert store.recovery.durable_position == store.log.end
     assert store.recovery.case.letter == "N"
     assert store.snapshot_chunks() is None
 
@@ -921,19 +899,19 @@ def test_in_memory_the_published_page_says_nothing_of_the_disk(disk: FaultyDisk)
     broker = SmallBroker(disk, HOME).start()
     broker.turn([("send", 0, b"x")])
     broker.sync()
-    durable = broker.store.log_end
+    durable = broker.store.log.end
     broker.store.close()
     memory = SmallBroker(disk, HOME, Durability.MEMORY).start()
     memory.turn([("send", 0, b"y" * 3_000)])
     memory.publish()
-    end = memory.store.log_end
+    end = memory.store.log.end
     disk.kill()
-    page = read_published(disk, SHARD / "published")
-    assert isinstance(page, Published)
+    page = read_watermark_page(disk, SHARD / "published")
+    assert isinstance(page, Watermark)
     assert page.position == end
     disk.flip_bit(SHARD / "log" / ("0" * 20 + ".seg"), end - 10)
     store = Store.open(disk, HOME, entropy=SystemEntropy(), durability=Durability.MEMORY)
-    assert durable <= store.log_end < end
+    assert durable <= store.log.end < end
 
 
 @pytest.mark.parametrize("third", Durability)
@@ -959,10 +937,10 @@ def test_a_checkpoint_does_not_stand_on_what_a_failed_sync_left_in_the_cache(
             broker.checkpoint()
     disk.kill(drop_cache=False)
     between = SmallBroker(disk, HOME, Durability.MEMORY).start()
-    end = between.store.log_end
+    end = between.store.log.end
     between.checkpoint()
     disk.crash(keep=0.0)
-    assert SmallBroker(disk, HOME, third).start().store.log_end >= end
+    assert SmallBroker(disk, HOME, third).start().store.log.end >= end
 
 
 def test_a_store_that_is_refused_leaves_nothing_open(tmp_path: Path) -> None:
@@ -1052,7 +1030,7 @@ def test_what_two_writers_left_is_refused_also_where_a_snapshot_stands_behind_it
         second.turn([("send", 1, b"b" * (90 + number % 13))])
         second.sync()
     last, other = (second, first) if ahead else (first, second)
-    while last.store.log_end <= other.store.log_end:
+    while last.store.log.end <= other.store.log.end:
         last.turn([("send", 2, b"c" * 500)])
         last.sync()
     other.store.close()
@@ -1069,18 +1047,18 @@ def test_two_writers_that_no_lock_keeps_apart_see_each_other_in_the_published_pa
     disk = FaultyDisk()
     first = SmallBroker(disk, HOME).start()
     some_traffic(first, 3)
-    first.store.look_at_locks()
+    first.store.check_locks()
     disk._locked.clear()
     second = SmallBroker(disk, HOME).start()
-    second.store.look_at_locks()
+    second.store.check_locks()
     with pytest.raises(
         StorePoisoned, match="another broker, of epoch 2, writes the store in /store beside this one, of 1"
     ):
-        first.store.look_at_locks()
+        first.store.check_locks()
     with pytest.raises(StorePoisoned):
         first.turn([("send", 0, b"x")])
     second.store.close()
-    second.start().store.look_at_locks()
+    second.start().store.check_locks()
 
 
 def test_a_shard_that_another_directory_leads_to_is_locked_too(tmp_path: Path) -> None:
@@ -1100,13 +1078,13 @@ def test_a_segment_that_was_removed_and_rolled_over_between_two_looks_stops_the_
 ) -> None:
     some_traffic(broker)
     store = broker.store
-    assert store.look_at_written_segment() is None
-    written = store.log_end // make.SEGMENT
-    disk.remove(store._files.path(written))
-    while store.log_end // make.SEGMENT < written + 2:
+    assert store.check_written_segment() is None
+    written = store.log.end // make.SEGMENT
+    disk.remove(store.segments.path(written))
+    while store.log.end // make.SEGMENT < written + 2:
         broker.turn([("send", 0, b"x" * 9_000)])
     with pytest.raises(StorePoisoned, match="was removed under a running broker, and the log went on in it"):
-        store.look_at_written_segment()
+        store.check_written_segment()
     with pytest.raises(StorePoisoned):
         broker.turn([("send", 0, b"x")])
 
@@ -1116,27 +1094,27 @@ def test_a_segment_that_is_cut_short_behind_its_roll_is_told_and_stops_nobody(
 ) -> None:
     some_traffic(broker)
     store = broker.store
-    assert store.look_at_written_segment() is None
-    closed = store.log_end // make.SEGMENT
-    while store.log_end // make.SEGMENT == closed:
+    assert store.check_written_segment() is None
+    closed = store.log.end // make.SEGMENT
+    while store.log.end // make.SEGMENT == closed:
         broker.turn([("send", 0, b"x" * 9_000)])
-    disk.open(store._files.path(closed)).truncate(100)
-    assert store.look_at_written_segment() is None
-    ((number, what),) = store.missing_segments(store.segments())
+    disk.open(store.segments.path(closed)).truncate(100)
+    assert store.check_written_segment() is None
+    ((number, what),) = store.segments.missing(store.segments.numbers())
     assert number == closed
     assert "was cut short under a running broker" in what
     broker.turn([("send", 0, b"x")])
-    disk.open(store._files.path(store.log_end // make.SEGMENT)).truncate(100)
+    disk.open(store.segments.path(store.log.end // make.SEGMENT)).truncate(100)
     with pytest.raises(StorePoisoned, match=r"was cut short .*, and the log goes on in it"):
-        store.look_at_written_segment()
+        store.check_written_segment()
 
 
 def test_a_segment_that_was_trimmed_between_two_looks_is_not_missed(broker: SmallBroker) -> None:
     store = broker.store
-    assert store.look_at_written_segment() is None
-    while store.log_end < 3 * make.SEGMENT:
+    assert store.check_written_segment() is None
+    while store.log.end < 3 * make.SEGMENT:
         broker.turn([("send", 0, b"x" * 9_000)])
-        assert store.make_again(store.log_end // make.SEGMENT) is False
-    store.log.sync(store.log_end)
+        assert store.forget_segment(store.log.end // make.SEGMENT) is False
+    store.log.sync(store.log.end)
     store.log.trim(2 * make.SEGMENT)
-    assert store.look_at_written_segment() is None
+    assert store.check_written_segment() is None

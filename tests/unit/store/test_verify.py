@@ -13,8 +13,8 @@ from halfmq.model.records import OperatorAction
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.dump import dump_store
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
-from halfmq.store.published import PublishedPage
 from halfmq.store.verify import LOG_FIRST, REMAKE, RESTORE, SHORTER, Report, _Wrong, verify_store
+from halfmq.store.watermark_page import WatermarkPage
 
 
 def parts(report: Report) -> set[str]:
@@ -148,7 +148,7 @@ def test_a_log_that_ends_before_what_was_published_says_when_that_is_no_loss_to_
 
 def test_an_entry_that_no_record_calls_for_is_damage(tmp_path: Path) -> None:
     writer = sample_store(tmp_path)
-    low, high = writer.derived.bounds(1, 0)
+    low, high = writer.indexes.queues.bounds(1, 0)
     path = first(writer.shard, "queues/1/0/*.q")
     with path.open("r+b") as file:
         file.seek((high - 1 - low) * QUEUE_ENTRY_BYTES)
@@ -210,7 +210,7 @@ def test_a_log_that_ends_below_the_published_position_is_damage(tmp_path: Path) 
 
 
 def test_beside_a_broker_only_what_is_published_is_compared(tmp_path: Path) -> None:
-    """The log and the derived files are ahead of the page, as they are at any moment of a running broker."""
+    """The log and the indexes are ahead of the page, as they are at any moment of a running broker."""
     writer = sample_store(tmp_path)
     writer.send("orders", 0, b"one more")
     open_half = writer.prepare(
@@ -249,7 +249,7 @@ def test_a_log_that_is_gone_while_something_was_published_is_damage(tmp_path: Pa
 def test_damage_below_a_page_that_says_durable_is_for_a_backup(tmp_path: Path) -> None:
     writer = sample_store(tmp_path)
     position = writer.publish()
-    page = PublishedPage.open(writer.disk, writer.shard / "published", writer.store_id, 2)
+    page = WatermarkPage.open(writer.disk, writer.shard / "published", writer.store_id, 2)
     page.publish(position, 0, 0, position)
     newest = max(path for path in writer.shard.glob("log/*.seg") if any(path.read_bytes()))
     flip(newest, len(newest.read_bytes().rstrip(b"\0")) - 10)
@@ -326,8 +326,8 @@ def test_what_an_operator_did_stands_behind_who_did_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("acted", "decided_by", "says"),
     [
-        (make.operator_acted(OperatorAction.COMMIT, "by-hand"), 4, "behind it stands a RolledBack"),
-        (make.operator_acted(OperatorAction.DELETE_TOPIC, "by-hand"), 4, "behind it stands a RolledBack"),
+        (make.operator_acted(OperatorAction.COMMIT, "by-hand"), 4, "after it stands a RolledBack"),
+        (make.operator_acted(OperatorAction.DELETE_TOPIC, "by-hand"), 4, "after it stands a RolledBack"),
         (make.operator_acted(OperatorAction.ROLL_BACK, "another"), 4, "the verdict of 'by-hand'"),
         (make.operator_acted(OperatorAction.ROLL_BACK, "by-hand"), 1, "decided by 1"),
     ],
@@ -352,4 +352,4 @@ def test_somebody_who_did_nothing_is_damage_and_an_action_of_a_later_version_is_
         writer.tick()
     writer.publish()
     (found,) = verify_store(RealDisk(), tmp_path).findings
-    assert "behind it stands nothing" in found.what
+    assert "after it stands nothing" in found.what

@@ -251,7 +251,7 @@ def test_a_write_that_meets_a_full_disk_has_written_what_fits() -> None:
     disk.fill(BLOCK_BYTES)
     file.write(4_000, [b"x" * 200])
     assert disk.content(HOME / "a") == bytes(4_000) + b"x" * 200
-    assert disk.faults == {"disk full": 1, "write ENOSPC": 1, "short write": 1, "room again": 1}
+    assert disk.faults == {"disk full": 1, "write ENOSPC": 1, "short write": 1, "space again": 1}
 
 
 def test_a_hole_takes_no_room_until_it_is_written_and_a_shorter_file_gives_room_back() -> None:

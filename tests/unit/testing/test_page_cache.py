@@ -45,22 +45,22 @@ class Model:
 def test_over_random_lives_a_reader_sees_what_was_written_and_a_crash_leaves_what_it_may() -> None:
     crashes = changed = 0
     for seed in range(150):
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         file, model = CachedFile(), Model()
-        for _ in range(dice.randint(3, 25)):
-            if dice.random() < 0.3:
-                length = dice.choice((0, 100, 512, 5_000, 20_000))
+        for _ in range(rng.randint(3, 25)):
+            if rng.random() < 0.3:
+                length = rng.choice((0, 100, 512, 5_000, 20_000))
                 file.resize(length)
                 model.resize(length)
-            elif dice.random() < 0.2:
+            elif rng.random() < 0.2:
                 file.make_durable()
                 model.sync()
             else:
-                at, data = dice.randrange(9_000), dice.randbytes(dice.choice((1, 48, 700, 4_000)))
+                at, data = rng.randrange(9_000), rng.randbytes(rng.choice((1, 48, 700, 4_000)))
                 file.write(at, data)
                 model.write(at, data)
             assert bytes(file.seen) == model.seen
-            if dice.random() < 0.3:
+            if rng.random() < 0.3:
                 file.view()
             covered = bytearray(model.seen)
             for low, high in file.data_ranges(0):
@@ -68,7 +68,7 @@ def test_over_random_lives_a_reader_sees_what_was_written_and_a_crash_leaves_wha
             assert not any(covered)
         for keep in (0.0, 0.5, 1.0):
             copy = file.copy()
-            copy.lose_power(dice, keep)
+            copy.lose_power(rng, keep)
             left = bytes(copy.seen)
             assert model.may_be(left)
             assert copy.is_clean

@@ -15,7 +15,7 @@ from halfmq.errors import StoreDamaged
 from halfmq.model.records import Kind
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, StoredMessage, decode, patch_committed, patch_released
 from halfmq.store.consume_queue import QueueEntry
-from halfmq.store.derive import FoundMessage
+from halfmq.store.indexes import FoundMessage
 from halfmq.store.layout import ROW_COMMITTED, ROW_ROLLED_BACK
 from halfmq.store.transaction_table import TransactionRow
 

@@ -5,8 +5,8 @@
 
 Four passes. ``scan`` reads every event once and brings answers to their requests; ``messages`` looks at one message
 after the other, ``transactions`` at one transaction after the other, ``order`` at the places of each queue and of the
-log. Between the passes rows are grouped in memory, or in files when they outgrow the budget (``spill``): the history may
-be larger than the memory.
+log. Between the passes rows are grouped in memory, or in a temporary database when they outgrow the budget (``tables``): the
+history may be larger than the memory.
 
 Time is only used as it can be known: a request happened after it was recorded, an answer before. Two things are in
 order when the answer to one came before the request for the other, and else in either order.
@@ -38,15 +38,21 @@ from halfmq.testing.history.report import (
     transaction_name,
 )
 from halfmq.testing.history.scan import Scan
-from halfmq.testing.history.spill import MEMORY_PER_BYTE, PARTITIONS_MAX, SpillDirectory
+from halfmq.testing.history.tables import GroupedTable, Row, Tables
 from halfmq.testing.history.transactions import Transactions
 
-#: Memory for rows, bytes, before they go to files: a history of some 600,000 events stays in memory.
+#: Memory for rows, bytes, before they go to a temporary database: a history of a million events stays in memory.
 MEMORY_BYTES: Final = 512 << 20
-#: A smaller budget than this would make more files than it saves.
+#: What a check takes with hardly any rows.
 MEMORY_BYTES_MIN: Final = 8 << 20
+#: Memory of rows per byte of the lines that they come from; measured at 2.4.
+MEMORY_PER_BYTE: Final = 2.4
+#: Memory of a row that a pass makes, per byte of a line: such rows are larger.
+MADE_PER_BYTE: Final = 3.5
 #: Of a waiting request and its place in memory.
 _WAITING_BYTES: Final = 800
+#: Groups that are judged between two looks at the memory.
+_GROUPS_AT_ONCE: Final = 1_024
 
 #: Hears (what is done, how much of it, of how much).
 Progress = Callable[[str, int, int], None]
@@ -80,7 +86,7 @@ def check_events(events: Sequence[AnyEvent], *, memory_bytes: int = MEMORY_BYTES
 
 
 class HistoryCheck:
-    """One check. ``size``: bytes of all sources together, at least about. Use as a context manager: it may have files."""
+    """One check. ``size``: bytes of all sources together, at least about. Use as a context manager: it has a database."""
 
     def __init__(
         self, size: int, *, memory_bytes: int = MEMORY_BYTES, progress: Progress = lambda what, done, of: None
@@ -90,20 +96,15 @@ class HistoryCheck:
         self._started = time.monotonic()
         self._size = size
         self._progress = progress
-        #: Half is for what is collected, the rest for the partition at hand.
-        self._held_max = memory_bytes // 2
-        self._directory = SpillDirectory()
-        partitions = min(PARTITIONS_MAX, 1 + size * MEMORY_PER_BYTE // (memory_bytes // 8))
-        if size * MEMORY_PER_BYTE <= self._held_max:
-            partitions = 1
-        self._partitions = partitions
-        self._scan = Scan(partitions, self._directory, memory_bytes // 8 // _WAITING_BYTES)
+        self._tables = Tables(memory_bytes)
+        self._scan = Scan(self._tables, memory_bytes // 16 // _WAITING_BYTES)
         self._findings = Findings()
-        self._places = Places(partitions, self._directory)
+        self._places = Places(self._tables, self._scan.facts)
         self._sources = Sources()
         self._files = 0
-        self._held = 0
         self._read = 0
+        #: Memory of the rows that are in memory, bytes, as far as they were read.
+        self._held = 0.0
         self._collects_garbage = gc.isenabled()
 
     def __enter__(self) -> Self:
@@ -113,7 +114,7 @@ class HistoryCheck:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._directory.close()
+        self._tables.close()
         if self._collects_garbage:
             gc.enable()
 
@@ -130,8 +131,7 @@ class HistoryCheck:
             scan.block(block, base)
             self._read += block.size
             self._held += block.size * MEMORY_PER_BYTE
-            if self._held > self._held_max:
-                scan.spill()
+            if self._tables.bound(self._held):
                 self._held = 0
             self._progress("reading", self._read, max(self._size, self._read))
 
@@ -155,36 +155,28 @@ class HistoryCheck:
         self.judge_collected()
         order = Order(facts, self._findings)
         order.judge(self._places.places.sorted(), lambda count: self._progress("order", count, events))
-        for rows in self._places.keys.partitions():
-            order.keys(rows)
+        order.judge_keys(self._places.database)
         return self._tell(self._findings)
 
     def judge_collected(self) -> None:
         """Judge the messages and transactions taken so far. ``report`` does so; what is taken in between must be others."""
-        scan, places, findings = self._scan, self._places, self._findings
+        scan, findings = self._scan, self._findings
         scan.finish()
-        facts = scan.facts
-        row_bytes = max(1, self._read * MEMORY_PER_BYTE // max(1, scan.events))
+        messages = Messages(scan.facts, findings, scan.transactions, self._places)
+        messages.judge(self._groups("messages", scan.messages))
+        transactions = Transactions(scan.facts, findings, self._places)
+        transactions.judge(self._groups("transactions", scan.transactions))
 
-        def bound() -> None:
-            """Spill what one pass made for the next ones when it gets large."""
-            made = sum(map(len, scan.transactions.parts)) + len(places.places.rows) + sum(map(len, places.keys.parts))
-            if made * row_bytes > self._held_max:
-                scan.transactions.spill()
-                places.spill()
-
-        if self._partitions > 1:
-            scan.spill()
-        messages = Messages(facts, findings, scan.transactions, places)
-        for number, rows in enumerate(scan.messages.partitions()):
-            messages.partition(rows)
-            bound()
-            self._progress("messages", number + 1, self._partitions)
-        transactions = Transactions(facts, findings, places)
-        for number, rows in enumerate(scan.transactions.partitions()):
-            transactions.partition(rows)
-            bound()
-            self._progress("transactions", number + 1, self._partitions)
+    def _groups(self, what: str, table: GroupedTable) -> Iterator[list[Row]]:
+        """The groups of ``table``, while the tables that their judgement fills are kept within the budget."""
+        done, of = 0, len(table)
+        row_bytes = MADE_PER_BYTE * self._read / max(1, self._scan.events)
+        for number, rows in enumerate(table.groups()):
+            if number % _GROUPS_AT_ONCE == 0:
+                self._tables.bound(self._tables.rows_held * row_bytes)
+                self._progress(what, done, of)
+            done += len(rows)
+            yield rows
 
     def _tell(self, findings: Findings) -> Report:
         scan = self._scan
@@ -211,7 +203,7 @@ class HistoryCheck:
             counts=findings.counts,
             violations=tuple(violations),
             notes=tuple(self._notes()),
-            spilled_bytes=self._directory.bytes_written,
+            spilled_bytes=self._tables.spilled_bytes,
             seconds=round(time.monotonic() - self._started, 3),
         )
 
@@ -250,4 +242,4 @@ class HistoryCheck:
                 "nothing, so nothing is called forgotten"
             )
         elif facts.losses:
-            yield f"durability memory: {len(facts.losses)} power losses took back what was answered behind the log's end"
+            yield f"durability memory: {len(facts.losses)} power losses took back what was answered after the log's end"

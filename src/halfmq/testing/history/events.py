@@ -217,7 +217,7 @@ class Started(Event, tag="started", frozen=True, kw_only=True):
     epoch: int = 0
     log_start: int = 0
     #: After a power loss: what the level promises, and where the log ended that this start found; -1: not said. At the
-    #: level ``memory`` nothing is held against it that was answered before, at or behind that place.
+    #: level ``memory`` nothing is held against it that was answered before, at or after that place.
     durability: Literal["", "memory", "fsync"] = ""
     log_end: int = -1
 

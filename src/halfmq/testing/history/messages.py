@@ -42,23 +42,12 @@ from halfmq.testing.history.scan import (
     SUMMARY,
     tx_key,
 )
-from halfmq.testing.history.spill import Row, Shuffle
+from halfmq.testing.history.tables import GroupedTable, Row
 
 _time_and_place: Final = itemgetter(2, 3)
 _AT_MOST: Final = 4
 #: RocketMQ keeps 31 bits of a CRC-32.
 _CRC_MASK: Final = 0x7FFFFFFF
-
-
-def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        group = groups.get(row[0])
-        if group is None:
-            groups[row[0]] = [row]
-        else:
-            group.append(row)
-    return groups
 
 
 class Sightings:
@@ -78,93 +67,20 @@ _NEVER: Final = Sightings()
 
 
 class Messages:
-    """Takes the partitions of ``scan.messages``."""
+    """Judges the groups of ``scan.messages``."""
 
-    def __init__(self, facts: Facts, findings: Findings, transactions: Shuffle, places: Places) -> None:
+    def __init__(self, facts: Facts, findings: Findings, transactions: GroupedTable, places: Places) -> None:
         self._facts = facts
         self._findings = findings
         self._looks = findings.looks
         self._transactions = transactions
         self._places = places
 
-    def partition(self, rows: Iterable[Row]) -> None:
-        usual = self._usual
-        losses = self._facts.losses
-        for message, group in grouped(rows).items():
-            if losses:
-                group = taken_back.of_message(self._facts, group)
-            if not usual(message, group):
-                self._message(message, group)
-
-    def _usual(self, message: str, rows: list[Row]) -> bool:
-        """Of a transaction, sent once, at most once seen and once in the log: most messages. False: nothing was done.
-
-        Does what ``_message`` would do with it; a test holds the two against each other.
-        """
-        ask: Row | None = None
-        seen: Row | None = None
-        log: Row | None = None
-        for row in rows:
-            kind = row[1]
-            if kind == ASKED:
-                if ask is not None:
-                    return False
-                ask = row
-            elif kind == SEEN:
-                if seen is not None:
-                    return False
-                seen = row
-            elif kind == LISTED or log is not None:
-                return False
-            else:
-                log = row
-        if ask is None:
-            return False
-        (_, _, us, place, us2, place2, outcome, group, tx, index, topic, queue, crc, sharding_key, delay, offset, _, _, _,
-         _, _) = ask  # fmt: skip
-        if not tx or outcome > OK:
-            return False
-        key = f"{group}\n{tx}"
-        if outcome != OK:
-            us2, place2, offset = FAR, 0, -1
-        if log is None:
-            log_offsets: tuple[int, ...] = ()
-            log_place = 0
-        else:
-            if (crc and log[7] and (log[7] ^ crc) & _CRC_MASK) or log[3] == LOG_MESSAGE:
-                return False
-            log_offsets = (log[4],)
-            log_place = log[2]
-        if seen is None:
-            seen_row: Row = (FAR, 0, -1, -1, -1, (), 0)
-        else:
-            (_, _, seen_us, seen_place, reader, seen_queue, at, seen_offset, store_time, seen_crc, seen_tx, seen_index,
-             seen_key) = seen  # fmt: skip
-            seen_topic, number = self._facts.queue_names[seen_queue]
-            if (
-                seen_us < us
-                or seen_queue in self._facts.not_judged
-                or (crc and seen_crc and (seen_crc ^ crc) & _CRC_MASK)
-                or seen_topic != topic
-                or number != queue >= 0
-                or (seen_tx and seen_tx != tx)
-                or (seen_index and seen_index != index)
-                or seen_key != sharding_key
-            ):
-                return False
-            seen_row = (seen_us, seen_place, seen_queue, at, seen_offset, (reader,), store_time)
-            self._looks[AT_PHANTOM] += 1
-        if seen is not None or log is not None:
-            self._looks[AT_ONCE] += 1
-        self._transactions.add(
-            (key, SUMMARY, message, index, topic, us, place, (queue,), us2, place2, offset, (), True, 0, *seen_row,
-             log_offsets, log_place, sharding_key, delay, False)
-        )  # fmt: skip
-        if offset >= 0:
-            self._places.places.rows.append(
-                (LOG_QUEUE, offset, message, us, us2, -1, place, place2, key, "", (), 0, FAR, 0)
-            )
-        return True
+    def judge(self, groups: Iterable[list[Row]]) -> None:
+        """``groups``: all rows of a message each."""
+        facts = self._facts
+        for rows in groups:
+            self._message(rows[0][0], taken_back.of_message(facts, rows) if facts.losses else rows)
 
     def _message(self, message: str, rows: list[Row]) -> None:
         asks: list[Row] = []
@@ -274,6 +190,8 @@ class Messages:
             if wrong:
                 self._findings.add(AT_PHANTOM, key, message, "its body is not one that was sent", [asks[0][3], *wrong])
                 return
+        if len(seens) < 2:
+            return
         bodies = {row[9] & _CRC_MASK: row[3] for row in sorted(seens, key=_time_and_place, reverse=True) if row[9]}
         if len(bodies) > 1:  # which one was sent is not known; they cannot both have been
             self._findings.add(

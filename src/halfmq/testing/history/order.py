@@ -6,8 +6,9 @@ may stand in either order. Along a queue the positions of verdicts and the store
 has one message. One sharding key has one queue.
 """
 
+import sqlite3
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts
 from halfmq.testing.history.report import (
@@ -19,7 +20,7 @@ from halfmq.testing.history.report import (
     Findings,
     transaction_name,
 )
-from halfmq.testing.history.spill import ExternalSort, Row, Shuffle, SpillDirectory
+from halfmq.testing.history.tables import Row, SortedTable, Tables
 
 #: Indexes in a row of ``Places``.
 (
@@ -28,12 +29,27 @@ from halfmq.testing.history.spill import ExternalSort, Row, Shuffle, SpillDirect
 ) = range(14)  # fmt: skip
 
 
+_ADD_KEY: Final = """
+    INSERT INTO queues VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
+    SET message = excluded.message, tx = excluded.tx, place = excluded.place WHERE excluded.place < place"""
+#: The first message of each sharding key, and the first one after it in another queue.
+_KEYS_IN_TWO_QUEUES: Final = """
+    SELECT topic, key, first.queue, queues.queue, first.place, message, tx, min(queues.place)
+    FROM (SELECT topic, key, queue, min(place) AS place FROM queues GROUP BY topic, key) AS first
+    JOIN queues USING (topic, key) WHERE queues.queue <> first.queue GROUP BY topic, key"""
+
+
 class Places:
     """Every place that a message or a verdict is known to have."""
 
-    def __init__(self, partitions: int, directory: SpillDirectory) -> None:
-        self.places = ExternalSort("places", directory)
-        self.keys = Shuffle("keys", partitions, directory)
+    def __init__(self, tables: Tables, facts: Facts) -> None:
+        self.places = SortedTable(tables, "places", 5)
+        #: Also has the first message of each sharding key in each queue.
+        self.database = tables.database
+        self._names = facts.queue_names
+        tables.database.execute(
+            "CREATE TABLE queues (topic, key, queue, message, tx, place, PRIMARY KEY (topic, key, queue)) WITHOUT ROWID"
+        )
 
     def add(
         self, queue: int, at: int, message: str, asked_us: int, known_us: int, position: int, asked_place: int,
@@ -41,16 +57,16 @@ class Places:
         seen_place: int = 0,
     ) -> None:  # fmt: skip
         """``message`` (or the verdict of ``tx``) is at offset ``at``: given to it after ``asked_us``, and by ``known_us``."""
-        self.places.rows.append(
+        self.places.add(
             (queue, at, message, asked_us, known_us, position, asked_place, known_place, tx, key, readers, store_time,
              seen_us, seen_place)
         )  # fmt: skip
         if key:
-            self.keys.add((key, queue, message, tx, seen_place or known_place))
+            self.add_key(key, queue, message, tx, seen_place or known_place)
 
-    def spill(self) -> None:
-        self.places.spill()
-        self.keys.spill()
+    def add_key(self, key: str, queue: int, message: str, tx: str, place: int) -> None:
+        topic, number = self._names[queue]
+        self.database.execute(_ADD_KEY, (topic, key, number, message, tx, place))
 
 
 class Order:
@@ -60,7 +76,7 @@ class Order:
         self._facts = facts
         self._findings = findings
         self._looks = findings.looks
-        #: (the one that stands before, the first that stands behind it, how many do)
+        #: (the one that stands before, the first that stands after it, how many do)
         self._late: tuple[Row, Row, int] | None = None
 
     def judge(self, places: Iterable[Row], note: Callable[[int], None] = lambda count: None) -> None:
@@ -113,25 +129,19 @@ class Order:
         self._looks[AT_ORDER] += looked
         self._looks[AT_TIME] += times
 
-    def keys(self, rows: Iterable[Row]) -> None:
-        """A partition of ``Places.keys``."""
-        told: set[tuple[str, str]] = set()
-        names = self._facts.queue_names
-        by_key: dict[tuple[str, str], Row] = {}
-        for row in sorted(rows, key=lambda row: (row[0], row[4])):
-            topic, number = names[row[1]]
-            one = (topic, row[0])
-            other = by_key.setdefault(one, row)
-            if other[1] != row[1] and one not in told:
-                told.add(one)
-                text = f"sharding key {row[0]!r} of {topic} is in queue {names[other[1]][1]} and in queue {number}"
-                self._findings.add(AT_KEYS, row[3], row[2], text, (other[4], row[4]))
-        self._looks[AT_KEYS] += len(by_key)
+    def judge_keys(self, database: sqlite3.Connection) -> None:
+        """Each sharding key of a topic is in one queue."""
+        for topic, key, first, then, first_place, message, tx, place in database.execute(_KEYS_IN_TWO_QUEUES):
+            text = f"sharding key {key!r} of {topic} is in queue {first} and in queue {then}"
+            self._findings.add(AT_KEYS, tx, message, text, (first_place, place))
+        self._looks[AT_KEYS] += database.execute(
+            "SELECT count(*) FROM (SELECT DISTINCT topic, key FROM queues)"
+        ).fetchone()[0]
 
     # --- violations -----------------------------------------------------------------------------------------------
 
     def _behind(self, first: Row, row: Row) -> None:
-        """``row`` was there before ``first`` was asked for, and stands behind it. One misplaced ``first`` is told once."""
+        """``row`` was there before ``first`` was asked for, and stands after it. One misplaced ``first`` is told once."""
         if self._late is not None and self._late[0] is first:
             self._late = (first, self._late[1], self._late[2] + 1)
         else:
@@ -147,7 +157,7 @@ class Order:
         key = f", both with sharding key {row[_KEY]!r}" if row[_KEY] and row[_KEY] == first[_KEY] else ""
         text = (
             f"{self._name(row)} was there at {row[_KNOWN_US]:,} us, before {self._name(first)} was asked for at "
-            f"{first[_ASKED_US]:,} us, but stands behind it: {self._where(first)} and {self._where(row)}{key}{more}"
+            f"{first[_ASKED_US]:,} us, but stands after it: {self._where(first)} and {self._where(row)}{key}{more}"
         )
         subject = first if count > 1 else row
         self._findings.add(
@@ -157,7 +167,7 @@ class Order:
 
     def _position_down(self, first: Row, row: Row) -> None:
         text = (
-            f"its verdict stands at log position {row[_POSITION]}, but it is behind {self._name(first)} of position "
+            f"its verdict stands at log position {row[_POSITION]}, but it is after {self._name(first)} of position "
             f"{first[_POSITION]}: {self._where(first)} and {self._where(row)}"
         )
         places = (first[_KNOWN_PLACE], first[_SEEN_PLACE], row[_KNOWN_PLACE], row[_SEEN_PLACE])

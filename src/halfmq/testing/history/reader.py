@@ -3,7 +3,7 @@
 An event is known by its *place*: the number of its source and its line in there, in one integer, so that what is kept
 of millions of events is small; ``Sources.event`` fetches the line when a violation is told.
 
-A process that is killed leaves half a line at the end of its file; when it comes back it goes on behind it with a new
+A process that is killed leaves half a line at the end of its file; when it comes back it goes on after it with a new
 ``began``. Such a line was never acted upon: it is left out and counted. Any other line that cannot be read makes the
 file unusable, since nobody knows what it would have said.
 """

@@ -1,4 +1,4 @@
-"""First pass: every event once. Requests meet their answers; what belongs to a message or a transaction goes to its shuffle.
+"""First pass: every event once. Joins answers to their requests, and puts what belongs to a message or a transaction into its table.
 
 Nothing here depends on the order of files or, but for the operations of one writer, of lines: a history may be split
 and mixed as one likes.
@@ -48,7 +48,7 @@ from halfmq.testing.history.events import (
 )
 from halfmq.testing.history.facts import Facts
 from halfmq.testing.history.reader import Block
-from halfmq.testing.history.spill import Row, Shuffle, SpillDirectory
+from halfmq.testing.history.tables import GroupedTable, Row, Tables
 
 ASKED: Final = 0
 SEEN: Final = 1
@@ -78,32 +78,40 @@ _LOG_VERDICTS: Final = {"commit": "COMMITTED", "rollback": "ROLLED_BACK"}
 
 Request = HalfAsked | PlainAsked | EndAsked
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(AnyEvent).decode
+#: Every request with the last answer to it.
+_REQUESTS_WITH_ANSWERS: Final = """
+    SELECT requests.event, requests.place, answers.event, max(answers.place)
+    FROM requests LEFT JOIN answers USING (writer, op) GROUP BY writer, op, requests.place"""
+_ASKED_TWICE: Final = "SELECT writer, op, max(place) FROM requests GROUP BY writer, op HAVING count(*) > 1"
+_ANSWERS_ALONE: Final = """
+    SELECT count(*) FROM (SELECT writer, op FROM answers EXCEPT SELECT writer, op FROM requests)"""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(AnyEvent).decode
 
 
 def tx_key(group: str, tx: str) -> str:
-    """A transaction in one string; ``tx_name`` takes it apart."""
+    """A transaction in one string; ``report.transaction_name`` makes it readable."""
     return f"{group}\n{tx}"
 
 
 class Scan:
-    """Takes blocks of events, then ``finish``. ``held``: bytes of input that what is in memory came from."""
+    """Takes blocks of events, then ``finish``. ``waiting_max``: operations kept in memory until their other side is read."""
 
-    def __init__(self, partitions: int, directory: SpillDirectory, waiting_max: int) -> None:
+    def __init__(self, tables: Tables, waiting_max: int) -> None:
         self.facts = Facts()
         self.counts: Counter[type] = Counter()
-        self.messages = Shuffle("messages", partitions, directory)
-        self.transactions = Shuffle("transactions", partitions, directory)
+        self.messages = GroupedTable(tables, "messages")
+        self.transactions = GroupedTable(tables, "transactions")
         #: Answers to nothing: a file is missing.
         self.answers_alone = 0
-        self._partitions = partitions
+        self._tables = tables
         self._waiting_max = waiting_max
-        self._requests: dict[str, dict[str, tuple[Request, int]]] = {}
-        self._answers: dict[str, dict[str, tuple[Answered, int]]] = {}
-        #: Requests and answers that waited too long for each other.
-        self._late = Shuffle("operations", partitions, directory)
-        self._any_late = False
+        #: By writer and operation.
+        self._requests: dict[tuple[str, str], tuple[Request, int]] = {}
+        self._answers: dict[tuple[str, str], tuple[Answered, int]] = {}
+        for side in ("requests", "answers"):
+            tables.database.execute(f"CREATE TABLE {side} (writer, op, place, event, PRIMARY KEY (writer, op, place))")
         self._take: dict[type, Callable[[Any, int], None]] = {
             Began: self._began,
             HalfAsked: self._request,
@@ -129,86 +137,69 @@ class Scan:
             take[type(event)](event, place)
             place += 1
         self.counts.update(map(type, block.events))
-        if sum(map(len, self._requests.values())) + sum(map(len, self._answers.values())) > self._waiting_max:
-            self._put_off()
+        if len(self._requests) + len(self._answers) > self._waiting_max:
+            self._spill_waiting()
 
     @property
     def events(self) -> int:
         return sum(self.counts.values())
 
-    def spill(self) -> None:
-        self.messages.spill()
-        self.transactions.spill()
-        self._late.spill()
-
     def finish(self) -> None:
         """All blocks were taken: what has no answer by now has none."""
-        if self._any_late:
-            self._put_off()
-            for rows in self._late.partitions():
-                self._match(rows)
-        for requests in self._requests.values():
-            for request, place in requests.values():
-                self._emit(request, place, None, 0)
-        self.answers_alone += sum(map(len, self._answers.values()))
+        self._join_spilled()
+        for request, place in self._requests.values():
+            self._emit(request, place, None, 0)
+        self.answers_alone += len(self._answers)
         self._requests.clear()
         self._answers.clear()
-        self._any_late = False
         self.facts.finish()
 
     # --- requests and answers -------------------------------------------------------------------------------------
 
     def _request(self, request: Request, place: int) -> None:
-        answers = self._answers.get(request.by)
-        if answers is not None:
-            answer = answers.pop(request.op, None)
-            if answer is not None:
-                self._emit(request, place, *answer)
-                return
-        requests = self._requests.get(request.by)
-        if requests is None:
-            requests = self._requests[request.by] = {}
-        if request.op in requests:
-            self.facts.unusable(place, f"operation {request.op!r} of {request.by} was asked before")
-        requests[request.op] = (request, place)
+        operation = (request.by, request.op)
+        answer = self._answers.pop(operation, None)
+        if answer is not None:
+            self._emit(request, place, *answer)
+            return
+        if operation in self._requests:
+            self._asked_twice(*operation, place)
+        self._requests[operation] = (request, place)
 
     def _answered(self, answer: Answered, place: int) -> None:
         if answer.outcome == "unknown":
             return
-        requests = self._requests.get(answer.by)
-        if requests is not None:
-            request = requests.pop(answer.op, None)
-            if request is not None:
-                self._emit(*request, answer, place)
-                return
-        self._answers.setdefault(answer.by, {})[answer.op] = (answer, place)
+        operation = (answer.by, answer.op)
+        request = self._requests.pop(operation, None)
+        if request is not None:
+            self._emit(*request, answer, place)
+        else:
+            self._answers[operation] = (answer, place)
 
-    def _put_off(self) -> None:
-        """One-way requests are never answered: to files with them, where memory does not grow."""
-        late = self._late.add
-        for waiting in (self._requests, self._answers):
-            for by, operations in waiting.items():
-                for op, (event, place) in operations.items():
-                    key = f"{by}\n{op}"
-                    late((key, place, _encode(event)))
-                operations.clear()
-        self._any_late = True
-        self._late.spill()
+    def _asked_twice(self, writer: str, op: str, place: int) -> None:
+        self.facts.unusable(place, f"operation {op!r} of {writer} was asked before")
 
-    def _match(self, rows: list[Row]) -> None:
-        requests: dict[str, tuple[Request, int]] = {}
-        answers: dict[str, tuple[Answered, int]] = {}
-        for key, place, text in rows:
-            event = _decode(text)
-            if isinstance(event, Answered):
-                answers[key] = (event, place)
-            elif isinstance(event, HalfAsked | PlainAsked | EndAsked):
-                if key in requests:
-                    self.facts.unusable(place, f"operation {event.op!r} of {event.by} was asked before")
-                requests[key] = (event, place)
-        for key, (request, place) in requests.items():
-            self._emit(request, place, *answers.pop(key, (None, 0)))
-        self.answers_alone += len(answers)
+    def _spill_waiting(self) -> None:
+        """One-way requests are never answered, so those that wait would fill the memory."""
+        for side, waiting in (("requests", self._requests), ("answers", self._answers)):
+            rows = ((*operation, place, _encode(event)) for operation, (event, place) in waiting.items())
+            self._tables.insert(side, 4, rows)
+            waiting.clear()
+
+    def _join_spilled(self) -> None:
+        database = self._tables.database
+        if not database.execute("SELECT EXISTS (SELECT * FROM requests) OR EXISTS (SELECT * FROM answers)").fetchone()[
+            0
+        ]:
+            return
+        self._spill_waiting()
+        for writer, op, place in database.execute(_ASKED_TWICE):
+            self._asked_twice(writer, op, place)
+        for request, place, answer, answered_at in database.execute(_REQUESTS_WITH_ANSWERS):
+            self._emit(_decode(request), place, None if answer is None else _decode(answer), answered_at or 0)
+        self.answers_alone += database.execute(_ANSWERS_ALONE).fetchone()[0]
+        database.execute("DELETE FROM requests")
+        database.execute("DELETE FROM answers")
 
     def _emit(self, request: Request, place: int, answer: Answered | None, answered_at: int) -> None:
         if answer is None:

@@ -1,7 +1,7 @@
 """What a power loss may take back where durability is ``memory``: it is left out, and everything else is judged.
 
 A broker that comes back after a power loss says where the log ended that it found (``Started.log_end``). What was answered
-before at or behind that place promised nothing, and the place is given again. So of all that was asked before it came
+before at or after that place promised nothing, and the place is given again. So of all that was asked before it came
 back, which answer it got on a connection of its earlier life,
 
     an answer that names a place below that end   stands
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from halfmq.testing.history.facts import Facts
 from halfmq.testing.history.scan import ASKED, CHECK, NO_ANSWER, OK, SAID, SEEN, SETTLED
-from halfmq.testing.history.spill import Row
+from halfmq.testing.history.tables import Row
 
 _SAID_ANSWERED = (-1, 0, NO_ANSWER, None, -1)
 _NO_PLACE = (-1, "", -1, -1, None, -1)

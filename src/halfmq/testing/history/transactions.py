@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 from halfmq.testing.history import taken_back
 from halfmq.testing.history.due import look_at_due
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts, Read
-from halfmq.testing.history.messages import grouped
 from halfmq.testing.history.order import Places
 from halfmq.testing.history.report import (
     AT_AGREEMENT,
@@ -30,7 +29,7 @@ from halfmq.testing.history.report import (
     Findings,
 )
 from halfmq.testing.history.scan import CHECK, LOCAL, OK, RECORD, REFUSED, SAID, SETTLED, STORED, SUMMARY
-from halfmq.testing.history.spill import Row
+from halfmq.testing.history.tables import Row
 
 COMMITTED: Final = "COMMITTED"
 ROLLED_BACK: Final = "ROLLED_BACK"
@@ -90,7 +89,7 @@ class Story:
 
 
 class Transactions:
-    """Takes the partitions of ``scan.transactions``, behind all messages."""
+    """Judges the groups of ``scan.transactions``, after all messages."""
 
     def __init__(self, facts: Facts, findings: Findings, places: Places) -> None:
         self._facts = facts
@@ -98,14 +97,15 @@ class Transactions:
         self._looks = findings.looks
         self._places = places
 
-    def partition(self, rows: Iterable[Row]) -> None:
-        usual = self._usual
-        losses = self._facts.losses
-        for key, group in grouped(rows).items():
-            if losses:
-                group = taken_back.of_transaction(self._facts, group)
-            if not usual(key, group):
-                self._transaction(self._story(key, group))
+    def judge(self, groups: Iterable[list[Row]]) -> None:
+        """``groups``: all rows of a transaction each."""
+        facts = self._facts
+        for rows in groups:
+            key = rows[0][0]
+            if facts.losses:
+                rows = taken_back.of_transaction(facts, rows)
+            if not self._usual(key, rows):
+                self._transaction(self._story(key, rows))
 
     def _usual(self, key: str, rows: list[Row]) -> bool:
         """One message, one verdict, everybody agrees: most transactions, in one go. False: not so, nothing was done.
@@ -184,19 +184,18 @@ class Transactions:
             looks[AT_VALIDITY] += tellings > 0
         if 0 <= facts.settled_us >= asked_us and (log_offsets or checked or tellings):
             looks[AT_PROGRESS] += group not in facts.unresolved_groups
-        rows = self._places.places.rows
+        add = self._places.places.add
         if position >= 0:
-            rows.append((LOG_QUEUE, position, "", said_us, told_us, -1, said_place, told_place, key, "", (), 0, FAR, 0))
+            add((LOG_QUEUE, position, "", said_us, told_us, -1, said_place, told_place, key, "", (), 0, FAR, 0))
         if seen:
             looks[AT_MISSED] += queue in facts.reads
             known_us, known_place = (told_us, told_place) if told_us < seen_us else (seen_us, seen_place)
-            rows.append(
+            add(
                 (queue, at, message, said_us, known_us, position, said_place, known_place, key, sharding_key, readers,
                  store_time, seen_us, seen_place)
             )  # fmt: skip
             if sharding_key:
-                keys = self._places.keys
-                keys.add((sharding_key, queue, message, key, seen_place))
+                self._places.add_key(sharding_key, queue, message, key, seen_place)
         return True
 
     def _agrees(
@@ -283,16 +282,20 @@ class Transactions:
             self._looks[AT_AGREEMENT] += 1
         elif not (story.seen and story.asked):
             return False
-        first: dict[str, tuple[str, int]] = {}
-        for verdict, us, place, _ in told:
-            first.setdefault(verdict, (f"told {verdict} at {us:,} us", place))
-        for row in records:
-            first.setdefault(row[3], (f"{row[3]} stands in the log at {row[4]}", row[2]))
-        if story.seen and COMMITTED not in first and COMMITTED in story.asked and story.local != ROLLED_BACK:
-            sight = story.first_seen
-            assert sight is not None
-            first[COMMITTED] = (f"message {sight[_MESSAGE]} was seen at {sight[_SEEN_US]:,} us", sight[_SEEN_PLACE])
-        if len(first) > 1:
+        verdicts = {one[0] for one in told}
+        verdicts.update([row[3] for row in records])
+        sight = story.first_seen
+        if sight is not None and COMMITTED in story.asked and story.local != ROLLED_BACK:
+            verdicts.add(COMMITTED)
+        if len(verdicts) > 1:
+            first: dict[str, tuple[str, int]] = {}
+            for verdict, us, place, _ in told:
+                first.setdefault(verdict, (f"told {verdict} at {us:,} us", place))
+            for row in records:
+                first.setdefault(row[3], (f"{row[3]} stands in the log at {row[4]}", row[2]))
+            if sight is not None:
+                text = f"message {sight[_MESSAGE]} was seen at {sight[_SEEN_US]:,} us"
+                first.setdefault(COMMITTED, (text, sight[_SEEN_PLACE]))
             text = "two verdicts: " + ", ".join(first[verdict][0] for verdict in _VERDICTS)
             self._add(AT_AGREEMENT, story, text, [place for _, place in first.values()])
             return True
@@ -306,6 +309,8 @@ class Transactions:
             twice = AT_ONCE if records[0][3] == COMMITTED else AT_AGREEMENT
             self._add(twice, story, text, [row[2] for row in records])
             return True
+        if len(story.told) < 2:
+            return False
         named = [one for one in story.told if one[3] >= 0]
         for one in named[1:]:
             if one[3] != named[0][3]:
@@ -331,13 +336,13 @@ class Transactions:
                 text = f"{row[3]} at log offset {row[4]} was decided by an operator; none said so"
                 self._add(AT_VALIDITY, story, text, (row[2], *story.said_place.values()))
                 return True
-        for verdict in _VERDICTS:
+        logged = {row[3]: row[2] for row in reversed(story.records)}
+        told = {one[0]: one for one in reversed(story.told)}
+        for verdict in sorted({*logged, *told}):
             if verdict == ROLLED_BACK and self._is_by_policy(story):
                 continue
-            us, place = min(((us, place) for told, us, place, _ in story.told if told == verdict), default=(FAR, 0))
-            in_log = next((row[2] for row in story.records if row[3] == verdict), 0)
-            if us == FAR and not in_log:
-                continue
+            _, us, place, _ = told.get(verdict, (verdict, FAR, 0, -1))
+            in_log = logged.get(verdict, 0)
             text = self._why_not(story, verdict, us)
             if text:
                 seen = f"; {story.seen} of its messages were seen" if story.seen else ""
@@ -535,7 +540,7 @@ class Transactions:
                     )
                     return True
         for verdict, _, place, position in story.told:
-            # Without a position: its half is there, so a verdict behind it is there too.
+            # Without a position: its half is there, so a verdict after it is there too.
             if facts.log_must_have(position) or (position < 0 and any(row[_LOG_OFFSETS] for row in story.messages)):
                 self._looks[AT_DURABLE_LOG] += 1
                 if not any(row[4] == position or position < 0 for row in story.records):
@@ -554,13 +559,13 @@ class Transactions:
         if settled_us < 0 or story.group in facts.unresolved_groups or not story.messages:
             return False
         row = story.messages[0]
-        logged = next((one for one in story.messages if one[_LOG_OFFSETS]), None)
+        logged = row if row[_LOG_OFFSETS] else next((one for one in story.messages if one[_LOG_OFFSETS]), None)
         never_asked = self._was_never_asked_about(story)
         if row[_ASKED_US] > settled_us or (
             logged is None and story.checked_us < 0 and not story.told and not never_asked
         ):
             return False
-        if any(one[_ASKED_US] <= facts.lost_us and not one[_LOG_OFFSETS] for one in story.messages):
+        if facts.losses and any(one[_ASKED_US] <= facts.lost_us and not one[_LOG_OFFSETS] for one in story.messages):
             return False  # a power loss may have taken that one, and without it nothing can be decided
         self._looks[AT_PROGRESS] += 1
         if story.told or story.records or story.seen:
@@ -603,7 +608,7 @@ class Transactions:
             position, verdict = story.records[0][4], story.records[0][3]
         messages = story.messages
         if position >= 0:
-            # What a policy decided is not behind what was asked for: that came later, or did not count.
+            # What a policy decided is not after what was asked for: that came later, or did not count.
             by_policy = verdict == ROLLED_BACK and self._is_by_policy(story)
             said_us = -1 if by_policy else story.said.get(verdict, -1)
             said_place = story.said_place.get(verdict, 0)

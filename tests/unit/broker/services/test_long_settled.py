@@ -11,7 +11,6 @@ from tests.support.raw_client import Answer, RawClient
 
 from halfmq.broker.services import long_settled as long_settled
 from halfmq.model.settings import BrokerSettings
-from halfmq.store.transaction_table import TransactionTable
 
 STORY, RESOLVE, ASK = 29_003, 29_004, 29_006
 ONE = "AC10000100002A9F0000000000000001"
@@ -78,7 +77,7 @@ async def test_a_forgotten_verdict_is_found_after_a_restart_and_in_the_file(tmp_
         await settled(client, TWO, 12)
     async with serving(tmp_path, settings=FORGETFUL) as running:
         client = await running.client()
-        running.broker._store.derived.table._pages.clear()  # type: ignore[union-attr]  # rows written long ago
+        running.broker._store.indexes.table._pages.clear()  # type: ignore[union-attr]  # rows written long ago
         same = await resolve(client, ONE, "COMMIT")
         assert (same.code, same.ext["HMQ_POSITION"]) == (0, first.ext["HMQ_POSITION"])
 
@@ -105,7 +104,7 @@ async def test_a_bounded_look_says_how_far_it_went(tmp_path: Path, monkeypatch: 
         client = await running.client()
         await settled(client, ONE, 8)
         await settled(client, TWO, 8)
-        running.broker._store.derived.table._pages.clear()  # type: ignore[union-attr]
+        running.broker._store.indexes.table._pages.clear()  # type: ignore[union-attr]
         refused = await resolve(client, ONE, "COMMIT")
         assert refused.code == 1
         assert refused.remark is not None
@@ -132,7 +131,7 @@ async def test_a_row_of_another_transaction_with_the_same_hashes_is_not_believed
         client = await running.client()
         await settled(client, ONE, 8)
         await settled(client, TWO, 8)
-        table = running.broker._store.derived.table  # type: ignore[union-attr]
+        table = running.broker._store.indexes.table  # type: ignore[union-attr]
         page, at = table._row_for_change(0)
         page[at + 48 : at + 56] = long_settled.row_hash(THREE).to_bytes(8, "big", signed=True)
         assert (await resolve(client, THREE, "COMMIT")).code == 1
@@ -144,7 +143,7 @@ async def test_too_many_looks_at_once_are_refused_and_the_others_answered(tmp_pa
         client = await running.client()
         await settled(client, ONE, 8)
         await settled(client, TWO, 8)
-        running.broker._store.derived.table._pages.clear()  # type: ignore[union-attr]
+        running.broker._store.indexes.table._pages.clear()  # type: ignore[union-attr]
         asked = [resolve(client, ONE, "COMMIT") for _ in range(4 * long_settled.LOOKS_MAX)]
         answers = await asyncio.gather(*asked)
         codes = {answer.code for answer in answers}
@@ -160,11 +159,11 @@ async def test_a_table_that_cannot_be_read_is_no_verdict_and_no_unknown(
         client = await running.client()
         await settled(client, ONE, 8)
         await settled(client, TWO, 8)
-        running.broker._store.derived.table._pages.clear()  # type: ignore[union-attr]
+        running.broker._store.indexes.table._pages.clear()  # type: ignore[union-attr]
 
         def broken(*_: Any) -> None:
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr(TransactionTable, "look_for_settled", broken)
+        monkeypatch.setattr(running.broker._store, "look_for_settled", broken)
         for answer in (await client.ask(STORY, {"txId": ONE}), await resolve(client, ONE, "COMMIT")):
             assert (answer.code, "could not be read" in str(answer.remark)) == (2, True)

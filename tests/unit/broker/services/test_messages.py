@@ -10,7 +10,7 @@ from halfmq.broker.services import messages
 from halfmq.broker.services.messages import KeyMatches, StoredMessages, patched
 from halfmq.core.commands import SetTopic
 from halfmq.model.stored_message import StoredMessage, body_crc_of, decode, encode
-from halfmq.store.derive import FoundMessage
+from halfmq.store.indexes import FoundMessage
 
 ID = "AC10000100002A9F0000000000000001"
 HOST = bytes((10, 0, 0, 1, 0, 0, 0x2A, 0x9F))

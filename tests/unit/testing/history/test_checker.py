@@ -10,10 +10,9 @@ from tests.support.histories import Options, made, numbered
 from tests.support.planted import KINDS, planted, steps_inside
 
 from halfmq.errors import UsageError
-from halfmq.testing.history import HistoryCheck, Report, check_events, check_files
+from halfmq.testing.history import HistoryCheck, Report, check_events, check_files, checker
 from halfmq.testing.history.checker import MEMORY_BYTES_MIN
 from halfmq.testing.history.events import Answered, AnyEvent, Began, EndAsked, Fault
-from halfmq.testing.history.messages import Messages
 from halfmq.testing.history.reader import EventsSource
 from halfmq.testing.history.report import CHECKS
 from halfmq.testing.history.transactions import Transactions
@@ -56,14 +55,14 @@ def test_clean_histories_of_other_seeds_give_no_alarm() -> None:
 def damaged(seed: int) -> list[AnyEvent]:
     """A history with something wrong: a plant, and some events that are missing."""
     history = made(seed, Options(transactions=60, kills=1))
-    dice = random.Random(seed)
-    make = dice.choice(list(KINDS.values()))
+    rng = random.Random(seed)
+    make = rng.choice(list(KINDS.values()))
     events = [
         *history.events,
-        *planted(make, steps_inside(history.marks, history.restarts, dice.random()), history.end_us),
+        *planted(make, steps_inside(history.marks, history.restarts, rng.random()), history.end_us),
     ]
-    for _ in range(dice.randrange(4)):
-        at = dice.randrange(len(events))
+    for _ in range(rng.randrange(4)):
+        at = rng.randrange(len(events))
         if not isinstance(events[at], Began | EndAsked):
             del events[at]
     return events
@@ -72,22 +71,22 @@ def damaged(seed: int) -> list[AnyEvent]:
 @pytest.mark.parametrize("seed", range(25))
 def test_cutting_and_mixing_the_files_changes_nothing(seed: int, tmp_path: Path) -> None:
     events = damaged(seed)
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     whole = tmp_path / "whole.jsonl"
     whole.write_bytes(b"".join(_encode(event) + b"\n" for event in events))
     expected = check_files([whole])
     assert not expected.clean
     began = [event for event in events if isinstance(event, Began)]
     rest = [event for event in events if not isinstance(event, Began)]
-    dice.shuffle(rest)
-    count = dice.randint(2, 9)
+    rng.shuffle(rest)
+    count = rng.randint(2, 9)
     paths = []
     for number in range(count):
         first = began if number == 0 else began[:1]
         lines = [*first, *rest[number::count]]
         paths.append(tmp_path / f"{number}.jsonl")
         paths[-1].write_bytes(b"".join(_encode(event) + b"\n" for event in lines))
-    dice.shuffle(paths)
+    rng.shuffle(paths)
     split = check_files(paths)
     assert comparable(split)[0:2] == comparable(expected)[0:2]
     assert comparable(split)[3:] == comparable(expected)[3:]
@@ -95,12 +94,17 @@ def test_cutting_and_mixing_the_files_changes_nothing(seed: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_went_to_files_is_judged_as_what_stayed_in_memory(seed: int, tmp_path: Path) -> None:
+def test_what_went_to_the_database_is_judged_as_what_stayed_in_memory(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events = damaged(seed)
     roomy = check_events(events)
-    with HistoryCheck(1 << 40, memory_bytes=MEMORY_BYTES_MIN) as check:  # it must expect a lot, so it makes many files
-        check.take(EventsSource(events))
-        tight = check.report()
+    # Every look at the memory finds too much in it.
+    monkeypatch.setattr(checker, "MEMORY_PER_BYTE", 1 << 30)
+    monkeypatch.setattr(checker, "MADE_PER_BYTE", 1 << 30)
+    monkeypatch.setattr(checker, "_GROUPS_AT_ONCE", 10)
+    monkeypatch.setattr(EventsSource, "_AT_ONCE", 100)
+    tight = check_events(events, memory_bytes=MEMORY_BYTES_MIN)
     assert tight.spilled_bytes > 0
     assert roomy.spilled_bytes == 0
     assert comparable(tight) == comparable(roomy)
@@ -110,7 +114,6 @@ def test_what_went_to_files_is_judged_as_what_stayed_in_memory(seed: int, tmp_pa
 def test_the_short_way_of_usual_transactions_is_the_long_way(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     events = damaged(seed) if seed % 2 else made(seed).events
     short = check_events(events)
-    monkeypatch.setattr(Messages, "_usual", lambda *_: False)
     monkeypatch.setattr(Transactions, "_usual", lambda *_: False)
     assert comparable(check_events(events)) == comparable(short)
 

@@ -11,7 +11,7 @@ def test_acknowledged_before_the_other_was_sent_and_behind_it_is_reordered() -> 
     tale.plain("B", queue=0, queue_offset=0)
     assert tale.found() == {REORDERED: 1}
     assert tale.sentence() == (
-        "message A was there at 120 us, before message B was asked for at 130 us, but stands behind it: "
+        "message A was there at 120 us, before message B was asked for at 130 us, but stands after it: "
         "t queue 0 offset 0 and t queue 0 offset 1"
     )
 
@@ -91,7 +91,7 @@ def test_positions_of_verdicts_rise_along_a_queue() -> None:
     tale.seen("B", at=0)
     tale.seen("A", at=1)
     assert tale.found() == {REORDERED: 1}
-    assert "its verdict stands at log position 64, but it is behind message B of position 128" in tale.sentence()
+    assert "its verdict stands at log position 64, but it is after message B of position 128" in tale.sentence()
 
 
 def test_log_positions_against_the_order_of_acknowledged_verdicts() -> None:

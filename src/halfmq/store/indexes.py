@@ -1,7 +1,7 @@
 """Everything that follows from the log: queues, transaction table, key index, topics file.
 
-``follow`` takes each **durable** batch once, in log order, and writes what its records mean for readers; nothing else
-writes these files. So they can always be made again, and an entry never names a record that a crash can take back.
+``stage`` takes each **durable** batch once, in log order, and ``flush`` writes what their records mean for readers; nothing
+else writes these files. So they can always be made again, and an entry never names a record that a crash can take back.
 
     MessageRecord               queue entry, visible at its own offset
     HalfRecord, CarriedHalf     table row: undecided, and where the bytes lie
@@ -10,14 +10,14 @@ writes these files. So they can always be made again, and an entry never names a
     SetAside
     DelayedRecord               nothing until it is released
     TopicSet, TopicDeleted      topics.json, at a checkpoint where there are many; a deleted topic's queues go
-    OperatorActed               nothing: it explains the record behind it
+    OperatorActed               nothing: it explains the record after it
     Trim                        what became visible below the log's start goes, with the next flush
 
-A flush that finds no room on the disk leaves what it did not write in memory, and the next one goes on with it: derived
-files fall behind the log, and catch up. Until then nothing newer may be published.
+A flush that finds no space on the disk leaves what it did not write in memory, and the next one goes on with it: indexes
+files lag behind the log, and catch up. Until then nothing newer may be published.
 
 Recovery: files are whole below the checkpoint's position. ``open`` reads where they stand there, ``redo`` follows the
-log from there and writes the same bytes in the same places, ``cut`` makes zero what no log stands behind any more, and
+log from there and writes the same bytes in the same places, ``cut`` makes zero what the log no longer holds, and
 ``rewrite_undecided`` and ``rewrite_topics`` put back what the snapshot knows. Without a checkpoint ``reset`` first
 removes them all, and the redo makes new files: whoever has the old ones mapped keeps them.
 """
@@ -65,7 +65,7 @@ from halfmq.store.key_index import KeyIndex, ReadMessage, keys_of
 from halfmq.store.layout import DELAYED, NO_HALF, QUEUE_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.topics_file import AT_ONCE_MAX, TopicInfo, read_topics, write_topics
-from halfmq.store.transaction_table import TransactionRow, TransactionTable, UndecidedHalf
+from halfmq.store.transaction_table import TransactionTable, UndecidedHalf
 
 log = logging.getLogger("halfmq.store")
 
@@ -77,18 +77,18 @@ _LATE_ROUNDS_MAX: Final = 8
 _pack_entry: Final = QUEUE_ENTRY.pack
 
 
-#: An empty promise in each directory that what belongs there was followed since the log's start or a checkpoint.
-_STAMP: Final = "begun"
+#: The generation marker of each directory: its files follow the log from its start, or from a checkpoint, without a gap.
+_GENERATION_MARKER: Final = "begun"
 _DIRECTORIES: Final = ("queues", "transactions", "keys")
 
 
-def derived_files_are_there(disk: Disk, directory: Path) -> bool:
-    """False when somebody removed derived files: then no checkpoint may be used, and they are made again from the log.
+def indexes_are_there(disk: Disk, directory: Path) -> bool:
+    """False when somebody removed indexes: then no checkpoint may be used, and they are made again from the log.
 
-    ``reset`` leaves a stamp in each directory, durable with the first checkpoint. Looks for directories that are
+    ``reset`` leaves a generation marker in each directory, durable with the first checkpoint. Looks for directories that are
     gone; a single file that is gone is found by ``halfmq store verify``.
     """
-    return all(disk.exists(directory / name / _STAMP) for name in _DIRECTORIES)
+    return all(disk.exists(directory / name / _GENERATION_MARKER) for name in _DIRECTORIES)
 
 
 class FoundMessage(NamedTuple):
@@ -100,8 +100,8 @@ class FoundMessage(NamedTuple):
     message: StoredMessage
 
 
-class Derived:
-    """All derived files of a shard. One writer thread, which also reads; ``sync`` from any thread."""
+class Indexes:
+    """All indexes of a shard. One writer thread, which also reads; ``sync`` from any thread."""
 
     def __init__(
         self, disk: Disk, directory: Path, *, store: str, segment_bytes: int, read_message: ReadMessage
@@ -122,7 +122,7 @@ class Derived:
         self._topics_lock = threading.Lock()
         self._redoing = True
         self._staged_records = 0
-        #: End of the last batch that was followed; derived files know nothing from there on.
+        #: End of the last batch that was followed; indexes know nothing from there on.
         self.position = 0
         self.log_start = 0
         #: A trim that the files have not followed yet.
@@ -139,20 +139,20 @@ class Derived:
         redo_from: int,
         log_start: int,
         read_message: ReadMessage,
-    ) -> "Derived":
-        """Derived files that are whole below ``redo_from``. The caller redoes the log from there, then calls ``cut``.
+    ) -> "Indexes":
+        """Indexes that are whole below ``redo_from``. The caller redoes the log from there, then calls ``cut``.
 
         ``redo_from`` is the checkpoint's position. When there is no checkpoint, call ``reset`` before the redo.
         """
-        derived = cls(disk, shard_dir, store=store, segment_bytes=segment_bytes, read_message=read_message)
-        derived.position = redo_from
-        derived.log_start = log_start
-        derived.queues.load(redo_from, log_start)
-        derived.table.load()
-        derived.keys.load(redo_from, read_message)
-        derived._read_topics()
-        derived._distrust_names()
-        return derived
+        indexes = cls(disk, shard_dir, store=store, segment_bytes=segment_bytes, read_message=read_message)
+        indexes.position = redo_from
+        indexes.log_start = log_start
+        indexes.queues.load(redo_from, log_start)
+        indexes.table.load()
+        indexes.keys.load(redo_from, read_message)
+        indexes._read_topics()
+        indexes._distrust_names()
+        return indexes
 
     def _distrust_names(self) -> None:
         """A process that was killed may have made names and never synced them: the first ``sync`` covers them all.
@@ -168,28 +168,22 @@ class Derived:
 
     # --- following the log
 
-    def follow(self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]) -> None:
-        """Write what a durable batch means, one write per queue. Several batches: ``stage`` each, then ``flush``.
-
-        Raises:
-            InvariantViolated: out of order, or a queue offset that is not the end of its queue.
-            OSError: a write failed; what the files hold is known again after a restart.
-        """
-        self.stage(batch_offset, batch_end, broker_time_ms, records)
-        self.flush()
-
     def redo(self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]) -> None:
-        """``follow`` for recovery: writes when enough has come together. ``cut`` ends it."""
+        """``stage`` for recovery, which also writes when enough has come together. ``cut`` ends it."""
         self.stage(batch_offset, batch_end, broker_time_ms, records)
         self._staged_records += len(records)
         if self._staged_records >= _REDO_RECORDS:
             self.flush()
 
     def stage(self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]) -> None:
-        """Take a durable batch into memory; readers see it after ``flush``."""
+        """Take a durable batch into memory; readers see it after ``flush``.
+
+        Raises:
+            InvariantViolated: out of order, or a queue offset that is not the end of its queue.
+        """
         if batch_offset < self.position:
             raise InvariantViolated(
-                f"derived files stand at {self.position} and were given the batch at {batch_offset} again"
+                f"indexes stand at {self.position} and were given the batch at {batch_offset} again"
             )
         follow = self._FOLLOW.get
         for record in records:
@@ -202,7 +196,7 @@ class Derived:
         """Write everything staged.
 
         Raises:
-            OSError: a write failed. What was not written stays staged: when there was no room, try again later.
+            OSError: a write failed. What was not written stays staged: when there was no space, try again later.
         """
         self._staged_records = 0
         self.table.flush()
@@ -345,7 +339,7 @@ class Derived:
     # --- recovery, checkpoints, trims
 
     def reset(self) -> None:
-        """Remove everything derived. A redo from the log's start must follow, before anybody reads."""
+        """Remove all indexes. A redo from the log's start must follow, before anybody reads."""
         self.queues.reset()
         self.table.reset()
         self.keys.reset()
@@ -353,16 +347,16 @@ class Derived:
         self._topics_changed = True
         self.position = 0
         for name in _DIRECTORIES:
-            self._files.create((-3, -3, _DIRECTORIES.index(name)), self._directory / name / _STAMP, 1)
+            self._files.create((-3, -3, _DIRECTORIES.index(name)), self._directory / name / _GENERATION_MARKER, 1)
 
     def cut(self, end: int, next_half_index: int) -> None:
-        """End of the redo at the recovered end of the log: what lies behind has no log behind it and goes.
+        """End of the redo at the recovered end of the log: what lies beyond has no log and goes.
 
         Raises:
             InvariantViolated: the redo went past ``end``.
         """
         if self.position > end:
-            raise InvariantViolated(f"derived files stand at {self.position}, behind the log's end {end}")
+            raise InvariantViolated(f"indexes stand at {self.position}, after the log's end {end}")
         self.flush()
         self.queues.cut(self.log_start)
         self.table.cut(next_half_index)
@@ -396,12 +390,12 @@ class Derived:
         self._files.sync()
 
     def write_late_topics(self) -> bool:
-        """Write topics.json if it is behind because there are many topics; from any thread. True: readers may look again.
+        """Write topics.json if it lags because there are many topics; from any thread. True: readers may look again.
 
         Call it before ``sync``, and publish afterwards: readers look for topics when something was published.
 
         Raises:
-            OSError: it stays behind; when there was no room, try again later.
+            OSError: it still lags; when there was no space, try again later.
         """
         if not self._topics_changed or self._redoing:
             return False
@@ -411,17 +405,6 @@ class Derived:
                 break
             self._write_topics()
         return True
-
-    def expired_table_files(self, log_start: int, full: Iterable[int]) -> list[int]:
-        """Of ``table.full`` those that say nothing any more after a trim. Slow; any thread. Each goes to ``drop_table_file``.
-
-        ``full`` is taken beforehand, on the writer's thread after a flush: a file that fills meanwhile may lack rows.
-        """
-        return self.table.expired(log_start, full)
-
-    def drop_table_file(self, base: int) -> None:
-        """Remove one of ``expired_table_files``. On the writer's thread."""
-        self.table.drop(base)
 
     def close(self) -> None:
         """Write what is staged and let go of the files.
@@ -436,24 +419,6 @@ class Derived:
             self._files.close()
 
     # --- reading
-
-    def read_queue(
-        self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int, below_position: int
-    ) -> list[QueueEntry]:
-        """Entries from ``queue_offset`` on that are visible below ``below_position``; see ``ConsumeQueues.read``."""
-        return self.queues.read(topic_id, queue_id, queue_offset, entries_max, below_position)
-
-    def bounds(self, topic_id: int, queue_id: int, below_position: int | None = None) -> tuple[int, int]:
-        """(first, one past the last) queue offset visible below ``below_position``; (0, 0) for an unknown queue."""
-        return self.queues.bounds(topic_id, queue_id, below_position)
-
-    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
-        """See ``ConsumeQueues.search_by_time``."""
-        return self.queues.search_by_time(topic_id, queue_id, time_ms, upper=upper)
-
-    def transaction_row(self, half_index: int) -> TransactionRow | None:
-        """What became of a half; None when it was never prepared here or is past retention."""
-        return self.table.row(half_index)
 
     def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]:
         """Visible messages of the topic whose UNIQ_KEY is ``key`` or whose KEYS name it, the newest first."""

@@ -1,13 +1,13 @@
-"""The published position: up to where the log may be read, for processes beside the broker, in a page that they map.
+"""The high watermark: up to where the log may be read, for processes beside the broker, in a page that they map.
 
-Everything below it is durable and in the derived files. The broker writes the page after the derived files, once per
+Everything below it is durable and in the indexes. The broker writes the page after the indexes, once per
 turn; a reader takes one position and bounds every queue by it, so it sees each transaction whole or not at all.
 
 The page is not synced. After power loss it may say less than the log holds, or be damaged; the next start writes it.
-State REBUILDING says that derived files are being made again: nothing may be read until it is another one.
+State REBUILDING says that indexes are being made again: nothing may be read until it is another one.
 
 The page also says up to where the log was durable, and is written before an answer leaves: a log that ends below that is
-damaged, whatever its own batches say. At level ``fsync`` it is the position or more, also where a full disk keeps derived
+damaged, whatever its own batches say. At level ``fsync`` it is the position or more, also where a full disk keeps indexes
 files, and so the position, back; at level ``memory`` it moves with checkpoints only.
 """
 
@@ -17,23 +17,23 @@ from zlib import crc32
 
 from halfmq.runtime.disk import Disk, File
 from halfmq.store.layout import (
-    PUBLISHED,
-    PUBLISHED_MAGIC,
-    PUBLISHED_OPEN,
-    PUBLISHED_REBUILDING,
-    PUBLISHED_SLOT_BYTES,
-    PUBLISHED_VERSION,
+    WATERMARK,
+    WATERMARK_MAGIC,
+    WATERMARK_OPEN,
+    WATERMARK_REBUILDING,
+    WATERMARK_SLOT_BYTES,
+    WATERMARK_VERSION,
 )
-from halfmq.store.segment import NO_ROOM
+from halfmq.store.segment import NO_SPACE
 from halfmq.store.two_slots import Missing, Unreadable, decode_slot
 
 _SLOTS: Final = 2
 #: A slot is read while it is written only by chance; this often in a row it is damage.
 _READ_ATTEMPTS: Final = 8
-_pack: Final = PUBLISHED.pack
+_pack: Final = WATERMARK.pack
 
 
-class Published(NamedTuple):
+class Watermark(NamedTuple):
     """One publication. Position and log start are log offsets, the time is broker time, ms."""
 
     sequence: int
@@ -48,7 +48,7 @@ class Published(NamedTuple):
     durable: int
 
 
-class PublishedPage:
+class WatermarkPage:
     """The broker's side. One small write per publication, into the slot that was not written last."""
 
     def __init__(self, file: File, store: bytes, epoch: int, sequence: int) -> None:
@@ -60,43 +60,43 @@ class PublishedPage:
         self._last = 0, 0, 0
 
     @classmethod
-    def open(cls, disk: Disk, path: Path, store: bytes, epoch: int) -> "PublishedPage":
+    def open(cls, disk: Disk, path: Path, store: bytes, epoch: int) -> "WatermarkPage":
         """The page, made when missing; what it said before stands until the first ``publish``."""
         file = disk.open(path, create=True)
         try:
             file.allocate(
-                _SLOTS * PUBLISHED_SLOT_BYTES
+                _SLOTS * WATERMARK_SLOT_BYTES
             )  # a disk that is full later does not keep it from being written
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
-        before = read_published_file(file)
-        return cls(file, store, epoch, before.sequence if isinstance(before, Published) else 0)
+        before = read_watermark_page_file(file)
+        return cls(file, store, epoch, before.sequence if isinstance(before, Watermark) else 0)
 
     def publish(self, position: int, log_start: int, broker_time_ms: int, durable: int) -> None:
-        """Readers may read below ``position``. The derived files have followed up to it, the log is durable to ``durable``.
+        """Readers may read below ``position``. The indexes have followed up to it, the log is durable to ``durable``.
 
         Raises:
             OSError: readers keep the position before.
         """
         self._last = position, log_start, broker_time_ms
-        self._write(PUBLISHED_OPEN, position, log_start, broker_time_ms, durable)
+        self._write(WATERMARK_OPEN, position, log_start, broker_time_ms, durable)
 
     def durable_to(self, durable: int) -> None:
         """The log is durable to ``durable``; what is published stays. Raises as ``publish``."""
-        self._write(PUBLISHED_OPEN, *self._last, durable)
+        self._write(WATERMARK_OPEN, *self._last, durable)
 
     def rebuilding(self, position: int, log_start: int, durable: int) -> None:
-        """Before derived files are removed to be made again: readers wait until ``publish``. On the disk when it returns,
+        """Before indexes are removed to be made again: readers wait until ``publish``. On the disk when it returns,
         but for the page's name. ``position``: the log's end.
         """
-        self._write(PUBLISHED_REBUILDING, position, log_start, 0, durable)
+        self._write(WATERMARK_REBUILDING, position, log_start, 0, durable)
         self._file.sync()
 
     def other_writer(self) -> int | None:
         """Epoch of another broker that wrote the page since this one opened it; None: nothing says so. Any thread."""
         for slot in _slots(self._file):
-            if isinstance(slot, Published) and slot.sequence > self._found_sequence and slot.epoch != self._epoch:
+            if isinstance(slot, Watermark) and slot.sequence > self._found_sequence and slot.epoch != self._epoch:
                 return slot.epoch
         return None
 
@@ -106,8 +106,8 @@ class PublishedPage:
     def _write(self, state: int, position: int, log_start: int, broker_time_ms: int, durable: int) -> None:
         sequence = self._sequence = self._sequence + 1
         data = _pack(
-            PUBLISHED_MAGIC,
-            PUBLISHED_VERSION,
+            WATERMARK_MAGIC,
+            WATERMARK_VERSION,
             sequence,
             self._store,
             self._epoch,
@@ -118,23 +118,23 @@ class PublishedPage:
             durable,
             0,
         )[:-4]
-        self._file.write((sequence & 1) * PUBLISHED_SLOT_BYTES, [data + crc32(data).to_bytes(4, "big")])
+        self._file.write((sequence & 1) * WATERMARK_SLOT_BYTES, [data + crc32(data).to_bytes(4, "big")])
 
 
-def read_published(disk: Disk, path: Path) -> Published | Missing | Unreadable:
+def read_watermark_page(disk: Disk, path: Path) -> Watermark | Missing | Unreadable:
     """What is published now, from outside of the broker. Missing: no broker has published in this store yet."""
     if not disk.exists(path):
         return Missing()
     file = disk.open(path, writable=False)
     try:
-        return read_published_file(file)
+        return read_watermark_page_file(file)
     finally:
         file.close()
 
 
-def read_published_file(file: File) -> Published | Missing | Unreadable:
-    """As ``read_published``, from an open file."""
-    found: Published | Missing | Unreadable = Missing()
+def read_watermark_page_file(file: File) -> Watermark | Missing | Unreadable:
+    """As ``read_watermark_page``, from an open file."""
+    found: Watermark | Missing | Unreadable = Missing()
     for _ in range(_READ_ATTEMPTS):
         found = _newest(file)
         if not isinstance(found, Unreadable):
@@ -142,26 +142,26 @@ def read_published_file(file: File) -> Published | Missing | Unreadable:
     return found
 
 
-def _newest(file: File) -> Published | Missing | Unreadable:
+def _newest(file: File) -> Watermark | Missing | Unreadable:
     slots = _slots(file)
-    readable = [slot for slot in slots if isinstance(slot, Published)]
+    readable = [slot for slot in slots if isinstance(slot, Watermark)]
     if readable:
         return max(readable)
     wrong = [slot.why for slot in slots if isinstance(slot, Unreadable)]
     return Unreadable(f"{file.path}: {wrong[-1]}") if wrong else Missing()
 
 
-def _slots(file: File) -> list[Published | Missing | Unreadable]:
-    return [_slot(file.read(number * PUBLISHED_SLOT_BYTES, PUBLISHED.size)) for number in range(_SLOTS)]
+def _slots(file: File) -> list[Watermark | Missing | Unreadable]:
+    return [_slot(file.read(number * WATERMARK_SLOT_BYTES, WATERMARK.size)) for number in range(_SLOTS)]
 
 
-def _slot(data: bytes) -> Published | Missing | Unreadable:
-    match decode_slot(PUBLISHED, PUBLISHED_MAGIC, data):
+def _slot(data: bytes) -> Watermark | Missing | Unreadable:
+    match decode_slot(WATERMARK, WATERMARK_MAGIC, data):
         case (_, version, sequence, uuid, epoch, state, position, log_start, time_ms, durable):
-            if version != PUBLISHED_VERSION:
-                return Unreadable(f"the page has version {version}, this program reads {PUBLISHED_VERSION}")
-            rebuilding = state == PUBLISHED_REBUILDING
-            return Published(sequence, uuid, epoch, rebuilding, position, log_start, time_ms, durable)
+            if version != WATERMARK_VERSION:
+                return Unreadable(f"the page has version {version}, this program reads {WATERMARK_VERSION}")
+            rebuilding = state == WATERMARK_REBUILDING
+            return Watermark(sequence, uuid, epoch, rebuilding, position, log_start, time_ms, durable)
         case Missing() | Unreadable() as other:
             return other
         case _:
