@@ -7,8 +7,11 @@ from typing import Any
 Result = dict[str, Any]
 
 
-def transactions(result: Result, count: int, *, ours: bool) -> None:
-    """Each committed message once in the log and seen, none that was rolled back, one check for each UNKNOWN."""
+def transactions(result: Result, count: int, *, ours: bool, queues_move: bool = False) -> None:
+    """Each committed message once in the log and seen, none that was rolled back, one check for each UNKNOWN.
+
+    ``queues_move``: consumers look again and again whose queues are whose; on a busy machine some change hands.
+    """
     assert result["sendErrors"] == []
     assert result["executed"] == count
     committed, rolled_back = set(result["committed"]), set(result["rolledBack"])
@@ -43,7 +46,7 @@ def transactions(result: Result, count: int, *, ours: bool) -> None:
         for identity, times in Counter(first + second).items()
         if times > 1
     }
-    assert set(twice) <= {"0"}, f"consumed more than once, by the first and the second consumer: {twice}"
+    assert queues_move or set(twice) <= {"0"}, f"consumed more than once, by the first and the second consumer: {twice}"
     assert {message["number"]: message["flag"] for message in result["log"]} == {
         str(number): number for number in map(int, (message["number"] for message in result["log"]))
     }

@@ -41,7 +41,7 @@ def test_the_stock_client_finds_what_it_finds_at_a_stock_broker(program: str, fe
 
 
 def test_a_hundred_transactions_have_one_outcome_each(features: dict[str, dict[str, Any]]):
-    expectations.transactions(features["Transactions"], 100, ours=True)
+    expectations.transactions(features["Transactions"], 100, ours=True, queues_move=True)
 
 
 @pytest.mark.parametrize(
