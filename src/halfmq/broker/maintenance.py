@@ -27,11 +27,11 @@ from halfmq.broker.seldom import Seldom
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime
-from halfmq.core.clock_jumps import age_ms, plausible_ms
+from halfmq.core.clock_jumps import plausible_ms
 from halfmq.core.commands import CarryForward, NoteTime, TrimLog
-from halfmq.core.copies import may_copy_again
 from halfmq.core.decision import Done, Reply
 from halfmq.core.engine import Failed
+from halfmq.core.retention import ClosedSegment, RetentionLimits, wanted_start
 from halfmq.core.session import DiskSpace
 from halfmq.core.snapshot import encode_rows
 from halfmq.core.transaction.story import span
@@ -171,36 +171,22 @@ class Maintenance:
                 log.error("%s", what)
 
     def _wanted_start(self) -> int:
-        """Start of the first segment to keep: never the one that is written, which has no end yet.
+        """Start of the first segment to keep; says what keeps others.
 
-        Nor one with something younger than the window of messages sent again: with a verdict its memory would go, and a
-        half that comes again would be a transaction of its own. And by size none with too much in it that was copied
-        there a short time ago.
+        Raises:
+            StoreDamaged, OSError: a segment cannot be read.
         """
         config = self._config
-        now_ms = self._time.now_ms()
-        young_from_ms = now_ms - config.settings.sent_again_ms
-        keep_bytes_from = (
-            self._sequencer.view.session.published - config.retention_bytes if config.retention_bytes else 0
+        limits = RetentionLimits(
+            config.retention_ms, config.retention_bytes, config.settings.sent_again_ms, config.copy_again_ms
         )
-        view = self._sequencer.view
-        wanted = reached = view.log_start
-        copied_from_ms = now_ms - config.copy_again_ms
-        copied_bytes = 0
-        for start, next_start, next_began_ms in self._store.closed_segments():
-            too_old = 0 < config.retention_ms < age_ms(view, next_began_ms, now_ms)
-            too_far = next_start <= keep_bytes_from
-            if not too_old and 0 < config.retention_ms < now_ms - next_began_ms and self._not_trimmed.is_due("clock"):
-                self._say_what_jumped()
-            if not (too_old or too_far) or next_began_ms >= young_from_ms or start != reached:
-                break
-            reached = next_start
-            copied_bytes += view.derived.copied.get(start, 0) if next_began_ms > copied_from_ms else 0
-            if too_old or may_copy_again(copied_bytes, reached - view.log_start):
-                wanted = reached
-        if reached > wanted and self._not_trimmed.is_due("copied"):
-            self._say_what_holds_retention(copied_bytes)
-        return wanted
+        segments = (ClosedSegment(*one) for one in self._store.closed_segments())
+        wanted = wanted_start(self._sequencer.view, limits, segments, self._time.now_ms())
+        if wanted.clock_in_doubt and self._not_trimmed.is_due("clock"):
+            self._say_what_jumped()
+        if wanted.copied_bytes and self._not_trimmed.is_due("copied"):
+            self._say_what_holds_retention(wanted.copied_bytes)
+        return wanted.log_start
 
     def _note_time(self) -> None:
         """Also a broker without traffic shows in the log that it ran: a restart shall not take that for a jump."""
