@@ -350,7 +350,7 @@ class Broker:
         for door in self._doors:
             door.close()
         self._pulls.drain()
-        self._check_polls.release_all()
+        self._check_polls.drain()
         await self._sleep(self.config.drain_ms / 1000)
         await self._settle()
         self._sequencer.engine.note(LogOffsetsNow())

@@ -57,13 +57,22 @@ class PullHandlers:
     def _answer(self, connection: Connection, request: Request[Any], pulled: Pulled | Refused | Failed) -> None:
         if not isinstance(pulled, Pulled):
             self._gateway.answer(connection, request, *refusal(pulled)[:2])
+        elif pulled.status is Status.UNREADABLE:
+            # The text names a file: the quick encoder below takes plain words only.
+            ext = {
+                "suggestWhichBrokerId": 0,
+                "nextBeginOffset": pulled.next_offset,
+                "minOffset": pulled.min_offset,
+                "maxOffset": pulled.max_offset,
+            }
+            self._gateway.answer(connection, request, _CODES[pulled.status][0], pulled.text, ext)
         elif not request.flag & FLAG_ONEWAY:
             body = pulled.body
             code, remark = _CODE_FOUND if pulled.status is _FOUND else _CODES[pulled.status]
             head = encode_pull_response_head(
                 request,
                 code,
-                remark or pulled.text,
+                remark,
                 pulled.next_offset,
                 pulled.min_offset,
                 pulled.max_offset,

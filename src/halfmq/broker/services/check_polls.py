@@ -47,6 +47,7 @@ class CheckPolls:
         self._sequencer = sequencer
         self._loop = loop
         self._flush = flush
+        self._draining = False
         #: By peer's number and producer group: one poll each.
         self._parked: dict[tuple[int, str], _Parked] = {}
         #: Polls that core has served in this turn.
@@ -70,6 +71,9 @@ class CheckPolls:
             answer(Refused(Why.INVALID_PARAMETER, refused))
             return
         key = peer.number, group
+        if self._draining:
+            answer([])
+            return
         self._end(key)  # who polls anew has given up on the one before
         wait_ms = min(max(wait_ms, limits.FEEDBACK_WAIT_MIN_MS), limits.FEEDBACK_WAIT_MAX_MS)
         timer = self._loop.call_later(wait_ms / 1000, self._time_is_up, key)
@@ -138,8 +142,9 @@ class CheckPolls:
             self._end(key)
             self._flush()
 
-    def release_all(self) -> None:
-        """The broker stops: nobody waits any longer."""
+    def drain(self) -> None:
+        """The broker stops: nobody waits any longer, and who polls from now on is answered at once, with nothing."""
+        self._draining = True
         for key in list(self._parked):
             self._end(key)
         self._flush()

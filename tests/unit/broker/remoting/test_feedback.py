@@ -236,6 +236,6 @@ async def test_a_parked_poll_keeps_nothing_that_its_answer_does_not_need(tmp_pat
         (one,) = parked.values()
         _, kept = one.answer.args
         assert (kept.body, kept.remark, kept.ext) == (b"", None, None)
-        running.broker._check_polls.release_all()
+        running.broker._check_polls.drain()
         running.broker._gateway.flush()
         assert (await asyncio.wait_for(client.expect(4_711), 5)).code == 0

@@ -3,15 +3,21 @@
 import asyncio
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, pull_ext
 
 from halfmq import limits
+from halfmq.broker.remoting.pulls import PullHandlers
+from halfmq.broker.services.pulls import Pulled, Status
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import SYS_COMMITTED, SYS_TRANSACTION_MASK, StoredMessage, decode
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
+from halfmq.wire.remoting.header import Request, encode_response
+from halfmq.wire.remoting.header import decode as decode_frame
 
 COMMIT = 8
 ID = "AC10000100002A9F0000000000000001"
@@ -371,3 +377,20 @@ async def test_parked_pulls_of_who_does_not_read_are_answered_when_it_reads_agai
             assert len(answer) > 1 << 20
         assert pulls.parked == 0
         writer.transport.abort()
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_text_of_any_characters_is_an_answer_that_can_be_read(binary: bool) -> None:
+    """What cannot be read is named by its file, and a file may have any name."""
+    text = 'the message at offset 2 cannot be read: /data/a "quoted" \\ path\n'
+    sent: list[bytes] = []
+    gateway: Any = SimpleNamespace(
+        handlers={}, answer=lambda connection, request, *rest: sent.append(encode_response(request, *rest))
+    )
+    pulls: Any = SimpleNamespace()
+    request: Request[Any] = Request(code=11, ext=None, opaque=7, binary=binary)
+    pulled = Pulled(Status.UNREADABLE, 2, 0, 9, bytearray(), text)
+    PullHandlers(gateway, pulls)._answer(SimpleNamespace(send=sent.append), request, pulled)  # type: ignore[arg-type]
+    (frame,) = sent
+    answer = decode_frame(frame[4:])
+    assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (1, text, "2")

@@ -134,5 +134,7 @@ def test_polls_end_with_the_broker_and_are_forgotten_with_their_peer() -> None:
     gone = bench.poll(FakePeer(2))
     bench.sequencer.note(ConnectionClosed(2))
     bench.polls.peer_gone(2)
-    bench.polls.release_all()
+    bench.polls.drain()
     assert (stays, gone, bench.polls.parked, bench.loop.waits) == ([[]], [], 0, 0)
+    assert bench.poll(FakePeer(3)) == [[]], "while it stops nobody waits any more"
+    assert (bench.polls.parked, bench.loop.waits) == (0, 0)
