@@ -95,6 +95,8 @@ COPY_AGAIN_PART: Final = 4
 #: What is kept of who an operator is and why, characters. Longer is cut, or refused where the operator can be told.
 OPERATOR_CHARS_MAX: Final = 64
 REASON_CHARS_MAX: Final = 400
+#: Undecided transactions in one answer to an operator, so that it stays far below a frame.
+TRANSACTIONS_LISTED_MAX: Final = 1_000
 
 # --- queues and consumers --------------------------------------------------------------------------------------
 QUEUES_PER_TOPIC_MAX: Final = 1_024

@@ -47,6 +47,7 @@ from halfmq.broker.services.queues import Queues
 from halfmq.broker.services.replies import Replies
 from halfmq.broker.services.topics import Topics
 from halfmq.broker.services.traffic import LOOK_MS, Traffic
+from halfmq.broker.services.transactions import Transactions
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
 from halfmq.core.clock_jumps import plausible_ms
@@ -249,15 +250,16 @@ class Broker:
         NameService(gateway, sequencer, Topics(sequencer), settings, address)
         long_settled = LongSettled(view, store, self._offload)
         scan = GroupScan(view, self._loop)
-        Operators(
-            gateway,
+        transactions = Transactions(
             sequencer,
             time,
             long_settled,
             scan,
-            durability=self.config.durability.value,
             operator_of=store.operator_of,
+            say=gateway.say,
+            flush=gateway.flush,
         )
+        Operators(gateway, sequencer, transactions, durability=self.config.durability.value)
         ProducerGroups(gateway, sequencer, time)
         self._clients = Clients(gateway, sequencer, groups, time, broker_name=settings.broker_name)
         requesters = PushedReplies(gateway, store_host=settings.store_host)

@@ -27,6 +27,7 @@ from halfmq.broker.remoting.unfinished_frames import UnfinishedFrames
 from halfmq.broker.remoting.unserved import Unserved
 from halfmq.broker.seldom import Seldom
 from halfmq.broker.sequencer import BACKLOG_MAX
+from halfmq.broker.services.peer import Peer
 from halfmq.errors import ProtocolError, StoreDamaged
 from halfmq.wire.remoting.codes import V5_3_1, RequestCode, ResponseCode
 from halfmq.wire.remoting.frame import BrokenFrame
@@ -263,7 +264,7 @@ class Gateway:
         logger: logging.Logger,
         level: int,
         kind: Hashable,
-        connection: Connection,
+        connection: Peer,
         text: str,
         *arguments: object,
         error: Exception | None = None,

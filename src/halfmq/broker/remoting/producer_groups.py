@@ -13,12 +13,12 @@ from halfmq import limits
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway
-from halfmq.broker.remoting.operators import page_start
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.pages import page_start
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import Actor, SetProducer
-from halfmq.core.decision import PolicyActed, ProducerIsSet, Reply
+from halfmq.core.decision import PolicyActed, ProducerIsSet, Refused, Reply
 from halfmq.core.engine import Failed
 from halfmq.core.transaction.listing import group_stats, groups_from
 from halfmq.errors import InvalidName
@@ -61,9 +61,9 @@ class ProducerGroups:
         gateway.handlers |= {HMQ_PRODUCER: self.limits, HMQ_STATS: self.stats}
 
     def stats(self, connection: Connection, request: Request[Any]) -> None:
-        start = page_start(request.ext)
-        if start is None:
-            self._wrong(connection, request, f"{EXT_FROM}: what the answer before said")
+        start = page_start(request.ext.get(EXT_FROM))
+        if isinstance(start, Refused):
+            self._gateway.answer(connection, request, *refusal(start))
             return
         view, group = self._sequencer.view, request.ext.get(EXT_GROUP, "")
         groups, following = groups_from(view, start, GROUPS_PER_PAGE_MAX)
