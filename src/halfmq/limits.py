@@ -142,6 +142,8 @@ CONNECTION_IDLE_MS: Final = 120_000
 CONNECTIONS_MAX: Final = 16_384
 #: The last of these are for operators, while all others are taken: see ``broker.places``. A quarter where there are few.
 OPERATOR_PLACES: Final = 16
+#: Connections of ``--http-port`` at once; more are closed.
+HTTP_CONNECTIONS_MAX: Final = 32
 #: Producer and consumer groups together that one connection may register in. Real clients have a handful.
 GROUPS_PER_CONNECTION_MAX: Final = 1_024
 #: A queue lock that is not renewed. Precedent: RocketMQ ``REBALANCE_LOCK_MAX_LIVE_TIME`` of the broker.
