@@ -29,7 +29,7 @@ from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.lookups import Lookups
 from halfmq.broker.remoting.name_service import NameService
 from halfmq.broker.remoting.operators import Operators
-from halfmq.broker.remoting.producer_groups import ProducerGroups, tell_policy
+from halfmq.broker.remoting.producer_groups import ProducerGroupCommands
 from halfmq.broker.remoting.pulls import PullHandlers
 from halfmq.broker.remoting.request_reply import PushedReplies, RequestReply
 from halfmq.broker.remoting.sends import Sends
@@ -43,6 +43,7 @@ from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.health import Health
 from halfmq.broker.services.long_settled import LongSettled
 from halfmq.broker.services.messages import StoredMessages
+from halfmq.broker.services.producer_groups import ProducerGroups, tell_policy
 from halfmq.broker.services.pulls import Pulls
 from halfmq.broker.services.queues import Queues
 from halfmq.broker.services.replies import Replies
@@ -286,7 +287,7 @@ class Broker:
             from halfmq.broker.http.resources import Resources
 
             Resources(self._http, sequencer, transactions, self._health)
-        ProducerGroups(gateway, sequencer, time)
+        ProducerGroupCommands(gateway, sequencer, ProducerGroups(sequencer, time, gateway.say))
         self._clients = Clients(gateway, sequencer, groups, time, broker_name=settings.broker_name)
         requesters = PushedReplies(gateway, store_host=settings.store_host)
         replies = Replies(requesters, self._clients.connection_of, time, body_bytes_max=settings.body_bytes_max)

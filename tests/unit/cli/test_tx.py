@@ -11,8 +11,8 @@ from tests.support.raw_client import RawClient
 from tests.unit.broker.remoting.test_checks import answered, next_check
 from typer.testing import CliRunner, Result
 
-from halfmq.broker.remoting import producer_groups as producer_groups
 from halfmq.broker.services import group_scan as group_scan
+from halfmq.broker.services import producer_groups as producer_groups
 from halfmq.broker.services import transactions as transactions
 from halfmq.cli import tx
 from halfmq.core.transaction.check_schedule import set_aside_in
