@@ -95,6 +95,8 @@ COPY_AGAIN_PART: Final = 4
 #: What is kept of who an operator is and why, characters. Longer is cut, or refused where the operator can be told.
 OPERATOR_CHARS_MAX: Final = 64
 REASON_CHARS_MAX: Final = 400
+#: Undecided transactions in one answer to an operator, so that it stays far below a frame.
+TRANSACTIONS_LISTED_MAX: Final = 1_000
 
 # --- queues and consumers --------------------------------------------------------------------------------------
 QUEUES_PER_TOPIC_MAX: Final = 1_024
@@ -140,6 +142,8 @@ CONNECTION_IDLE_MS: Final = 120_000
 CONNECTIONS_MAX: Final = 16_384
 #: The last of these are for operators, while all others are taken: see ``broker.places``. A quarter where there are few.
 OPERATOR_PLACES: Final = 16
+#: Connections of ``--http-port`` at once; more are closed.
+HTTP_CONNECTIONS_MAX: Final = 32
 #: Producer and consumer groups together that one connection may register in. Real clients have a handful.
 GROUPS_PER_CONNECTION_MAX: Final = 1_024
 #: A queue lock that is not renewed. Precedent: RocketMQ ``REBALANCE_LOCK_MAX_LIVE_TIME`` of the broker.

@@ -13,7 +13,10 @@ SOURCE = ROOT / "src" / "halfmq"
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path.name != "__init__.py")
 
 #: Modules whose behaviour is tested through another file, with the file that does it.
-TESTED_ELSEWHERE: dict[str, str] = {"broker/services/peer.py": "tests/unit/broker/remoting/test_connection.py"}
+TESTED_ELSEWHERE: dict[str, str] = {
+    "broker/front_door.py": "tests/unit/broker/test_listener.py",
+    "broker/services/peer.py": "tests/unit/broker/remoting/test_connection.py",
+}
 
 
 def imports_of(path: Path) -> set[str]:

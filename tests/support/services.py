@@ -93,6 +93,8 @@ class CoreSequencer:
         self.commands: list[Any] = []
         #: The turn does not end, or the disk does not follow: replies wait for ``release``.
         self.is_held = False
+        self.waits_for_room = False
+        self.failed: BaseException | None = None
         self._held: list[Callable[[], None]] = []
         #: How often the next deadline was looked at.
         self.looks = 0

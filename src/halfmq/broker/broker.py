@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from halfmq.broker.config import BrokerConfig, address_text, check_caps, packed_host
 from halfmq.broker.listener import Bind, Door, bind
@@ -29,7 +29,7 @@ from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.lookups import Lookups
 from halfmq.broker.remoting.name_service import NameService
 from halfmq.broker.remoting.operators import Operators
-from halfmq.broker.remoting.producer_groups import ProducerGroups, tell_policy
+from halfmq.broker.remoting.producer_groups import ProducerGroupCommands
 from halfmq.broker.remoting.pulls import PullHandlers
 from halfmq.broker.remoting.request_reply import PushedReplies, RequestReply
 from halfmq.broker.remoting.sends import Sends
@@ -40,13 +40,16 @@ from halfmq.broker.services.checks import Checks
 from halfmq.broker.services.client_calls import ClientCalls
 from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.groups import GroupsOnUse
+from halfmq.broker.services.health import Health
 from halfmq.broker.services.long_settled import LongSettled
 from halfmq.broker.services.messages import StoredMessages
+from halfmq.broker.services.producer_groups import ProducerGroups, tell_policy
 from halfmq.broker.services.pulls import Pulls
 from halfmq.broker.services.queues import Queues
 from halfmq.broker.services.replies import Replies
 from halfmq.broker.services.topics import Topics
 from halfmq.broker.services.traffic import LOOK_MS, Traffic
+from halfmq.broker.services.transactions import Transactions
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
 from halfmq.core.clock_jumps import plausible_ms
@@ -62,6 +65,9 @@ from halfmq.store.group_flush import Job, Syncer
 from halfmq.store.store import Store
 from halfmq.wire.remoting.header import Request
 
+if TYPE_CHECKING:
+    from halfmq.broker.http.door import HttpDoor
+
 log = logging.getLogger("halfmq.broker")
 
 #: After a tick that could not be done (no room for another segment), the next one waits this long.
@@ -71,6 +77,7 @@ REFUSED_TICK_REST_MS: Final = 1_000
 class Ports(NamedTuple):
     broker: int
     names: int
+    http: int | None = None
 
 
 class Broker:
@@ -104,10 +111,14 @@ class Broker:
         self._doors: list[Door] = []
         #: Bound, and among the doors from when it listens.
         self._vip: Door | None = None
+        #: The HTTP front door and its port, if there is one.
+        self._http: HttpDoor | None = None
+        self._http_port: Door | None = None
         self._store: Store | None = None
         self._gateway: Gateway
         self._sequencer: Sequencer
         self._pulls: Pulls
+        self._health: Health
         self._checks: Checks
         self._check_polls: CheckPolls
         self._maintenance: Maintenance | None = None
@@ -156,6 +167,8 @@ class Broker:
         self._compose(engine, self._store, address_text(self.config.advertised(), ports.broker))
         for door in self._doors:
             door.listen()
+        if self._http_port is not None:
+            self._http_port.listen()
         self._listen_on_vip()
         self._sequencer.begin_epoch(
             self._store.epoch, self._clock.wall_ms(),
@@ -163,6 +176,8 @@ class Broker:
         )  # fmt: skip
         for door in self._doors:
             door.accept()
+        if self._http_port is not None:
+            self._http_port.accept()
         self._gateway.start()
         assert self._maintenance is not None
         self._maintenance.start()
@@ -174,6 +189,8 @@ class Broker:
         listens = address_text(self.config.host, ports.broker)
         log.info("broker listens on %s (durability %s)", listens, self.config.durability.value)
         log.info("name service listens on %s", address_text(self.config.host, ports.names))
+        if ports.http is not None:
+            log.info("HTTP listens on %s", address_text(self.config.host, ports.http))
         if self._vip is not None:
             log.info("VIP channel listens on %s", address_text(self.config.host, self._vip.port))
         return ports
@@ -182,6 +199,12 @@ class Broker:
         for what, port in (("broker", self.config.port), ("name service", self.config.name_port)):
             self._doors.append(await self._bind(self._gateway, what, self.config.host, port))
         ports = Ports(*[door.port for door in self._doors])
+        if self.config.http_port is not None:
+            from halfmq.broker.http.door import HttpDoor  # its library comes with the server, not with the client
+
+            self._http = HttpDoor()
+            self._http_port = await self._bind(self._http, "HTTP service", self.config.host, self.config.http_port)
+            ports = ports._replace(http=self._http_port.port)
         vip_port = self.config.vip_port()
         if vip_port is not None:
             try:
@@ -249,16 +272,22 @@ class Broker:
         NameService(gateway, sequencer, Topics(sequencer), settings, address)
         long_settled = LongSettled(view, store, self._offload)
         scan = GroupScan(view, self._loop)
-        Operators(
-            gateway,
+        transactions = Transactions(
             sequencer,
             time,
             long_settled,
             scan,
-            durability=self.config.durability.value,
             operator_of=store.log.operator_of,
+            say=gateway.say,
+            flush=gateway.flush,
         )
-        ProducerGroups(gateway, sequencer, time)
+        Operators(gateway, sequencer, transactions, durability=self.config.durability.value)
+        self._health = Health(sequencer)
+        if self._http is not None:
+            from halfmq.broker.http.resources import Resources
+
+            Resources(self._http, sequencer, transactions, self._health)
+        ProducerGroupCommands(gateway, sequencer, ProducerGroups(sequencer, time, gateway.say))
         self._clients = Clients(gateway, sequencer, groups, time, broker_name=settings.broker_name)
         requesters = PushedReplies(gateway, store_host=settings.store_host)
         replies = Replies(requesters, self._clients.connection_of, time, body_bytes_max=settings.body_bytes_max)
@@ -347,6 +376,7 @@ class Broker:
     async def drain(self) -> None:
         """Take no more connections, send away who knows how to go, finish what was accepted, write a checkpoint, stop."""
         self._gateway.draining = True
+        self._health.draining = True
         for door in self._doors:
             door.close()
         self._pulls.drain()
@@ -357,6 +387,7 @@ class Broker:
         self._tick()
         settled = await self._settle()
         self._gateway.close(abort=False)
+        self._close_http()
         assert self._maintenance is not None
         self._maintenance.stop()
         if not settled:
@@ -383,10 +414,18 @@ class Broker:
     async def _first(self, future: "asyncio.Future[None]") -> None:
         await asyncio.wait((future, self.failed), return_when=asyncio.FIRST_COMPLETED)
 
+    def _close_http(self) -> None:
+        """Last of all ports: whoever asks for the health of a broker that drains is told so."""
+        if self._http_port is not None:
+            self._http_port.close()
+        if self._http is not None:
+            self._http.close()
+
     def close(self) -> None:
         """Let go of ports, threads and the store's lock. What was written stays written."""
         for door in self._doors:
             door.close()
+        self._close_http()
         if self._vip is not None:
             self._vip.close()
         if self._maintenance is not None:

@@ -39,6 +39,8 @@ class BrokerConfig:
     host: str = "127.0.0.1"
     port: int = BROKER_PORT
     name_port: int = NAME_PORT
+    #: Health and undecided transactions over HTTP; 0: any free port; None: not at all.
+    http_port: int | None = None
     #: Listen on ``port`` - 2 as well, if nobody else does (RocketMQ ``fastListenPort``).
     vip_channel: bool = True
     advertise_host: str | None = None
@@ -89,13 +91,15 @@ class BrokerConfig:
         ):
             if not _is_host(host, everywhere=everywhere):
                 raise UsageError(f"{name} {host!r} not possible", hint=f"{what}; IPv6 without brackets, no port")
-        for name, port in (("port", self.port), ("name port", self.name_port)):
+        for name, port in (("port", self.port), ("name port", self.name_port), ("HTTP port", self.http_port or 0)):
             if not 0 <= port <= 65_535:
                 raise UsageError(f"{name} {port} not possible", hint="0 (any free port) to 65535")
         if self.port and self.port == self.name_port:
             raise UsageError(
                 f"port and name port are both {self.port}", hint="two ports; both take every command, so either will do"
             )
+        if self.http_port and self.http_port in (self.port, self.name_port):
+            raise UsageError(f"HTTP port {self.http_port} is taken by another port of the broker", hint="three ports")
         if self.disk_reserve_bytes < 0:
             raise UsageError(f"disk reserve {self.disk_reserve_bytes} bytes not possible", hint="0 or more")
         if self.connections_max < 1:
@@ -163,10 +167,10 @@ class BrokerConfig:
     def vip_port(self) -> int | None:
         """Where Java clients before 4.5.1, and all with ``vipChannelEnabled``, look for the broker; None: not listened on.
 
-        None also where the name service has that port: both of ours take every command.
+        None also where the name service has that port, since both of ours take every command, or HTTP has it.
         """
         port = self.port - 2
-        return port if self.vip_channel and port > 0 and port != self.name_port else None
+        return port if self.vip_channel and port > 0 and port not in (self.name_port, self.http_port) else None
 
     def advertised(self) -> str:
         """The host that clients are told: as configured, else the bound one, else this machine's loopback."""

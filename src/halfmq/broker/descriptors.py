@@ -16,14 +16,17 @@ RESERVED: Final = OPEN_FILES_MAX + OPEN_SEGMENTS_MAX + 64
 CONNECTIONS_MIN: Final = 16
 
 
-def room_for_connections(wanted: int) -> int:
+def room_for_connections(wanted: int, *, beside: int = 0) -> int:
     """Raise the soft limit of open files as far as ``wanted`` connections need, and say how many fit.
+
+    ``beside``: descriptors that the store does not use, and that are not among ``wanted``.
 
     Raises:
         EnvironmentFailed: hardly any would.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = RESERVED + wanted
+    reserved = RESERVED + beside
+    needed = reserved + wanted
     if soft != resource.RLIM_INFINITY and soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         try:
@@ -33,7 +36,7 @@ def room_for_connections(wanted: int) -> int:
             log.warning("the limit of open files stays at %d: %s", soft, error)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
-    room = soft - RESERVED
+    room = soft - reserved
     if room < min(CONNECTIONS_MIN, wanted):
         raise EnvironmentFailed(
             f"the limit of open files is {soft}; the store alone may need {RESERVED}",

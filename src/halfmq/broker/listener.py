@@ -5,8 +5,8 @@
 Each step says when it fails. ``create_server`` of an event loop does not: a port that somebody else began to listen on
 between bind and listen goes unseen there, and the broker would say that it listens and hear nothing.
 
-Who connects beyond ``Gateway.connections_max``, or beyond what its address may have (``places``), is closed at once: a
-connection takes a descriptor, and those that the store needs must be free when it needs them. Every accepted socket is counted before the next one is taken.
+Connections that their front door rejects, since it has as many as it may have, are closed at once: a connection takes a
+descriptor, and those that the store needs must be free when it needs them. Every accepted socket is counted before the next one is taken.
 """
 
 import asyncio
@@ -17,9 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from halfmq.broker.config import address_text
-from halfmq.broker.remoting.connection import Connection
-from halfmq.broker.remoting.gateway import Gateway
-from halfmq.broker.remoting.places import Refusal
+from halfmq.broker.front_door import FrontDoor, Rejected
 from halfmq.errors import EnvironmentFailed, PortTaken
 
 log = logging.getLogger("halfmq.listener")
@@ -48,16 +46,16 @@ class Door(Protocol):
     def close(self) -> None: ...
 
 
-Bind = Callable[[Gateway, str, str, int], Awaitable[Door]]
+Bind = Callable[[FrontDoor, str, str, int], Awaitable[Door]]
 
 
 class Listener:
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, gateway: Gateway, sockets: Sequence[socket.socket], what: str
+        self, loop: asyncio.AbstractEventLoop, front_door: FrontDoor, sockets: Sequence[socket.socket], what: str
     ) -> None:
         """``what``: how errors begin, as in "the broker cannot listen on 127.0.0.1:10911"."""
         self._loop = loop
-        self._gateway = gateway
+        self._front_door = front_door
         self._sockets = list(sockets)
         self._what = what
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,16 +105,16 @@ class Listener:
                 self._machine_refuses(error)
                 return
             host = str(address[0]) if address else ""
-            connection = self._gateway.admit(host)
-            if isinstance(connection, Refusal):
+            connection = self._front_door.admit(host)
+            if isinstance(connection, Rejected):
                 peer.close()
-                self._refuse(connection, host)
+                self._reject(connection)
             else:
                 task = self._loop.create_task(self._welcome(peer, connection))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _welcome(self, peer: socket.socket, connection: Connection) -> None:
+    async def _welcome(self, peer: socket.socket, connection: asyncio.BaseProtocol) -> None:
         try:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(lambda: connection, peer)
@@ -124,22 +122,13 @@ class Listener:
             log.info("a connection was lost while it began: %s", error)
             peer.close()
         finally:
-            self._gateway.begun(connection)
+            self._front_door.begun(connection)
 
-    def _refuse(self, refusal: Refusal, host: str) -> None:
+    def _reject(self, rejected: Rejected) -> None:
         self._refused += 1
         now = self._loop.time()
         if now - self._said_at >= _SAY_EACH_S:
-            if refusal is Refusal.ADDRESS:
-                what, count, limit = (
-                    f"{host} has",
-                    self._gateway.places.per_address_max,
-                    "--connections-per-address-max",
-                )
-            else:
-                what, count = "all have", self._gateway.connections_max
-                limit = "--connections-max, or the limit of open files"
-            log.warning("%s %d connections open, as many as may be (%s): %d refused", what, count, limit, self._refused)
+            log.warning("%s: %d refused", rejected.why, self._refused)
             self._said_at = now
             self._refused = 0
 
@@ -151,7 +140,7 @@ class Listener:
         self._rest = self._loop.call_later(_REST_S, self.accept)
 
 
-async def bind(gateway: Gateway, what: str, host: str, port: int) -> Listener:
+async def bind(front_door: FrontDoor, what: str, host: str, port: int) -> Listener:
     """Bind ``what`` to each address of ``host``, on one port; 0: any free one. On the running loop.
 
     Raises:
@@ -176,7 +165,7 @@ async def bind(gateway: Gateway, what: str, host: str, port: int) -> Listener:
         for bound in sockets:
             bound.close()
         raise cannot_listen(text, error) from error
-    return Listener(loop, gateway, sockets, text)
+    return Listener(loop, front_door, sockets, text)
 
 
 def _bind_one(sockets: list[socket.socket], family: int, address: tuple[object, ...]) -> None:
@@ -201,12 +190,18 @@ def cannot_listen(what: str, error: OSError) -> PortTaken | EnvironmentFailed:
     """The error for a port that could not be bound, with the hint for its reason."""
     text = f"{what}: {error.strerror or error}"
     if error.errno == errno.EADDRINUSE:
-        return PortTaken(text, hint="stop the other process, or choose --port and --name-port (0: any free one)")
+        return PortTaken(
+            text, hint="stop the other process, or choose --port, --name-port and --http-port (0: any free one)"
+        )
     if isinstance(error, socket.gaierror) or error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL):
         return EnvironmentFailed(
             text,
             hint="--host is no address of this machine; to listen everywhere: --host 0.0.0.0 with --advertise-host",
         )
     if error.errno in (errno.EACCES, errno.EPERM):
-        return EnvironmentFailed(text, hint="ports below 1024 are for root: choose --port and --name-port above")
-    return EnvironmentFailed(text, hint="look at --host, --port and --name-port, and at the limits of this machine")
+        return EnvironmentFailed(
+            text, hint="ports below 1024 are for root: choose --port, --name-port and --http-port above"
+        )
+    return EnvironmentFailed(
+        text, hint="look at --host, --port, --name-port and --http-port, and at the limits of this machine"
+    )

@@ -14,7 +14,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from halfmq.broker.broker import Broker
+from halfmq import limits
+from halfmq.broker.broker import Broker, Ports
 from halfmq.broker.config import BrokerConfig, address_text
 from halfmq.broker.descriptors import room_for_connections
 from halfmq.broker.log_output import LogOutput
@@ -44,7 +45,8 @@ def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool =
                 _check_ports_file(ports_file)
             config = config.checked()
             _check_directory(config.data, ports_file)
-            config = replace(config, connections_max=room_for_connections(config.connections_max))
+            beside = limits.HTTP_CONNECTIONS_MAX if config.http_port is not None else 0
+            config = replace(config, connections_max=room_for_connections(config.connections_max, beside=beside))
             return runner.run(_serve(config, ports_file))
     except (HalfmqError, OSError, MemoryError) as error:
         log.debug("stopped by", exc_info=error)
@@ -77,7 +79,7 @@ async def _serve(config: BrokerConfig, ports_file: Path | None) -> int:
         gc.enable()
         _say_what_clients_are_told(config, ports.broker)
         if ports_file is not None:
-            _write_ports(ports_file, ports.broker, ports.names)
+            _write_ports(ports_file, ports)
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait((stopping, broker.failed), return_when=asyncio.FIRST_COMPLETED)
         if broker.failed.done():
@@ -130,11 +132,12 @@ def _check_ports_file(path: Path) -> None:
         raise _no_ports_file(path, error.strerror or str(error)) from error
 
 
-def _write_ports(path: Path, broker: int, names: int) -> None:
+def _write_ports(path: Path, ports: Ports) -> None:
     """Whole or not at all: whoever waits for the file reads it as soon as it is there."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(json.dumps({"broker": broker, "names": names}))
+        written = {name: port for name, port in ports._asdict().items() if port is not None}
+        temporary.write_text(json.dumps(written))
         temporary.replace(path)
     except OSError as error:
         raise _no_ports_file(path, error.strerror or str(error)) from error
@@ -158,7 +161,9 @@ def _explained(error: HalfmqError | OSError | MemoryError, config: BrokerConfig)
     if error.errno == errno.ENOSPC:
         return StoreFull(f"the disk of {config.data} is full", hint="free space, then start again; nothing is lost")
     if error.errno == errno.EADDRINUSE:
-        return PortTaken(str(error), hint="stop the other process, or choose --port and --name-port (0: any free one)")
+        return PortTaken(
+            str(error), hint="stop the other process, or choose --port, --name-port and --http-port (0: any free one)"
+        )
     if inside is not None and error.errno in (errno.EACCES, errno.EPERM):
         return EnvironmentFailed(
             f"{inside} cannot be read or written: {error.strerror}",

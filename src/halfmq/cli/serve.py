@@ -26,6 +26,10 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; IPv6 without brackets.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the broker; 0: any free one.")] = defaults.BROKER_PORT,
     name_port: Annotated[int, typer.Option(help="Port of the name service; 0: any free one.")] = defaults.NAME_PORT,
+    http_port: Annotated[
+        int | None,
+        typer.Option(help="Port for GET /health and GET /transactions/undecided; 0: any free one; default: none."),
+    ] = None,
     vip_channel: Annotated[
         bool,
         typer.Option(help="Listen on --port minus 2 as well, where old Java clients send; left out when it is taken."),
@@ -148,6 +152,7 @@ def serve(
         host=host,
         port=port,
         name_port=name_port,
+        http_port=http_port,
         vip_channel=vip_channel,
         advertise_host=advertise_host,
         durability=durability,

@@ -876,6 +876,7 @@ class Store:
         if self._page is not None:
             if self.log.failure is None:
                 self._write_last_indexes()
+            self._waiting = None
             self._page.close()
             self._page = None
         if self.log.failure is None:

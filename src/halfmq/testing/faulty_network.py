@@ -26,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
+from halfmq.broker.front_door import FrontDoor
 from halfmq.broker.listener import Bind, Door
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.client.connector import Address, Connector
@@ -406,9 +407,9 @@ class FaultyNetwork:
         return _ClientConnector(self, process, machine)
 
     def bind(self, process: ProcessLoop) -> Bind:
-        async def bind(gateway: Gateway, what: str, host: str, port: int) -> Door:
+        async def bind(gateway: FrontDoor, what: str, host: str, port: int) -> Door:
             assert port not in self.doors, f"two listen on {port}"
-            door = self.doors[port] = _Door(self, process, gateway, port)
+            door = self.doors[port] = _Door(self, process, cast(Gateway, gateway), port)
             return door
 
         return bind

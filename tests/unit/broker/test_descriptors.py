@@ -32,6 +32,12 @@ def test_soft_limit_is_raised_as_far_as_needed(
     assert done == ([] if set_to is None else [(set_to, hard)])
 
 
+def test_descriptors_that_others_need_are_not_given_to_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (RESERVED + 100, RESERVED + 100))
+    monkeypatch.setattr(descriptors.resource, "setrlimit", lambda *_: None)
+    assert (room_for_connections(100), room_for_connections(100, beside=32)) == (100, 68)
+
+
 def test_limit_that_leaves_no_room_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (RESERVED, RESERVED))
     monkeypatch.setattr(descriptors.resource, "setrlimit", lambda *_: None)

@@ -18,6 +18,8 @@ from tests.support.in_process import config
 from tests.support.raw_client import RawClient
 from tests.support.served import Served
 
+from halfmq.broker import process as process
+from halfmq.broker.broker import Ports
 from halfmq.broker.process import _explained
 from halfmq.errors import EnvironmentFailed, PortTaken, StoreFull
 
@@ -299,6 +301,14 @@ def test_store_that_lost_its_identity_is_still_called_one(tmp_path: Path) -> Non
     (tmp_path / "shard-0" / "log" / f"{0:020d}.seg").touch()
     (tmp_path / "broker.log").write_text("beside a store anything may lie")
     assert "holds a log but no store.json" in last_line(serve("--data", str(tmp_path), *FREE))
+
+
+def test_ports_file_names_the_http_port_only_where_there_is_one(tmp_path: Path) -> None:
+    ports = tmp_path / "ports.json"
+    process._write_ports(ports, Ports(1, 2))
+    assert json.loads(ports.read_text()) == {"broker": 1, "names": 2}
+    process._write_ports(ports, Ports(1, 2, 3))
+    assert json.loads(ports.read_text()) == {"broker": 1, "names": 2, "http": 3}
 
 
 def test_ports_file_may_lie_in_the_directory(tmp_path: Path) -> None:

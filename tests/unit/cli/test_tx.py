@@ -11,9 +11,9 @@ from tests.support.raw_client import RawClient
 from tests.unit.broker.remoting.test_checks import answered, next_check
 from typer.testing import CliRunner, Result
 
-from halfmq.broker.remoting import operators as operators
-from halfmq.broker.remoting import producer_groups as producer_groups
 from halfmq.broker.services import group_scan as group_scan
+from halfmq.broker.services import producer_groups as producer_groups
+from halfmq.broker.services import transactions as transactions
 from halfmq.cli import tx
 from halfmq.model.settings import BrokerSettings
 
@@ -332,7 +332,7 @@ async def in_groups(client: RawClient, count: int, groups: int) -> None:
 async def test_the_oldest_of_very_many_groups_are_found_page_by_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operators, "GROUPS_PER_PAGE_MAX", 3)
+    monkeypatch.setattr(transactions, "GROUPS_PER_PAGE_MAX", 3)
     async with serving(tmp_path) as running:
         client = await running.client()
         await in_groups(client, 16, 8)

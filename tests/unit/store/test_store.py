@@ -342,6 +342,15 @@ def test_a_checkpoint_of_what_is_not_written_is_refused_and_close_writes_it(
     assert page_position(disk)[0] == quick.store.log.end
 
 
+def test_a_store_that_failed_and_is_closed_writes_no_indexes(disk: FaultyDisk, quick: SmallBroker) -> None:
+    quick.turn([("send", 0, b"x")])
+    quick.publish(at_once=False)
+    quick.store.log.failure = OSError(errno.EIO, "the disk failed")
+    quick.store.close()
+    position = quick.store.high_watermark
+    assert quick.store.write_indexes() == position, "a timer may still ask"
+
+
 def test_no_room_for_what_waits_shows_what_was_written_before_until_there_is_some(
     disk: FaultyDisk, quick: SmallBroker
 ) -> None:

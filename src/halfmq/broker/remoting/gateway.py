@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 from halfmq import limits
+from halfmq.broker.front_door import Rejected
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.intake import Intake
 from halfmq.broker.remoting.outgoing_bytes import OutgoingBytes
@@ -27,6 +28,7 @@ from halfmq.broker.remoting.unfinished_frames import UnfinishedFrames
 from halfmq.broker.remoting.unserved import Unserved
 from halfmq.broker.seldom import Seldom
 from halfmq.broker.sequencer import BACKLOG_MAX
+from halfmq.broker.services.peer import Peer
 from halfmq.errors import ProtocolError, StoreDamaged
 from halfmq.wire.remoting.codes import V5_3_1, RequestCode, ResponseCode
 from halfmq.wire.remoting.frame import BrokenFrame
@@ -106,7 +108,7 @@ class Gateway:
         """Whether nobody else may be let in."""
         return len(self.connections) + len(self.expected) >= self.connections_max
 
-    def admit(self, host: str) -> Connection | Refusal:
+    def admit(self, host: str) -> Connection | Rejected:
         """The protocol for a socket that was accepted from there, or why it is to be closed. Tell ``begun`` what became of
         it."""
         refusal = self.places.refusal(host)
@@ -117,7 +119,7 @@ class Gateway:
         number = self.places.operators_place()
         in_its_place = self.connections.get(number or 0)
         if number is None or (number and in_its_place is None):
-            return refusal
+            return self._rejected(refusal, host)
         if self._seldom.is_due(refusal):
             whose = "all places" if refusal is Refusal.ALL else f"all places of {host}"
             log.warning("%s for clients are taken: who comes now may only ask what operators ask", whose)
@@ -134,8 +136,17 @@ class Gateway:
         self.expected.add(connection.number)
         return connection
 
-    def begun(self, connection: Connection) -> None:
+    def _rejected(self, refusal: Refusal, host: str) -> Rejected:
+        if refusal is Refusal.ADDRESS:
+            who, count, limit = f"{host} has", self.places.per_address_max, "--connections-per-address-max"
+        else:
+            who, count = "all have", self.connections_max
+            limit = "--connections-max, or the limit of open files"
+        return Rejected(f"{who} {count} connections open, as many as may be ({limit})")
+
+    def begun(self, connection: asyncio.BaseProtocol) -> None:
         """The connection that ``admit`` gave has begun, or came to nothing."""
+        assert isinstance(connection, Connection)
         self.expected.discard(connection.number)
         if connection.number not in self.connections:
             self.places.free(connection.number)
@@ -263,7 +274,7 @@ class Gateway:
         logger: logging.Logger,
         level: int,
         kind: Hashable,
-        connection: Connection,
+        connection: Peer,
         text: str,
         *arguments: object,
         error: Exception | None = None,

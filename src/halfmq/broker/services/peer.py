@@ -1,5 +1,7 @@
 """Who asks: what a service may know of a connection, and do to it."""
 
+import logging
+from collections.abc import Hashable
 from typing import Protocol
 
 
@@ -39,3 +41,11 @@ class Peer(Protocol):
     def give_back(self, memory_bytes: int) -> None:
         """End of ``keep``."""
         ...
+
+
+class Say(Protocol):
+    """Logs what a peer did: once for its address and ``kind``, then rarely, with a count. Peers choose how often they do it."""
+
+    def __call__(
+        self, logger: logging.Logger, level: int, kind: Hashable, peer: Peer, text: str, /, *arguments: object
+    ) -> None: ...

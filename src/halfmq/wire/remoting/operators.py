@@ -42,8 +42,7 @@ EXT_VERDICT_WANTED: Final = "verdict"
 EXT_OPERATOR: Final = "operator"
 EXT_REASON: Final = "reason"
 
-#: Most transactions in one answer, so that it stays far below a frame.
-LISTED_MAX: Final = 1_000
+LISTED_MAX: Final = limits.TRANSACTIONS_LISTED_MAX
 #: Most ids in one question.
 UNDECIDED_IDS_MAX: Final = 1_000
 OPERATOR_CHARS_MAX: Final = limits.OPERATOR_CHARS_MAX

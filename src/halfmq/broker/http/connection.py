@@ -1,0 +1,136 @@
+"""One HTTP connection: h11 reads and writes the protocol, this class bounds it.
+
+One request is answered at a time, and its connection is not read from meanwhile: what has come behind it (pipelining) waits,
+the rest stays in the socket. So a connection holds one read, one request and one answer. A peer that does not send a whole
+request, or does not read its answer, within ``PATIENCE_S`` is closed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final, cast
+
+import h11
+import msgspec
+
+log = logging.getLogger("halfmq.http")
+
+#: Request line and headers, bytes, and how many headers there may be. Browsers and probes send a tenth of it.
+HEADER_BYTES_MAX: Final = 8_192
+HEADERS_MAX: Final = 64
+#: From the last answer to the next whole request, s: also how long an idle connection is kept.
+PATIENCE_S: Final = 15.0
+
+#: Status and what becomes JSON. Called once, on the loop; the connection may be gone by then.
+Answer = Callable[[int, object], None]
+#: Serves a request: its method and its target.
+Serve = Callable[[str, str, Answer], None]
+
+
+class HttpConnection(asyncio.Protocol):
+    def __init__(self, serve: Serve, closed: Callable[["HttpConnection"], None]) -> None:
+        self._serve = serve
+        self._closed = closed
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
+        self.transport: asyncio.Transport | None = None
+        #: A request is being answered, or its answer has left in this turn.
+        self._busy = False
+        #: The peer does not read its answers.
+        self._full = False
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._wait()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._closed(self)
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._next()
+
+    def data_received(self, data: bytes) -> None:
+        self._http.receive_data(data)
+        self._next()
+
+    def eof_received(self) -> bool:
+        self._http.receive_data(b"")
+        self._next()
+        return True  # it may still read; ``_next`` closes when h11 has nothing left
+
+    def _wait(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = asyncio.get_running_loop().call_later(PATIENCE_S, self._too_slow)
+
+    def _too_slow(self) -> None:
+        assert self.transport is not None
+        if self._busy and not self._full and not self.transport.is_closing():
+            self._wait()  # it is we who are slow
+        else:
+            self.transport.abort()
+
+    def _next(self) -> None:
+        """Serve the next request, if it is there."""
+        if self._busy or self._full or self.transport is None or self.transport.is_closing():
+            return
+        try:
+            event = self._http.next_event()
+            if isinstance(event, h11.Request):
+                ends = isinstance(self._http.next_event(), h11.EndOfMessage)
+                self._begin(event, has_body=not ends)
+            elif isinstance(event, h11.ConnectionClosed):
+                self.transport.close()
+        except h11.RemoteProtocolError as error:
+            self._answer(error.error_status_hint, {"error": str(error)}, close=True)
+
+    def _begin(self, request: h11.Request, *, has_body: bool) -> None:
+        assert self.transport is not None
+        self._busy = True
+        self.transport.pause_reading()
+        header_bytes = len(request.target) + sum(len(name) + len(value) for name, value in request.headers)
+        if header_bytes > HEADER_BYTES_MAX or len(request.headers) > HEADERS_MAX:
+            self._answer(431, {"error": "too many or too large headers"}, close=True)
+        elif has_body:  # nothing here takes one: it is not read
+            self._answer(413, {"error": "a request with a body"}, close=True)
+        else:
+            try:
+                self._serve(request.method.decode(), request.target.decode(), self._answer)
+            except Exception:
+                log.exception("a request failed")
+                self._answer(500, {"error": "internal error"}, close=True)
+
+    def _answer(self, status: int, told: object, *, close: bool = False) -> None:
+        if self.transport is None or self.transport.is_closing():
+            return
+        body = msgspec.json.encode(told)
+        headers = [
+            ("Content-Type", "application/json"),
+            ("Cache-Control", "no-store"),
+            ("Content-Length", str(len(body))),
+        ]
+        headers += [("Allow", "GET")] if status == 405 else []
+        headers += [("Connection", "close")] if close else []
+        response = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase)
+        events = (response, h11.Data(data=body), h11.EndOfMessage())
+        self.transport.write(b"".join([self._http.send(event) or b"" for event in events]))
+        self._wait()
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+            asyncio.get_running_loop().call_soon(self._go_on)  # others have their turn in between
+        else:
+            self.transport.close()
+
+    def _go_on(self) -> None:
+        assert self.transport is not None
+        self._busy = False
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+            self._next()

@@ -1,0 +1,41 @@
+"""Resources of the HTTP front door, to and from ``broker.services``."""
+
+from typing import Final
+
+from halfmq.broker.http.connection import Answer
+from halfmq.broker.http.door import HttpDoor
+from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.health import Health
+from halfmq.broker.services.pages import page_count, page_start
+from halfmq.broker.services.transactions import Transactions
+from halfmq.core.decision import Done, Refused
+
+_DONE: Final = Done()
+
+
+class Resources:
+    def __init__(self, door: HttpDoor, sequencer: Sequencer, transactions: Transactions, health: Health) -> None:
+        self._sequencer = sequencer
+        self._transactions = transactions
+        self._health = health
+        door.resources |= {
+            "/health": (frozenset(), self.health),
+            "/transactions/undecided": (frozenset({"group", "max", "from"}), self.undecided),
+        }
+
+    def health(self, parameters: dict[str, str], answer: Answer) -> None:
+        reason = self._health.why_not()
+        answer(503, {"serving": False, "reason": reason}) if reason else answer(200, {"serving": True})
+
+    def undecided(self, parameters: dict[str, str], answer: Answer) -> None:
+        """Answers when nothing in the page can be taken back by a crash (promise 5)."""
+        count, start = page_count(parameters.get("max")), page_start(parameters.get("from"))
+        if isinstance(count, Refused):
+            answer(400, {"error": count.text})
+            return
+        if isinstance(start, Refused):
+            answer(400, {"error": start.text})
+            return
+        listed = self._transactions.undecided(parameters.get("group", ""), count, start)
+        page = {"total": listed.total, "at_ms": listed.at_ms, "next": listed.following, "transactions": listed.rows}
+        self._sequencer.after_durable(lambda _, __: answer(200, page), None, _DONE)

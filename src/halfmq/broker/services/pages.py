@@ -1,0 +1,33 @@
+"""Which page of a list is asked for. Both values arrive as text from whoever asks, through any front door."""
+
+from typing import Final
+
+from halfmq import limits
+from halfmq.core.decision import Refused, Why
+
+LISTED_MAX: Final = limits.TRANSACTIONS_LISTED_MAX
+_COUNT_DIGITS_MAX: Final = len(str(LISTED_MAX))
+_START_DIGITS_MAX: Final = 18
+
+
+def page_count(text: str | None) -> int | Refused:
+    """How many rows: 1 to ``LISTED_MAX``. None: ``LISTED_MAX``."""
+    if text is None:
+        return LISTED_MAX
+    if _is_number(text, _COUNT_DIGITS_MAX) and 1 <= int(text) <= LISTED_MAX:
+        return int(text)
+    return Refused(Why.INVALID_PARAMETER, f"max {text!r}: 1 to {LISTED_MAX}")
+
+
+def page_start(text: str | None) -> int | Refused:
+    """Where the page begins, as the answer with the page before it said. None: with the first row."""
+    if text is None:
+        return 0
+    if _is_number(text, _START_DIGITS_MAX):
+        return int(text)
+    return Refused(Why.INVALID_PARAMETER, "from: what the answer before said")
+
+
+def _is_number(text: str, digits_max: int) -> bool:
+    """Whether ``int`` accepts the text as plain digits; longer texts are not parsed."""
+    return text.isascii() and text.isdigit() and len(text) <= digits_max

@@ -1,0 +1,136 @@
+"""Producer groups for administrators: figures, and limits and policy, to see or to change.
+
+A change is a record like any other, so it is durable when it is answered, behind an audit record with name, reason and
+address. The broker's log output names them too, since a policy settles transactions that their application has not decided.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from halfmq import limits
+from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.actors import actor
+from halfmq.broker.services.peer import Peer, Say
+from halfmq.broker.timers import BrokerTime
+from halfmq.core.commands import SetProducer
+from halfmq.core.decision import PolicyActed, ProducerIsSet, Refused, Why
+from halfmq.core.engine import Failed
+from halfmq.core.transaction.listing import group_stats, groups_from
+from halfmq.errors import InvalidName
+from halfmq.model.ids import checked_name
+from halfmq.model.pending import GroupStats
+from halfmq.model.records import AsideBecause
+from halfmq.model.settings import PastLimit, ProducerSettings
+
+log = logging.getLogger("halfmq.operators")
+
+#: Groups that one page of figures shows.
+GROUPS_PER_PAGE_MAX: Final = 1_000
+
+
+class Figures(NamedTuple):
+    #: The groups with most undecided transactions first.
+    groups: tuple[GroupStats, ...]
+    #: Where the next page begins; 0: there is none.
+    following: int
+
+
+class GroupLimits(NamedTuple):
+    settings: ProducerSettings
+    #: The broker's own limits, which count where those of the group are -1.
+    broker_undecided_max: int
+    broker_undecided_bytes_max: int
+
+
+class LimitsChange(NamedTuple):
+    """What changes; None: stays. Fields as in ``ProducerSettings``."""
+
+    check_limit: int | None = None
+    past_limit: PastLimit | None = None
+    skip_age_ms: int | None = None
+    undecided_max: int | None = None
+    undecided_bytes_max: int | None = None
+
+
+class ProducerGroups:
+    def __init__(self, sequencer: Sequencer, time: BrokerTime, say: Say) -> None:
+        self._sequencer = sequencer
+        self._view = sequencer.view
+        self._time = time
+        self._say = say
+
+    def figures(self, group: str, start: int) -> Figures:
+        """Of one group, or, if ``group`` is empty, of a page of all. ``start``: ``following`` of the page before, or 0."""
+        groups, following = groups_from(self._view, start, GROUPS_PER_PAGE_MAX)
+        found = group_stats(self._view, group, self._time.now_ms(), groups=groups)
+        return Figures(found, 0 if group else following)
+
+    def limits(self, name: str) -> GroupLimits | Refused:
+        """What stands for this group, known or not. Refusals: INVALID_PARAMETER: no group can have this name."""
+        refused = _refused_name(name)
+        return refused or self._limits(self._view.producer_settings.get(name) or ProducerSettings(name))
+
+    def change(
+        self,
+        peer: Peer,
+        name: str,
+        change: LimitsChange,
+        operator: str,
+        reason: str,
+        answer: Callable[[GroupLimits | Refused | Failed], None],
+    ) -> None:
+        """Change limits or policy; answers with what was set. The group need not have been seen yet.
+
+        Refusals: INVALID_PARAMETER: of the name, who changes it, or limits that do not fit each other. LIMIT_REACHED.
+        """
+        refused = _refused_name(name)
+        by = refused or actor(peer, operator, reason, "who sets this")
+        if isinstance(by, Refused):
+            answer(by)
+            return
+
+        def is_set(_: None, reply: Any) -> None:
+            if isinstance(reply, ProducerIsSet):
+                self._say_set(peer, reply.settings)
+                # What was set, and not what stands in memory by now: a later change may not be durable yet.
+                answer(self._limits(reply.settings))
+            else:
+                answer(reply)
+
+        # Only what changes: what else stands is seen when it is decided, behind the changes before it.
+        given = {field: value for field, value in change._asdict().items() if value is not None}
+        settings = ProducerSettings(name, **given, set_by=by.name)
+        self._sequencer.submit(SetProducer(settings, tuple(given), by), is_set)
+
+    def _say_set(self, peer: Peer, settings: ProducerSettings) -> None:
+        # Each group is said by itself, and those of a flood now and then: each change has its record in the log.
+        self._say(
+            log, logging.WARNING, ("limits", settings.name), peer,
+            "operator %s from %s set producer group %s: check limit %d, then %s; skip age %d ms; at most %d undecided, %d "
+            "bytes (-1: as the broker's)",
+            settings.set_by, peer.address, settings.name, settings.check_limit, settings.past_limit.value,
+            settings.skip_age_ms, settings.undecided_max, settings.undecided_bytes_max,
+        )  # fmt: skip
+
+    def _limits(self, settings: ProducerSettings) -> GroupLimits:
+        broker = self._view.settings
+        return GroupLimits(settings, broker.undecided_max, broker.undecided_bytes_max)
+
+
+def _refused_name(name: str) -> Refused | None:
+    """The refusal of a name that no producer group can have."""
+    if not name:
+        return Refused(Why.INVALID_PARAMETER, "group: which producer group")
+    try:
+        checked_name(name, "group", limits.GROUP_CHARS_MAX)
+    except InvalidName as error:
+        return Refused(Why.INVALID_PARAMETER, str(error))
+    return None
+
+
+def tell_policy(acted: PolicyActed) -> None:
+    """Say in the broker's output what a policy did to a transaction."""
+    what = "rolled back" if acted.rolled_back else "set aside"
+    why = f"after {acted.checks} checks" if acted.because is AsideBecause.CHECKS else "because of its age"
+    log.warning("the policy of group %s: transaction %s was %s %s", acted.group, acted.tx_id, what, why)

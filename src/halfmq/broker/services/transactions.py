@@ -1,0 +1,329 @@
+"""Transactions for operators: which are undecided, the story of one, a verdict by hand, and checks on request.
+
+A verdict by hand takes the path of every verdict: a command to the sequencer, the table of ``core.transaction.states``, one
+record that says ``operator``, and directly before it the audit record with name, reason and address. The broker's log
+output names them too.
+
+A transaction may be named without its producer group: then all groups are searched (``group_scan``). What memory has
+forgotten is searched in the transaction table (``long_settled``).
+"""
+
+import logging
+from collections.abc import Callable, Collection
+from typing import Any, Final, NamedTuple
+
+from halfmq import limits
+from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.actors import actor
+from halfmq.broker.services.group_scan import GroupScan
+from halfmq.broker.services.long_settled import Found, LongSettled, Look, Missed, NotLooked
+from halfmq.broker.services.pages import LISTED_MAX
+from halfmq.broker.services.peer import Peer, Say
+from halfmq.broker.timers import BrokerTime
+from halfmq.core.commands import AskAside, AskNow, ResolveTransaction, Wanted
+from halfmq.core.decision import Asked, AskedAside, Refused, Reply, Settled, Why
+from halfmq.core.engine import Failed
+from halfmq.core.transaction.listing import (
+    UNDECIDED,
+    UNKNOWN,
+    groups_from,
+    has,
+    oldest_undecided,
+    standing,
+    undecided_among,
+)
+from halfmq.core.transaction.states import standing_state
+from halfmq.core.transaction.story import story
+from halfmq.core.view import ProducerGroupView
+from halfmq.errors import StoreDamaged
+from halfmq.model.pending import PendingTransaction
+from halfmq.model.records import DecidedBy, OperatorActed
+
+log = logging.getLogger("halfmq.operators")
+
+#: Groups that one page of transactions looks at.
+GROUPS_PER_PAGE_MAX: Final = 4_096
+#: Groups that a refusal names.
+_NAMED_MAX: Final = 10
+#: What is kept while all groups are looked through, bytes: of a request, and of each transaction id in it.
+_REQUEST_COST: Final = 1_024
+_ID_COST: Final = 256
+_BUSY: Final = "many look through all producer groups just now: ask again, or name the group"
+
+
+class Listing(NamedTuple):
+    #: Undecided transactions of the group, or of all groups; more than are in ``rows``.
+    total: int
+    #: Broker time of the spans in ``rows``.
+    at_ms: int
+    #: Where the next page begins; 0: there is none.
+    following: int
+    #: The oldest first.
+    rows: tuple[PendingTransaction, ...]
+
+
+class Story(NamedTuple):
+    """``state``: UNDECIDED, COMMITTED, ROLLED_BACK or UNKNOWN."""
+
+    group: str
+    state: str
+    sentences: tuple[str, ...]
+
+
+class CheckSent(NamedTuple):
+    """``client_id`` empty: the check goes to whoever fetches the group's checks next."""
+
+    group: str
+    client_id: str
+    checks: int
+
+
+class Transactions:
+    def __init__(
+        self,
+        sequencer: Sequencer,
+        time: BrokerTime,
+        long_settled: LongSettled,
+        scan: GroupScan,
+        *,
+        operator_of: Callable[[int], OperatorActed | None],
+        say: Say,
+        flush: Callable[[], None],
+    ) -> None:
+        """``operator_of``: who stands behind the verdict at a log position (``Store.operator_of``). ``flush``: called after
+        answers that no request and no turn of the sequencer is behind, so that they leave.
+        """
+        self._sequencer = sequencer
+        self._time = time
+        self._long_settled = long_settled
+        self._scan = scan
+        self._operator_of = operator_of
+        self._say = say
+        self._flush = flush
+
+    # --- to read: a front door holds these answers with ``Sequencer.after_durable``
+
+    def undecided(self, group: str, count_max: int, start: int) -> Listing:
+        """A page of undecided transactions, at most ``LISTED_MAX``. ``start``: ``following`` of the page before, or 0.
+
+        Of one group all are listed, page by page; of all groups (``group`` empty) the oldest of each page of groups.
+        """
+        view, now_ms = self._sequencer.view, self._time.now_ms()
+        count_max = min(max(count_max, 1), LISTED_MAX)
+        if group:
+            total, rows = oldest_undecided(view, group, count_max, now_ms, skipped=start)
+            end = start + len(rows)
+            return Listing(total, now_ms, end if rows and end < total else 0, rows)
+        groups, following = groups_from(view, start, GROUPS_PER_PAGE_MAX)
+        _, rows = oldest_undecided(view, "", count_max, now_ms, groups=groups)
+        return Listing(view.derived.undecided_count, now_ms, following, rows)
+
+    def story(self, tx_id: str, group: str, answer: Callable[[Story | Refused], None]) -> None:
+        """What happened to a transaction, and what it waits for. ``group`` empty: of whichever has it.
+
+        Refusals: INVALID_PARAMETER: of the names, or several groups have it. NOT_NOW: ask again.
+        """
+
+        def of(group: str) -> None:
+            if standing(self._sequencer.view, group, tx_id) == UNKNOWN:
+                self._long_settled.look(group, tx_id, lambda look: told(group, look))
+            else:
+                told(group, None)
+
+        def told(group: str, look: Look | None) -> None:
+            answer(self._story(group, tx_id, look))
+            self._flush()
+
+        self._with_group(tx_id, group, answer, of)
+
+    def _story(self, group: str, tx_id: str, look: Look | None) -> Story | Refused:
+        view, now_ms = self._sequencer.view, self._time.now_ms()
+        stands = standing(view, group, tx_id)
+        if isinstance(look, NotLooked) and stands == UNKNOWN:
+            return Refused(Why.NOT_NOW, look.text)
+        if isinstance(look, Found) and stands == UNKNOWN:
+            acted = self._acted(look.row.verdict_position)
+            sentences = story(view, look.group, tx_id, now_ms, row=look.row, acted=acted)
+            return Story(look.group, standing_state(look.row.committed).value, sentences)
+        looked = f"{look.text[0].upper()}{look.text[1:]}." if isinstance(look, Missed) else ""
+        producers = view.producer_groups.get(group)
+        verdict = producers.settled.get(tx_id) if producers is not None else None
+        by_hand = verdict is not None and verdict.decided_by == DecidedBy.OPERATOR
+        by = self._acted(verdict.position) if verdict is not None and by_hand else None
+        return Story(group, stands, story(view, group, tx_id, now_ms, looked=looked, acted=by))
+
+    def _acted(self, position: int) -> OperatorActed | None:
+        try:
+            return self._operator_of(position)
+        except (LookupError, StoreDamaged):
+            return None  # trimmed meanwhile, or it cannot be read: the verdict stands all the same
+
+    def undecided_of(
+        self, peer: Peer, ids: Collection[str], group: str, answer: Callable[[list[str] | Refused], None]
+    ) -> None:
+        """Those of ``ids`` that are undecided in the group, or in any if it is empty. Markers of these must stay.
+
+        Refusals: NOT_NOW: too many search all groups; ask again.
+        """
+        if group:
+            view = self._sequencer.view
+            answer([tx_id for tx_id in ids if standing(view, group, tx_id) == UNDECIDED])
+            return
+        ids = [tx_id for tx_id in ids if len(tx_id) <= limits.TRANSACTION_ID_CHARS_MAX]
+        wanted, anywhere = frozenset(ids), set[str]()
+        kept = _REQUEST_COST + _ID_COST * len(ids)
+
+        def look(one: ProducerGroupView) -> int:
+            anywhere.update(undecided_among(one, wanted))
+            return min(len(one.undecided), len(wanted))
+
+        def tell() -> None:
+            peer.give_back(kept)
+            answer([tx_id for tx_id in ids if tx_id in anywhere])
+            self._flush()
+
+        peer.keep(kept)
+        if not self._scan.run(look, tell):
+            peer.give_back(kept)
+            answer(Refused(Why.NOT_NOW, _BUSY))
+
+    # --- to change: answered once durable
+
+    def resolve(
+        self,
+        peer: Peer,
+        tx_id: str,
+        group: str,
+        wanted: Wanted,
+        operator: str,
+        reason: str,
+        answer: Callable[[Settled | Refused | Failed], None],
+    ) -> None:
+        """Settle a transaction by hand. ``group`` empty: of whichever has it. ``reason`` may be empty.
+
+        Refusals: INVALID_PARAMETER: of the names, or several groups have it. INCOMPLETE, VERDICT_CONFLICT, NOT_FOUND as for
+            END. NOT_NOW: ask again.
+        """
+        by = actor(peer, operator, reason, "who decides")
+        if isinstance(by, Refused):
+            answer(by)
+            return
+
+        def decide(group: str) -> None:
+            command = ResolveTransaction(group, tx_id, wanted, by.name, by=by)
+            self._decide(command, lambda _, reply: resolved(command, reply))
+
+        def resolved(command: ResolveTransaction, reply: Any) -> None:
+            self._say_resolved(peer, command, by.reason, reply)
+            answer(reply)
+
+        self._with_group(tx_id, group, answer, decide)
+
+    def _say_resolved(
+        self, peer: Peer, command: ResolveTransaction, reason: str, reply: Settled | Refused | Failed
+    ) -> None:
+        who = f"operator {command.operator} from {peer.address}"
+        what = f"{command.wanted.name} of transaction {command.tx_id} of group {command.group}"
+        if not isinstance(reply, Settled):
+            self._say(log, logging.INFO, "verdict", peer, "%s: %s was refused: %s", who, what, reply.text)
+        elif reply.repeated:
+            text = "%s: %s, as it stands since position %d"
+            self._say(log, logging.INFO, "repeated", peer, text, who, what, reply.position)
+        else:
+            text = "%s decided: %s at position %d, reason: %s"
+            log.warning(text, who, what, reply.position, reason or "none given")
+
+    def ask(self, tx_id: str, group: str, answer: Callable[[CheckSent | Refused | Failed], None]) -> None:
+        """Send a check now, whatever is due, also about what was set aside. The outcome arrives as that of any check.
+
+        Refusals: as of ``resolve``; NOT_NOW also where nobody can or may be asked; ALREADY_SETTLED.
+        """
+
+        def asked(group: str, reply: Any) -> None:
+            answer(CheckSent(group, reply.client_id, reply.checks) if isinstance(reply, Asked) else reply)
+
+        self._with_group(tx_id, group, answer, lambda group: self._decide(AskNow(group, tx_id), asked))
+
+    def ask_aside(
+        self, peer: Peer, group: str, count_max: int, answer: Callable[[AskedAside | Refused | Failed], None]
+    ) -> None:
+        """Send checks now about what a policy of the group set aside; who wants more asks again.
+
+        Refusals: INVALID_PARAMETER: no group. NOT_NOW: nobody can be asked.
+        """
+        if not group:
+            answer(Refused(Why.INVALID_PARAMETER, "group: which producer group"))
+            return
+
+        def asked(_: None, reply: Any) -> None:
+            if isinstance(reply, AskedAside) and reply.tx_ids:
+                log.info(
+                    "an operator from %s asks about %d transactions of group %s that were set aside; %d are left",
+                    peer.address, len(reply.tx_ids), group, reply.left,
+                )  # fmt: skip
+            answer(reply)
+
+        self._sequencer.submit(AskAside(group, min(max(count_max, 1), LISTED_MAX)), asked)
+
+    # --- helpers
+
+    def _decide(self, command: ResolveTransaction | AskNow, then: Callable[[str, Reply | Failed], None]) -> None:
+        """Decide, and again with the row of the transaction table where the decision knew nothing of the transaction.
+
+        ``then`` is called with its producer group. As for END, the look comes behind the decision: what memory forgets in
+        between has its row by then. Rows are written before answers leave.
+        """
+
+        def decided(_: None, reply: Reply | Failed) -> None:
+            if isinstance(reply, Refused) and reply.why is Why.NOT_FOUND:
+                self._long_settled.look(command.group, command.tx_id, lambda look: looked(reply, look))
+            else:
+                then(command.group, reply)
+
+        def looked(refused: Refused, look: Look) -> None:
+            if isinstance(look, Found):
+                again = command._replace(group=look.group, settled=look.row)
+                self._sequencer.submit(again, lambda _, reply: then(look.group, reply))
+                return
+            why = Why.NOT_NOW if isinstance(look, NotLooked) else Why.NOT_FOUND
+            then(command.group, refused._replace(why=why, text=f"{refused.text}; {look.text}"))
+            self._flush()
+
+        self._sequencer.submit(command, decided)
+
+    def _with_group(
+        self, tx_id: str, named: str, refuse: Callable[[Refused], None], then: Callable[[str], None]
+    ) -> None:
+        """Call ``then``, now or later, with the producer group that is meant, "" if none has the transaction in memory.
+
+        ``named``: by who asks, or empty. ``refuse`` is called instead where nothing can have these names, or several groups
+        have it.
+        """
+        if not 0 < len(tx_id) <= limits.TRANSACTION_ID_CHARS_MAX:
+            text = f"txId: which transaction, 1 to {limits.TRANSACTION_ID_CHARS_MAX} characters"
+            refuse(Refused(Why.INVALID_PARAMETER, text))
+            return
+        if len(named) > limits.GROUP_CHARS_MAX:
+            refuse(Refused(Why.INVALID_PARAMETER, f"group: at most {limits.GROUP_CHARS_MAX} characters"))
+            return
+        if named:
+            then(named)
+            return
+        found: list[str] = []
+
+        def look(one: ProducerGroupView) -> int:
+            if has(one, tx_id):
+                found.append(one.name)
+            return 0
+
+        def looked() -> None:
+            if len(found) > 1:
+                some = ", ".join(found[:_NAMED_MAX]) + (" and others" if len(found) > _NAMED_MAX else "")
+                text = f"group: {some} each have a transaction {tx_id}; say which group"
+                refuse(Refused(Why.INVALID_PARAMETER, text))
+            else:
+                then(found[0] if found else "")
+            self._flush()
+
+        if not self._scan.run(look, looked):
+            refuse(Refused(Why.NOT_NOW, _BUSY))

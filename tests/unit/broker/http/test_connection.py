@@ -1,0 +1,258 @@
+"""Peers that send garbage, too much, too slowly, several requests at once, or read nothing."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from halfmq import limits
+from halfmq.broker.front_door import Rejected
+from halfmq.broker.http import connection as connection
+from halfmq.broker.http.connection import HEADER_BYTES_MAX, HEADERS_MAX, Answer, HttpConnection
+from halfmq.broker.http.door import HttpDoor
+from halfmq.broker.listener import bind
+
+Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+GET = b"GET /one HTTP/1.1\r\nHost: h\r\n\r\n"
+PUT = b"PUT /one HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.door = HttpDoor()
+        #: Requests that ``/later`` has not answered.
+        self.waiting: list[Answer] = []
+        self.served = 0
+        none: frozenset[str] = frozenset()
+        self.door.resources |= {
+            "/one": (none, self.one),
+            "/later": (none, lambda given, answer: self.waiting.append(answer)),
+            "/large": (none, lambda given, answer: answer(200, "x" * 4_000_000)),
+            "/bug": (none, self.bug),
+        }
+        self.port = 0
+        self._writers: list[asyncio.StreamWriter] = []
+
+    def one(self, given: dict[str, str], answer: Answer) -> None:
+        self.served += 1
+        answer(200, {"number": self.served})
+
+    def bug(self, given: dict[str, str], answer: Answer) -> None:
+        raise ValueError("ours")
+
+    async def peer(self) -> Peer:
+        peer = await asyncio.open_connection("127.0.0.1", self.port)
+        self._writers.append(peer[1])
+        return peer
+
+    async def close_peers(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not true():
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def stage() -> AsyncIterator[Stage]:
+    made = Stage()
+    port = await bind(made.door, "HTTP service", "127.0.0.1", 0)
+    port.listen()
+    port.accept()
+    made.port = port.port
+    try:
+        yield made
+    finally:
+        port.close()
+        await made.close_peers()
+        for one in list(made.door.connections):
+            if one.transport is not None:
+                one.transport.abort()
+        await made.until(lambda: not made.door.connections)
+
+
+async def all_of(peer: Peer) -> bytes:
+    async with asyncio.timeout(5):
+        try:
+            told = await peer[0].read()
+        except ConnectionError:
+            told = b""
+    peer[1].close()
+    return told
+
+
+async def answer_of(peer: Peer) -> tuple[int, object]:
+    async with asyncio.timeout(5):
+        head = (await peer[0].readuntil(b"\r\n\r\n")).decode()
+        size = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
+        return int(head.split()[1]), json.loads(await peer[0].readexactly(size))
+
+
+async def sent(made: Stage, data: bytes) -> bytes:
+    peer = await made.peer()
+    peer[1].write(data)
+    return await all_of(peer)
+
+
+def status_of(told: bytes) -> int:
+    return int(told.split()[1])
+
+
+async def test_requests_that_come_at_once_are_answered_in_order_and_in_parts_of_any_size() -> None:
+    async with stage() as made:
+        peer = await made.peer()
+        peer[1].write(GET * 40)
+        assert [await answer_of(peer) for _ in range(40)] == [(200, {"number": one + 1}) for one in range(40)]
+        for byte in GET:
+            peer[1].write(bytes([byte]))
+            await asyncio.sleep(0)
+        assert await answer_of(peer) == (200, {"number": 41})
+        peer[1].close()
+
+
+async def test_one_request_of_a_connection_is_served_at_a_time_and_the_next_waits() -> None:
+    async with stage() as made:
+        peer = await made.peer()
+        peer[1].write(GET.replace(b"/one", b"/later") + GET)
+        await made.until(lambda: bool(made.waiting))
+        await asyncio.sleep(0.02)
+        assert made.served == 0
+        made.waiting.pop()(200, "late")
+        assert [await answer_of(peer), await answer_of(peer)] == [(200, "late"), (200, {"number": 1})]
+        peer[1].close()
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (b"\x00\x00\x00\x40\x00\x00\x00\x30{}\r\n\r\n", 400),
+        (b"GET /one HTTP/1.1\r\n\r\n", 400),
+        (b"GET  /one HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET /one HTTP/1.1\r\nHost: h\r\nX: " + b"x" * (HEADER_BYTES_MAX + 1) + b"\r\n\r\n", 431),
+        (b"GET /one HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 12_000, 431),
+        (b"GET /one HTTP/1.1\r\nHost: h\r\n" + b"X: x\r\n" * HEADERS_MAX + b"\r\n", 431),
+        (b"GET /" + b"x" * HEADER_BYTES_MAX + b" HTTP/1.1\r\nHost: h\r\n\r\n", 431),
+        (b"GET /one HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello" + GET, 413),
+        (b"GET /one HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n", 413),
+        (b"GET /one HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"GET /one HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"GET /bug HTTP/1.1\r\nHost: h\r\n\r\n", 500),
+    ],
+)
+async def test_what_is_broken_or_too_large_is_refused_and_its_connection_closed(data: bytes, status: int) -> None:
+    async with stage() as made:
+        told = await sent(made, data)
+        assert status_of(told) == status
+        assert b"connection: close" in told.lower()
+        assert made.served == 0
+        peer = await made.peer()
+        peer[1].write(GET)
+        assert (await answer_of(peer))[0] == 200, "others are served"
+        peer[1].close()
+        await made.until(lambda: not made.door.connections)
+
+
+async def test_a_method_or_a_path_that_is_not_there_is_said_and_the_connection_lives() -> None:
+    async with stage() as made:
+        peer = await made.peer()
+        for line, status in (
+            (b"GET /none", 404), (b"DELETE /one", 405), (b"GET *", 404), (b"GET http://[/", 404), (b"GET /one", 200),
+        ):  # fmt: skip
+            peer[1].write(GET.replace(b"GET /one", line))
+            assert (await answer_of(peer))[0] == status
+        peer[1].close()
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+async def test_a_connection_that_is_to_be_closed_is_closed_behind_its_answer(version: bytes) -> None:
+    async with stage() as made:
+        told = await sent(made, b"GET /one HTTP/" + version + b"\r\nHost: h\r\nConnection: close\r\n\r\n")
+        assert (status_of(told), made.served) == (200, 1)
+
+
+async def test_a_peer_that_ends_its_side_still_gets_its_answers() -> None:
+    async with stage() as made:
+        peer = await made.peer()
+        peer[1].write(GET * 2)
+        peer[1].write_eof()
+        assert (await all_of(peer)).count(b"HTTP/1.1 200") == 2
+        half = await made.peer()
+        half[1].write(GET[:9])
+        half[1].write_eof()
+        await all_of(half)
+        await made.until(lambda: not made.door.connections)
+
+
+async def test_slow_senders_and_idle_connections_are_closed_and_those_who_wait_for_us_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "PATIENCE_S", 0.1)
+    async with stage() as made:
+        waits, idle, slow = await made.peer(), await made.peer(), await made.peer()
+        waits[1].write(GET.replace(b"/one", b"/later"))
+        await made.until(lambda: bool(made.waiting))
+
+        async def trickle() -> None:
+            for byte in GET * 10:
+                slow[1].write(bytes([byte]))
+                await asyncio.sleep(0.03)
+
+        trickling = asyncio.create_task(trickle())
+        assert (await all_of(idle), await all_of(slow)) == (b"", b"")
+        trickling.cancel()
+        await asyncio.sleep(0.2)
+        made.waiting.pop()(200, "late")
+        assert await answer_of(waits) == (200, "late")
+        waits[1].close()
+        await made.until(lambda: not made.door.connections)
+
+
+async def test_a_peer_that_reads_nothing_is_not_answered_further_and_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PATIENCE_S", 0.3)
+    async with stage() as made:
+        answered = 0
+
+        def large(given: dict[str, str], answer: Answer) -> None:
+            nonlocal answered
+            answered += 1
+            answer(200, "x" * 4_000_000)
+
+        made.door.resources["/large"] = (frozenset(), large)
+        peer = socket.create_connection(("127.0.0.1", made.port))
+        peer.setblocking(False)
+        peer.send(GET.replace(b"/one", b"/large") * 50)
+        await made.until(lambda: answered > 0)
+        await made.until(lambda: not made.door.connections)
+        assert answered < 10, "what it does not read bounds what is made for it"
+        peer.close()
+
+
+async def test_an_answer_that_comes_when_its_peer_has_gone_is_dropped() -> None:
+    async with stage() as made:
+        peer = await made.peer()
+        peer[1].write(GET.replace(b"/one", b"/later"))
+        await made.until(lambda: bool(made.waiting))
+        peer[1].transport.abort()
+        made.waiting[0](200, "too late, or in time for nobody")
+        await made.until(lambda: not made.door.connections)
+        made.waiting.pop()(200, "too late")
+
+
+async def test_connections_beyond_the_limit_are_rejected_and_one_that_never_began_counts_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 1)
+    door = HttpDoor()
+    first = door.admit("10.0.0.1")
+    assert isinstance(first, HttpConnection)
+    assert door.admit("10.0.0.1") == Rejected("all have 1 HTTP connections open, as many as may be")
+    door.begun(first)
+    assert isinstance(door.admit("10.0.0.1"), HttpConnection)

@@ -1,0 +1,45 @@
+"""Which resource a request names, and what is said of those that name none."""
+
+from typing import Any
+
+import pytest
+
+from halfmq.broker.http.door import HttpDoor
+
+
+def told(method: str, target: str) -> tuple[int, Any]:
+    door, answers = HttpDoor(), []  # type: tuple[HttpDoor, list[tuple[int, Any]]]
+    door.resources["/a"] = (frozenset({"x", "y"}), lambda given, answer: answer(200, given))
+    door._serve(method, target, lambda status, body: answers.append((status, body)))
+    (only,) = answers
+    return only
+
+
+@pytest.mark.parametrize(
+    ("target", "given"),
+    [
+        ("/a", {}),
+        ("/a?", {}),
+        ("/a?x=1", {"x": "1"}),
+        ("/a?x=&y=%C3%A9+z", {"x": "", "y": "é z"}),
+        ("/a?x=1%262", {"x": "1&2"}),
+    ],
+)
+def test_a_resource_is_given_its_parameters(target: str, given: dict[str, str]) -> None:
+    assert told("GET", target) == (200, given)
+
+
+@pytest.mark.parametrize("target", ["/a?z=1", "/a?x=1&x=1", "/a?x=1&z", "/a?" + "x=1&" * 9, "/a?=1"])
+def test_parameters_that_it_does_not_have_or_has_twice_are_refused(target: str) -> None:
+    assert told("GET", target) == (400, {"error": "parameters, each once at most: x, y"})
+
+
+@pytest.mark.parametrize("target", ["", "/", "/a/", "//a", "/A", "*", "http://h/a", "http://[", "/%61"])
+def test_other_paths_are_not_there(target: str) -> None:
+    assert told("GET", target) == (404, {"error": "no such resource", "resources": ["/a"]})
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "CONNECT", "get"])
+def test_what_is_there_can_only_be_read(method: str) -> None:
+    assert told(method, "/a")[0] == 405
+    assert told(method, "/b")[0] == 404
