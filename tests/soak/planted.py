@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from halfmq.cli.entry import run
 from halfmq.core import decide as decisions
 from halfmq.core.commands import EndTransaction, Wanted
@@ -20,7 +22,7 @@ def turned(right: Callable[..., Any], asked: Wanted, written: Wanted) -> Callabl
 
     def wrong(state: Any, command: EndTransaction, now_ms: int) -> Any:
         if command.wanted is asked and command.tx_id.endswith("7"):
-            command = command._replace(wanted=written)
+            command = replace(command, wanted=written)
         return right(state, command, now_ms)
 
     return wrong
