@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from halfmq import limits
 from halfmq.client import async_client
 from halfmq.core.decision import Why
-from halfmq.core.transaction.transitions import TRANSITIONS, Cell, Event, Said, Stage
 from halfmq.model.message_facts import IMMUNITY_MAX_MS
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
+from tests.support.transitions import TRANSITIONS, Cell, Event, Said, Stage
 
 PAGE = Path(__file__).parents[2] / "docs" / "transactions.md"
 

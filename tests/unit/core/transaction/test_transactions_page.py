@@ -5,9 +5,9 @@ import re
 
 import typer
 from tests.support.transactions_page import KNOBS, PAGE, diagram, fields_of_settings, made, state_table
+from tests.support.transitions import Event, Stage
 
 from halfmq.cli import serve, tx
-from halfmq.core.transaction.transitions import Event, Stage
 
 
 def test_the_page_is_what_the_code_says() -> None:

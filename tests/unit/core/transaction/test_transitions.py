@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 from tests.support.core_log import CoreLog, end, half, part, producer, sent
+from tests.support.transitions import TRANSITIONS, Cell, Event, Said, Stage
 
 from halfmq.core.commands import AskNow, CarryForward, CheckNotSent, ResolveTransaction, SetProducer, TrimLog, Wanted
 from halfmq.core.decision import Asked, Done, Noted, ProducerIsSet, Refused, SendCheck, Sent, Settled, Why
 from halfmq.core.session import CheckLeft, ConnectionClosed
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.next_check import Suspended
-from halfmq.core.transaction.transitions import TRANSITIONS, Cell, Event, Said, Stage
 from halfmq.model.records import Base, EpochStarted, Kind, TopicSet, Trim
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 

@@ -1,7 +1,8 @@
 """The life of a transaction as one table: stage x event -> records, reply, next stage. Whole: every pair has a cell.
 
 ``machine``, ``check_schedule``, ``policy`` and ``retention`` do what it says; a test plays each cell against them, and
-``docs/transactions.md`` is made from it. It is not what they look up: on the hot path a table costs more than a comparison.
+``docs/transactions.md`` is made from it. The core does not look into it: what it decides is compared with it, by a test for each
+cell.
 
 The stage *set aside* is of a transaction that has all its messages. One that was set aside while it was incomplete takes
 the halves that are missing and refuses a COMMIT, as an incomplete one does, and stays set aside.
