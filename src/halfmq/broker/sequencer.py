@@ -364,6 +364,8 @@ class Sequencer:
             due.append(held.popleft())
         batches = [batch for turn in due for batch in turn.batches]
         if batches:
+            if self._store.is_lagging and not self.behind:  # a reader wanted what waited, and the disk had no space
+                self._begin_to_lag()
             staged = self._staged
             new = [batch for batch in batches if batch.end > staged] if staged else batches
             try:
@@ -376,8 +378,8 @@ class Sequencer:
             except StoreFull:  # nothing says that these are durable: they are answered when ``catch_up`` finds room
                 self._staged = due[-1].end
                 held.extendleft(reversed(due))
-                self.behind = True
-                self.space_is_low()
+                if not self.behind:
+                    self._begin_to_lag()
                 return
             self._staged = 0
             self.engine.note(Published(published, due[-1].end))
@@ -417,15 +419,22 @@ class Sequencer:
             self._fail(error)
             return
         if lags and not self.behind:
-            self.behind = True
-            for topic in self.view.topics_by_id.values():  # which of them wait is not known any more
-                self._late_wakes |= dict.fromkeys(WakeQueue(topic.topic_id, queue) for queue in range(len(topic.ends)))
-            self.space_is_low()
+            self._begin_to_lag()
+
+    def _begin_to_lag(self) -> None:
+        """The disk has no space for the indexes. What waited to be written was announced already, to readers who do not see it
+        now: so each queue is announced again when there is space."""
+        self.behind = True
+        for topic in self.view.topics_by_id.values():
+            self._late_wakes |= dict.fromkeys(WakeQueue(topic.topic_id, queue) for queue in range(len(topic.ends)))
+        self.space_is_low()
 
     def _follow_late(self, published: int, due: Sequence[_Turn]) -> None:
         """The indexes lag, or have caught up: then parked pulls look again."""
-        end = due[-1].end
-        self.behind = published < end
+        lags = published < due[-1].end
+        if lags and not self.behind:
+            self._begin_to_lag()
+        self.behind = lags
         for turn in due:
             self._late_wakes |= dict.fromkeys(effect for effect in turn.effects if type(effect) is WakeQueue)
         if self.behind:

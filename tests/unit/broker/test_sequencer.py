@@ -975,3 +975,40 @@ async def test_no_room_for_what_waits_refuses_new_messages_and_wakes_who_waited(
         maintenance.look_at_space()
         assert b"second" in (await asyncio.wait_for(parked, 2)).body
         assert not running.broker._sequencer.behind
+
+
+@pytest.mark.parametrize("by_reader", [False, True], ids=["found by the next write", "found by a reader"])
+async def test_who_waits_for_what_a_full_disk_took_back_is_woken_when_there_is_space(
+    tmp_path: Path, by_reader: bool
+) -> None:
+    """Goal: no pull sleeps on a message. Method: a message is answered and not written; then nobody can write it, a pull looks
+    for it and parks; space comes back behind a message of another topic."""
+    disk = FaultyDisk()
+    async with serving(tmp_path, disk=disk) as running:
+        maintenance = running.broker._maintenance
+        assert maintenance is not None
+        maintenance.stop()
+        sequencer = running.broker._sequencer
+        sequencer._write_scheduled = True  # as if the 2 ms never passed
+        client, consumer = await running.client(), await running.client()
+        for topic in ("A", "B"):
+            assert (await client.send(topic, b"first", unique=topic * 32)).code == 0
+            assert (await consumer.pull(topic, offset=0)).code == 0
+        assert (await client.send("A", b"second", unique="1" * 32)).code == 0
+        assert running.broker._store.indexes_wait  # type: ignore[union-attr]
+        disk.fail("write", errno.ENOSPC, path_ends=".q", times=10_000)
+        if by_reader:
+            parked = asyncio.create_task(consumer.pull("A", offset=1, wait_ms=20_000))
+            await turns(50)
+            disk.heal()
+            assert (await client.send("B", b"second", unique="2" * 32)).code == 0
+        else:
+            half = await client.half("B", b"second", unique="3" * 32)
+            assert (await client.end(half, "3" * 32, COMMIT)).code == 0
+            parked = asyncio.create_task(consumer.pull("A", offset=1, wait_ms=20_000))
+            await turns(50)
+            assert not parked.done()
+            disk.heal()
+            maintenance.look_at_space()
+        assert b"second" in (await asyncio.wait_for(parked, 5)).body
+        assert not sequencer.behind

@@ -38,6 +38,8 @@ class HttpConnection(asyncio.Protocol):
         self._busy = False
         #: The peer does not read its answers.
         self._full = False
+        #: The request is a HEAD: its answer has the headers of a GET's, and no body.
+        self._is_head = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -94,6 +96,7 @@ class HttpConnection(asyncio.Protocol):
     def _begin(self, request: h11.Request, *, has_body: bool) -> None:
         assert self.transport is not None
         self._busy = True
+        self._is_head = request.method == b"HEAD"
         self.transport.pause_reading()
         header_bytes = len(request.target) + sum(len(name) + len(value) for name, value in request.headers)
         if header_bytes > HEADER_BYTES_MAX or len(request.headers) > HEADERS_MAX:
@@ -102,10 +105,14 @@ class HttpConnection(asyncio.Protocol):
             self._answer(413, {"error": "a request with a body"}, close=True)
         else:
             try:
-                self._serve(request.method.decode(), request.target.decode(), self._answer)
+                method = "GET" if self._is_head else request.method.decode()
+                self._serve(method, request.target.decode(), self._answer)
             except Exception:
                 log.exception("a request failed")
-                self._answer(500, {"error": "internal error"}, close=True)
+                if self._http.our_state is h11.SEND_RESPONSE:
+                    self._answer(500, {"error": "internal error"}, close=True)
+                else:  # part of an answer has left
+                    self.transport.abort()
 
     def _answer(self, status: int, told: object, *, close: bool = False) -> None:
         if self.transport is None or self.transport.is_closing():
@@ -116,10 +123,10 @@ class HttpConnection(asyncio.Protocol):
             ("Cache-Control", "no-store"),
             ("Content-Length", str(len(body))),
         ]
-        headers += [("Allow", "GET")] if status == 405 else []
+        headers += [("Allow", "GET, HEAD")] if status == 405 else []
         headers += [("Connection", "close")] if close else []
         response = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase)
-        events = (response, h11.Data(data=body), h11.EndOfMessage())
+        events = (response, *(() if self._is_head else (h11.Data(data=body),)), h11.EndOfMessage())
         self.transport.write(b"".join([self._http.send(event) or b"" for event in events]))
         self._wait()
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:

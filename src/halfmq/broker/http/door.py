@@ -48,7 +48,7 @@ class HttpDoor:
             answer(404, {"error": "no such resource", "resources": sorted(self.resources)})
             return
         if method != "GET":
-            answer(405, {"error": "GET only"})
+            answer(405, {"error": "GET and HEAD only"})
             return
         names, resource = known
         try:

@@ -256,3 +256,19 @@ async def test_connections_beyond_the_limit_are_rejected_and_one_that_never_bega
     assert door.admit("10.0.0.1") == Rejected("all have 1 HTTP connections open, as many as may be")
     door.begun(first)
     assert isinstance(door.admit("10.0.0.1"), HttpConnection)
+
+
+@pytest.mark.parametrize(("path", "status"), [(b"/one", b"200"), (b"/none", b"404"), (b"/bug", b"500")])
+async def test_a_head_has_the_headers_of_a_get_and_no_body(path: bytes, status: bytes) -> None:
+    async with stage() as made:
+        reader, writer = await made.peer()
+        writer.write(b"HEAD %b HTTP/1.1\r\nHost: h\r\n\r\n" % path)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.split(b" ")[1] == status
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        assert length > 0
+        if path == b"/bug":  # whose connection ends
+            assert await reader.read() == b""
+            return
+        writer.write(GET)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200"), "and nothing else came in between"
