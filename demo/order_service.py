@@ -23,7 +23,7 @@ from demo.messages import loyalty_message, order_message
 from demo.patient_client import PAUSE_S, connected
 from demo.run import LOYALTY_TOPIC, ORDERS_TOPIC, PRODUCER_GROUP, Run
 from demo.turns import FileTurn, NoTurn, Turn
-from demo.watched_log import WatchedLog
+from demo.watched_markers import WatchedMarkers
 from halfmq import Client
 from halfmq.errors import HalfmqError, TransactionUnknown
 
@@ -41,7 +41,7 @@ class OrderService:
         self._engine = shop_db.connect(run.shop_db)
         self._sessions = sessionmaker(self._engine)
         self.recorder = FlightRecorder(recorder_path(run.path, index), run.workers)
-        self.log = WatchedLog(shop_db.txlog, self.recorder)
+        self.markers = WatchedMarkers(shop_db.markers, self.recorder)
         self._source = Source(run.path)
         self._stopping = threading.Event()
 
@@ -99,7 +99,7 @@ class OrderService:
         while not self._stopping.is_set():
             turn.take()
             watch = Stopwatch()
-            self.log.working_on(worker, basket.basket_id, turn)
+            self.markers.working_on(worker, basket.basket_id, turn)
             try:
                 try:
                     self._place(mq, basket)
@@ -133,7 +133,10 @@ class OrderService:
                 return
 
     def _place(self, mq: Client, basket: Basket) -> None:
-        with self._sessions() as session, mq.transaction(session, log=self.log, query_id=str(basket.basket_id)) as tx:
+        with (
+            self._sessions() as session,
+            mq.transaction(session, markers=self.markers, query_id=str(basket.basket_id)) as tx,
+        ):
             shop_db.add_order(session, basket)
             tx.send(ORDERS_TOPIC, order_message(basket), key=basket.basket_id)
             tx.send(LOYALTY_TOPIC, loyalty_message(basket), key=basket.basket_id)
@@ -160,7 +163,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, service.stop)
     signal.signal(signal.SIGINT, service.stop)
     with connected(run.url, PRODUCER_GROUP) as mq:
-        mq.answer_checks(service.log, service.sessions)
+        mq.answer_checks(service.markers, service.sessions)
         service.serve(mq)
     return 0
 

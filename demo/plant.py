@@ -79,8 +79,8 @@ def _cent(run: Run, source: Source, sessions: "sessionmaker[Session]", mq: Clien
     wrong = basket._replace(
         lines=[Line(first.product_id, first.quantity, first.sales_cents + 1, first.department), *basket.lines[1:]]
     )
-    mq.answer_checks(shop_db.txlog, sessions)
-    with sessions() as session, mq.transaction(session, log=shop_db.txlog) as tx:
+    mq.answer_checks(shop_db.markers, sessions)
+    with sessions() as session, mq.transaction(session, markers=shop_db.markers) as tx:
         shop_db.add_order(session, basket)
         tx.send(ORDERS_TOPIC, order_message(wrong), key=basket.basket_id)
         tx.send(LOYALTY_TOPIC, loyalty_message(basket), key=basket.basket_id)

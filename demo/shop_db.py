@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from demo.data import Basket, read_catalogue
 from demo.run import CHECK_IMMUNITY_MS
-from halfmq.sql import TransactionLog
+from halfmq.sql import MarkerTable
 
 metadata = MetaData()
 
@@ -63,7 +63,7 @@ rejections = Table(
 )
 
 #: The marker of each transaction, in the same database as the orders.
-txlog = TransactionLog(metadata, table="mq_tx", min_age_s=CHECK_IMMUNITY_MS / 1000)
+markers = MarkerTable(metadata, table="mq_tx", min_age_s=CHECK_IMMUNITY_MS / 1000)
 
 
 def connect(url: str) -> Engine:
@@ -154,8 +154,8 @@ def has_unknown_product(engine: Engine, basket: Basket) -> bool:
 
 def count_markers(engine: Engine) -> dict[str, int]:
     """Outcome ('C', 'R') -> marker rows, without those about the table itself."""
-    outcome = txlog.table.c.outcome
-    counts = select(outcome, func.count()).where(txlog.table.c.tx_id.not_like("#%")).group_by(outcome)
+    outcome = markers.table.c.outcome
+    counts = select(outcome, func.count()).where(markers.table.c.tx_id.not_like("#%")).group_by(outcome)
     with engine.connect() as connection:
         return {row[0]: row[1] for row in connection.execute(counts)}
 

@@ -13,11 +13,11 @@ from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert
 from sqlalchemy.orm import Session
 
 from halfmq import Client, OutgoingMessage, Prepared, TransactionReceipt
-from halfmq.sql import TransactionLog
+from halfmq.sql import MarkerTable
 
 metadata = MetaData()
 orders = Table("orders", metadata, Column("id", Integer, primary_key=True))
-log = TransactionLog(metadata, min_age_s=0)
+log = MarkerTable(metadata, min_age_s=0)
 
 GROUP = "shop"
 TOPICS = ("crash-orders", "crash-stock")

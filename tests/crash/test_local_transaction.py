@@ -174,7 +174,7 @@ async def test_async_client_and_session_with_the_broker(broker: Served, tmp_path
     sessions = async_sessionmaker(engine)
     async with AsyncClient(url_of(broker), group=GROUP) as mq:
         mq.answer_checks(log, sessions)
-        async with sessions() as session, mq.transaction(session, log=log) as tx:
+        async with sessions() as session, mq.transaction(session, markers=log) as tx:
             await session.execute(insert(orders).values(id=1))
             tx.send(TOPICS[0], {"id": 1})
             tx.send(TOPICS[1], {"id": 1})

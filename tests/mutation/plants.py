@@ -738,7 +738,7 @@ PLANTS: Final = (
     Plant(
         "marker-prune-counts-milliseconds",
         2,
-        "TransactionLog.prune takes its seconds for milliseconds",
+        "MarkerTable.prune takes its seconds for milliseconds",
         "sql/marker.py",
         "round(older_than_s * 1000)",
         "round(older_than_s)",

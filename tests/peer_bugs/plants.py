@@ -35,7 +35,7 @@ from halfmq.core.transaction.next_check import is_due, to_number
 from halfmq.errors import HalfmqError, SendTimeout
 from halfmq.model.records import CarriedHalf, Checked, Committed, HalfRecord, checked_size
 from halfmq.model.stored_message import decode
-from halfmq.sql.marker import MarkerTable
+from halfmq.sql.marker import MarkerRows
 from halfmq.store.store import Store
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -462,14 +462,14 @@ def checker_that_returns_nothing_means_rollback(patch: pytest.MonkeyPatch) -> No
 @plant
 def old_markers_are_forgotten_whatever_their_state(patch: pytest.MonkeyPatch) -> None:
     """Whoever asks later is told "finished", and that is ROLLBACK."""
-    forget = MarkerTable.forget
-    patch.setattr(MarkerTable, "forget", lambda self, connection, ids, undecided: forget(self, connection, ids, ()))
+    forget = MarkerRows.forget
+    patch.setattr(MarkerRows, "forget", lambda self, connection, ids, undecided: forget(self, connection, ids, ()))
 
 
 @plant
 def marker_expires_after_a_day(patch: pytest.MonkeyPatch) -> None:
     """A row whose time is over is not looked at any more."""
-    look = MarkerTable.look
+    look = MarkerRows.look
 
     def looks_at_what_is_fresh(self: Any, connection: Any, tx_id: str) -> Any:
         written = connection.scalar(select(self.table.c.written_at_ms).where(self.table.c.tx_id == tx_id))
@@ -477,4 +477,4 @@ def marker_expires_after_a_day(patch: pytest.MonkeyPatch) -> None:
         seen = look(self, connection, tx_id)
         return seen if fresh else seen._replace(outcome=None)
 
-    patch.setattr(MarkerTable, "look", looks_at_what_is_fresh)
+    patch.setattr(MarkerRows, "look", looks_at_what_is_fresh)

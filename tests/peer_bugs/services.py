@@ -13,7 +13,7 @@ from halfmq import AsyncClient, compose
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import decode
 from halfmq.runtime.clock import SystemClock
-from halfmq.sql import TransactionLog
+from halfmq.sql import MarkerTable
 from tests.support.in_process import Running
 
 #: Checks in milliseconds instead of seconds; topics of one queue, so that order can be looked at.
@@ -81,14 +81,14 @@ class Shop(NamedTuple):
     engine: AsyncEngine
     sessions: async_sessionmaker[AsyncSession]
     orders: Table
-    log: TransactionLog
+    log: MarkerTable
 
     @classmethod
     @asynccontextmanager
     async def on(cls, path: Path) -> "AsyncIterator[Shop]":
         metadata = MetaData()
         orders = Table("orders", metadata, Column("id", Integer, primary_key=True))
-        log = TransactionLog(metadata, min_age_s=0, lock_wait_ms=100)
+        log = MarkerTable(metadata, min_age_s=0, lock_wait_ms=100)
         engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
         async with engine.begin() as connection:
             await connection.run_sync(metadata.create_all)
@@ -107,7 +107,7 @@ class Shop(NamedTuple):
         async with self.sessions() as session:
             event.listen(session.sync_session, "after_commit", lambda _: running.broker.close(), once=True)
             # It ends before anybody is asked; who comes later answers.
-            async with process.transaction(session, log=self.log, checked_elsewhere=True) as tx:
+            async with process.transaction(session, markers=self.log, checked_elsewhere=True) as tx:
                 await session.execute(insert(self.orders).values(id=1))
                 tx.send("T", b"order 1")
         assert tx.receipt is None, "COMMIT was to be lost"

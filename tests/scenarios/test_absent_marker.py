@@ -17,7 +17,7 @@ from tests.support.postgres import postgres_database, postgres_server
 from halfmq import AsyncClient
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import decode
-from halfmq.sql import TransactionLog
+from halfmq.sql import MarkerTable
 
 __all__ = ["postgres_database", "postgres_server"]
 
@@ -36,13 +36,13 @@ class Shop(NamedTuple):
     engine: AsyncEngine
     sessions: async_sessionmaker[AsyncSession]
     orders: Table
-    log: TransactionLog
+    log: MarkerTable
 
     @classmethod
     async def on(cls, url: str) -> "Shop":
         metadata = MetaData()
         orders = Table("orders", metadata, Column("id", Integer, primary_key=True))
-        log = TransactionLog(metadata, min_age_s=0, lock_wait_ms=100)
+        log = MarkerTable(metadata, min_age_s=0, lock_wait_ms=100)
         engine = create_async_engine(url)
         async with engine.begin() as connection:
             await connection.run_sync(metadata.create_all)
@@ -54,7 +54,7 @@ class Shop(NamedTuple):
         await process.connect()
         async with self.sessions() as session:
             event.listen(session.sync_session, "after_commit", lambda _: running.broker.close(), once=True)
-            async with process.transaction(session, log=self.log) as tx:
+            async with process.transaction(session, markers=self.log) as tx:
                 await session.execute(insert(self.orders).values(id=order))
                 tx.send("T", b"order %d" % order)
         assert tx.receipt is None, "COMMIT was to be lost"

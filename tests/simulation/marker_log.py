@@ -1,4 +1,4 @@
-"""``mq.transaction(session, log=...)`` over the simulated database: the block is the real one of ``halfmq.sql``.
+"""``mq.transaction(session, markers=...)`` over the simulated database: the block is the real one of ``halfmq.sql``.
 
 Only what SQLAlchemy does in it is replaced: the marker's insert, the flush, COMMIT and ROLLBACK go to ``Database``.
 """
@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, NamedTuple
 
+from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCalls
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, compose
-from halfmq.client.transaction_log import BlockingTransactionCalls, TransactionCalls
 from halfmq.runtime.clock import Clock
 from halfmq.sql.checks import AgeGuard, Asked
 from halfmq.sql.commit_failure import CommitFailure
@@ -83,7 +83,7 @@ class _Block(AsyncBlock):
 
 
 class MarkerLog:
-    """A ``TransactionLog``."""
+    """A ``MarkerTable``."""
 
     name = "marker"
 

@@ -69,7 +69,7 @@ class _Life:
 
     async def by_log(self) -> None:
         session = Session(self.database, self.process)
-        async with self.client.transaction(session, log=self.log) as tx:
+        async with self.client.transaction(session, markers=self.log) as tx:
             immunity = self.immunity()
             for _ in range(self.dice.choice((1, 1, 2, 3))):
                 topic, body, options = self.in_transaction()
@@ -169,7 +169,7 @@ class _Life:
             self.machine.busy -= 1
 
     async def prune(self) -> None:
-        """As ``TransactionLog.prune`` does: old rows go, but those that the broker still asks about."""
+        """As ``MarkerTable.prune`` does: old rows go, but those that the broker still asks about."""
         around, database = self.machine.around, self.database
         while around.working:
             await asyncio.sleep((1 + 2 * self.dice.random()) * self.swarm.pace)

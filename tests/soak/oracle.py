@@ -47,7 +47,7 @@ def read_books(engines: Iterable[Engine]) -> Books:
                 books.orders[tx] = (group, messages)
             for tx, number, topic, crc in connection.execute(select(*tables.lines.c)):
                 books.lines[tx, number] = What(topic, crc)
-            for table in (tables.txlog.table, tables.java_markers):
+            for table in (tables.markers.table, tables.java_markers):
                 # Rows under keys with # are about the marker table itself.
                 rows = select(table.c.tx_id, table.c.outcome).where(table.c.tx_id.not_like("#%"))
                 books.markers.update((tx, outcome) for tx, outcome in connection.execute(rows))

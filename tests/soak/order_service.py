@@ -1,4 +1,4 @@
-"""An order service: local transactions with one to four messages, through ``mq.transaction(session, log=...)``.
+"""An order service: local transactions with one to four messages, through ``mq.transaction(session, markers=...)``.
 
 ``python -m tests.soak.order_service DIRECTORY NAME LIFE GROUP RATE [POINT:COUNT]``. With a point it kills itself there,
 with SIGKILL, when it is there for the COUNT-th time. It ends by itself only on SIGTERM.
@@ -124,7 +124,7 @@ class OrderService:
         count = dice.randint(1, 4)
         fate = dice.random()
         session: Session
-        with self.sessions() as session, tables.txlog.bind(calls, session) as tx:
+        with self.sessions() as session, tables.markers.bind(calls, session) as tx:
             customer = tables.NO_CUSTOMER if fate < 0.08 else tables.CUSTOMER
             order = {"tx_id": tx.id, "producer_group": self._group, "customer": customer, "messages": count}
             session.execute(insert(tables.orders).values(order))
@@ -162,7 +162,7 @@ def main(directory: str, name: str, life: str, group: str, rate: str, mortality:
     service = OrderService(plan, name, group, float(rate), death)
     signal.signal(signal.SIGTERM, lambda *_: service.stopping.set())
     mq = connected(plan, group, TappedConnector(notes, death.at))
-    mq.answer_checks(tables.txlog, service.sessions)
+    mq.answer_checks(tables.markers, service.sessions)
     threads = [
         threading.Thread(target=service.work, args=(mq, random.Random(f"{plan.seed}/{name}/{life}/{n}"), n))
         for n in range(WORKERS)

@@ -20,7 +20,7 @@ from sqlalchemy import (
     event,
 )
 
-from halfmq.sql import Inbox, TransactionLog
+from halfmq.sql import Inbox, MarkerTable
 
 metadata = MetaData()
 
@@ -69,7 +69,7 @@ open_transactions = Table(
 )
 #: Checks come early here: what is undecided after a kill shall not wait long.
 IMMUNITY_MS = 1_000
-txlog = TransactionLog(metadata, min_age_s=IMMUNITY_MS / 1000)
+markers = MarkerTable(metadata, min_age_s=IMMUNITY_MS / 1000)
 inbox = Inbox(metadata)
 
 CUSTOMER, NO_CUSTOMER = 1, 2

@@ -30,9 +30,9 @@ from halfmq.client.handler import Handler, InboxPort
 from halfmq.client.lanes import pause_s
 from halfmq.client.listener import TransactionListener
 from halfmq.client.log import log
+from halfmq.client.marker_table import CheckFunction, MarkerTable
 from halfmq.client.message import Message
 from halfmq.client.transaction_block import AsyncTransaction
-from halfmq.client.transaction_log import CheckFunction, TransactionLog
 from halfmq.client.user_code import RunBlocking, Threads, call, is_our_cancellation
 from halfmq.errors import UsageError
 
@@ -191,9 +191,9 @@ class App:
         """See ``AsyncClient.add_check``."""
         self._client.add_check(name, check)
 
-    def answer_checks(self, log: TransactionLog, sessions: Any = None) -> None:
+    def answer_checks(self, markers: MarkerTable, sessions: Any = None) -> None:
         """See ``AsyncClient.answer_checks``; ``sessions`` defaults to the app's."""
-        self._client.answer_checks(log, self._sessions if sessions is None else sessions)
+        self._client.answer_checks(markers, self._sessions if sessions is None else sessions)
 
     # --- consumers ------------------------------------------------------------------------------------------------
 

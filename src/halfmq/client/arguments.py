@@ -48,7 +48,7 @@ def checked_transaction_id(value: object) -> None:
         )
 
 
-def check_log(log: object) -> None:
-    """Raises UsageError: ``log`` cannot be the log of a transaction."""
-    if any(getattr(log, name, None) is None for name in ("name", "bind", "bind_async", "checker")):
-        raise UsageError(f"log={log!r} is no transaction log", hint="log=halfmq.sql.TransactionLog(metadata)")
+def check_marker_table(markers: object) -> None:
+    """Raises UsageError: ``markers`` is not a ``MarkerTable``."""
+    if any(getattr(markers, name, None) is None for name in ("name", "bind", "bind_async", "checker")):
+        raise UsageError(f"{markers!r} is not a marker table", hint="markers=halfmq.sql.MarkerTable(metadata)")

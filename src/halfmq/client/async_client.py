@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from halfmq import limits
 from halfmq.client import forks
-from halfmq.client.arguments import check_log, checked_count, checked_seconds, checked_text, checked_transaction_id
+from halfmq.client.arguments import (
+    check_marker_table,
+    checked_count,
+    checked_seconds,
+    checked_text,
+    checked_transaction_id,
+)
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.connector import Address, Connector, TcpConnector, parse_url
 from halfmq.client.links import CONNECT_TIMEOUT_S, Links
@@ -41,11 +47,11 @@ if TYPE_CHECKING:
     from halfmq.client.consumer import Consumer, ConsumerSpec
     from halfmq.client.feedback import FetchedCheck
     from halfmq.client.group_member import GroupMember
+    from halfmq.client.marker_table import CheckFunction, MarkerTable, TransactionBlock
     from halfmq.client.message import Message
     from halfmq.client.queue_puller import Feed
     from halfmq.client.transaction import Transactions
     from halfmq.client.transaction_block import AsyncTransaction
-    from halfmq.client.transaction_log import CheckFunction, TransactionBlock, TransactionLog
     from halfmq.client.verdicts import Verdicts
 
 #: A whole call with its retries, seconds: a broker that restarts is survived.
@@ -315,7 +321,7 @@ class AsyncClient:
     async def undecided(self, ids: Collection[str]) -> set[str]:
         """Those of these transactions that the broker still asks about: their markers must stay.
 
-        For ``TransactionLog.prune_async(session, ..., undecided=mq.undecided)``.
+        For ``MarkerTable.prune_async(session, ..., undecided=mq.undecided)``.
 
         Raises:
             ConnectError: a broker did not answer. UnsupportedCombination: an Apache RocketMQ broker does not tell.
@@ -501,11 +507,11 @@ class AsyncClient:
         )
 
     def transaction(
-        self, session: Any, *, log: "TransactionLog", checked_elsewhere: bool = False, **options: Any
+        self, session: Any, *, markers: "MarkerTable", checked_elsewhere: bool = False, **options: Any
     ) -> "AbstractAsyncContextManager[TransactionBlock]":
-        """One outcome for a database session and its messages; see ``halfmq.sql.TransactionLog``.
+        """One outcome for a database session and its messages; see ``halfmq.sql.MarkerTable``.
 
-        Call ``answer_checks(log, sessions)`` before, once. ``checked_elsewhere``: another process of the group did.
+        Call ``answer_checks(markers, sessions)`` before, once. ``checked_elsewhere``: another process of the group did.
 
         Raises:
             UsageError: neither; nothing was done. Or what is wrong with the arguments.
@@ -514,10 +520,10 @@ class AsyncClient:
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
         checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
-        check_log(log)
+        check_marker_table(markers)
         if not checked_elsewhere:
-            self._refuse_unanswered(log.name, "mq.answer_checks(log, sessions)")
-        return log.bind_async(self, session, **options)
+            self._refuse_unanswered(markers.name, "mq.answer_checks(markers, sessions)")
+        return markers.bind_async(self, session, **options)
 
     async def send_in_transaction(
         self,
@@ -609,10 +615,16 @@ class AsyncClient:
             self._check_listener.register(name, check)
             self._spawn(self._can_answer_checks())
 
-    def answer_checks(self, log: "TransactionLog", sessions: Any) -> None:
-        """Answer the checks of ``log``'s transactions from its table. ``sessions``: what opens a session."""
-        check_log(log)
-        self.add_check(log.name, log.checker(sessions))
+    def answer_checks(self, markers: "MarkerTable", sessions: Any) -> None:
+        """Answer the checks of transactions that use ``markers`` from that table. ``sessions``: your sessionmaker, on the primary.
+
+        Call it once, before the first transaction.
+
+        Raises:
+            UsageError: not a marker table, or not a sessionmaker.
+        """
+        check_marker_table(markers)
+        self.add_check(markers.name, markers.checker(sessions))
 
     async def _can_answer_checks(self) -> None:
         """Register as a producer of the group, so that the broker can ask. At once, not with the next heartbeat."""

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from halfmq.client.connection import Connection, NoAnswer
 from halfmq.client.log import log
+from halfmq.client.marker_table import CheckFunction
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.transaction_block import Transaction, checked_outcome
-from halfmq.client.transaction_log import CheckFunction
 from halfmq.client.user_code import RunBlocking, call, is_our_cancellation
 from halfmq.client.verdicts import Verdicts
 from halfmq.errors import HalfmqError, ProtocolError

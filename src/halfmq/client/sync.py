@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from halfmq import limits
 from halfmq.client import forks
-from halfmq.client.arguments import check_log, checked_text, checked_transaction_id
+from halfmq.client.arguments import check_marker_table, checked_text, checked_transaction_id
 from halfmq.client.async_client import AsyncClient, environment, message_of
 from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     # Loaded when they are needed, as in ``async_client``.
     from halfmq.client.consumer import Consumer
     from halfmq.client.feedback import FetchedCheck
+    from halfmq.client.marker_table import CheckFunction, MarkerTable, TransactionBlock
     from halfmq.client.transaction_block import BlockingTransaction
-    from halfmq.client.transaction_log import CheckFunction, TransactionBlock, TransactionLog
 
 _T = TypeVar("_T")
 
@@ -232,17 +232,17 @@ class Client:
         )
 
     def transaction(
-        self, session: Any, *, log: "TransactionLog", checked_elsewhere: bool = False, **options: Any
+        self, session: Any, *, markers: "MarkerTable", checked_elsewhere: bool = False, **options: Any
     ) -> "AbstractContextManager[TransactionBlock]":
         """One outcome for a database session and its messages; see ``AsyncClient.transaction``."""
         client = self._live()
         if not self.group:
             raise UsageError("transactions need a group", hint='Client(url, group="orders")')
         checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
-        check_log(log)
+        check_marker_table(markers)
         if not checked_elsewhere:
-            client._refuse_unanswered(log.name, "mq.answer_checks(log, sessions)")
-        return log.bind(self, session, **options)
+            client._refuse_unanswered(markers.name, "mq.answer_checks(markers, sessions)")
+        return markers.bind(self, session, **options)
 
     def send_in_transaction(
         self,
@@ -310,10 +310,10 @@ class Client:
         """See ``AsyncClient.check_functions``."""
         return dict(self._checks)
 
-    def answer_checks(self, log: "TransactionLog", sessions: Any) -> None:
+    def answer_checks(self, markers: "MarkerTable", sessions: Any) -> None:
         """See ``AsyncClient.answer_checks``."""
-        check_log(log)
-        self.add_check(log.name, log.checker(sessions))
+        check_marker_table(markers)
+        self.add_check(markers.name, markers.checker(sessions))
 
     def fetch_checks(self, *, count: int = 32, wait: float = 20.0) -> "list[FetchedCheck]":
         """See ``AsyncClient.fetch_checks``."""
@@ -335,7 +335,7 @@ class Client:
         self._checks = self._client.check_functions()
 
     def undecided(self, ids: Collection[str]) -> set[str]:
-        """See ``AsyncClient.undecided``. For ``TransactionLog.prune(session, ..., undecided=mq.undecided)``."""
+        """See ``AsyncClient.undecided``. For ``MarkerTable.prune(session, ..., undecided=mq.undecided)``."""
         return self._run(self._live().undecided(ids))
 
     # --- consuming ------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 Messages are collected, and sent as half messages at the end of the block, directly before COMMIT. An exception in the
 block before that costs the broker nothing. **What the block commits locally before that is lost to the messages if the process dies
 in between**; call ``await tx.prepare()`` before the local commit (then the check is asked), or use
-``mq.transaction(session, log=...)``, where the marker table takes care of it.
+``mq.transaction(session, markers=...)``, where the marker table takes care of it.
 
 An exception after ``prepare`` says nothing about the local commit, whose answer may be what was lost. So where there is a
 check for the transaction (``add_check``, ``add_listener``, ``@app.transaction``'s ``check``, or ``checked_elsewhere``), it is
@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from halfmq.client import forks
 from halfmq.client.log import log
+from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCalls
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.receipts import Prepared, TransactionReceipt
-from halfmq.client.transaction_log import BlockingTransactionCalls, TransactionCalls
 from halfmq.errors import HalfmqError, UsageError
 
 if TYPE_CHECKING:
+    from halfmq.client.marker_table import CheckFunction
     from halfmq.client.message import Message
-    from halfmq.client.transaction_log import CheckFunction
     from halfmq.client.verdicts import Verdicts
 
 _MISSING: Final[Any] = object()
@@ -65,7 +65,7 @@ class Transaction:
         self.prepared_at_ms: int | None = None
         #: In a check: who answers, for the broker's records, where it is not the application's own code.
         self.decided_by = ""
-        #: In a check: what the half says of its marker row, for ``TransactionLog``; empty if nothing.
+        #: In a check: what the half says of its marker row, for ``MarkerTable``; empty if nothing.
         self.marker = ""
         #: In a check: what the broker's operator is told with UNKNOWN, if the check sets it.
         self.remark = ""

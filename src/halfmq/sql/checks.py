@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from halfmq import limits
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
-from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, Decided, MarkerTable, wall_ms
+from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, Decided, MarkerRows, wall_ms
 from halfmq.wire.remoting.codes import DECIDED_BY_MARKER
 
 #: Transactions that were asked about while young, remembered for the guard of ``min_age``.
@@ -86,7 +86,7 @@ class AgeGuard:
 def _no_sessionmaker(given: object) -> UsageError:
     return UsageError(
         f"answer_checks needs a sessionmaker or an async_sessionmaker, not {type(given).__name__}",
-        hint="mq.answer_checks(txlog, sessionmaker(engine))",
+        hint="mq.answer_checks(markers, sessionmaker(engine))",
     )
 
 
@@ -95,7 +95,7 @@ class MarkerChecks:
 
     def __init__(
         self,
-        markers: MarkerTable,
+        markers: MarkerRows,
         sessions: Callable[[], Any],
         *,
         min_age_ms: int = limits.CHECK_IMMUNITY_MS,

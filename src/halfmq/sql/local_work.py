@@ -19,7 +19,7 @@ from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.errors import UnsupportedCombination, UsageError
 from halfmq.model import properties as names
 from halfmq.sql.commit_failure import CommitFailure, classify_commit_failure
-from halfmq.sql.marker import MarkerTable
+from halfmq.sql.marker import MarkerRows
 from halfmq.sql.open_block import enter, leave, refuse_nested
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class _Collected(NamedTuple):
 class LocalWork:
     """One local transaction. Call ``begin``, then ``collect`` any number of times, ``ready``, ``commit``; or ``abandon``."""
 
-    def __init__(self, session: Session, markers: MarkerTable, tx_id: str) -> None:
+    def __init__(self, session: Session, markers: MarkerRows, tx_id: str) -> None:
         self._session = session
         self._markers = markers
         self._tx_id = tx_id

@@ -88,7 +88,7 @@ class Decided(NamedTuple):
 _UNKNOWN: Final = Decided(Outcome.UNKNOWN)
 
 
-class MarkerTable:
+class MarkerRows:
     """The table and the three things done to it. Stateless apart from the table's definition and its known identity."""
 
     def __init__(self, metadata: MetaData, name: str, now_ms: Callable[[], int] = wall_ms) -> None:
@@ -274,5 +274,5 @@ class MarkerTable:
         return len(gone)
 
     def restored(self, connection: Connection) -> None:
-        """See ``TransactionLog.restored``."""
+        """See ``MarkerTable.restored``."""
         self.identity.renew(connection, self._now_ms())

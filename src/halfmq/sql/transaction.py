@@ -1,4 +1,4 @@
-"""``with mq.transaction(session, log=txlog) as tx``: one outcome for the database and for the messages.
+"""``with mq.transaction(session, markers=...) as tx``: one outcome for the database and for the messages.
 
 The order, and what a failure at each step means:
 
@@ -24,12 +24,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from halfmq.client import forks
+from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCalls
 from halfmq.client.receipts import Prepared, TransactionReceipt
-from halfmq.client.transaction_log import BlockingTransactionCalls, TransactionCalls
 from halfmq.errors import HalfmqError, TransactionUnknown
 from halfmq.sql.commit_failure import CommitFailure
 from halfmq.sql.local_work import FailedCommit, LocalWork
-from halfmq.sql.marker import MarkerTable
+from halfmq.sql.marker import MarkerRows
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Block(AbstractContextManager[SqlTransaction]):
     """The block on a ``Session``. Made by ``Client.transaction``."""
 
     def __init__(
-        self, client: BlockingTransactionCalls, name: str, markers: MarkerTable, session: Session, query_id: str
+        self, client: BlockingTransactionCalls, name: str, markers: MarkerRows, session: Session, query_id: str
     ) -> None:
         self._client = client
         self._name = name
@@ -147,7 +147,7 @@ class AsyncBlock(AbstractAsyncContextManager[SqlTransaction]):
     """The block on an ``AsyncSession``. Made by ``AsyncClient.transaction``."""
 
     def __init__(
-        self, client: TransactionCalls, name: str, markers: MarkerTable, session: AsyncSession, query_id: str
+        self, client: TransactionCalls, name: str, markers: MarkerRows, session: AsyncSession, query_id: str
     ) -> None:
         self._client = client
         self._name = name

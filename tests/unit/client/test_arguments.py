@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from tests.support.scripted_broker import URL, ScriptedBroker
 
-from halfmq.client.arguments import check_log, checked_count, checked_seconds, checked_text, checked_transaction_id
+from halfmq.client.arguments import (
+    check_marker_table,
+    checked_count,
+    checked_seconds,
+    checked_text,
+    checked_transaction_id,
+)
 from halfmq.client.consumer import ConsumerSpec
 from halfmq.client.listener import TransactionListener
 from halfmq.client.message import Message
@@ -56,7 +62,7 @@ def test_what_is_right_goes_through() -> None:
         0,
     )
     assert (checked_count(1, "max", 1), checked_text("", "name", "text")) == (1, "")
-    check_log(SimpleNamespace(name="n", bind=1, bind_async=1, checker=1))
+    check_marker_table(SimpleNamespace(name="n", bind=1, bind_async=1, checker=1))
 
 
 @pytest.mark.parametrize("value", ["5", None, True, 0, 1.5])
@@ -134,7 +140,7 @@ def calls(mq: Client) -> dict[str, Any]:
     any_log: Any = "x"
     anything: Any = object()
     return {
-        "transaction": lambda: mq.transaction(anything, log=any_log),
+        "transaction": lambda: mq.transaction(anything, markers=any_log),
         "answer_checks": lambda: mq.answer_checks(any_log, lambda: None),
         "listener": lambda: mq.send_in_transaction("t", b"x", listener=anything),
         "class of a listener": lambda: mq.send_in_transaction("t", b"x", listener=Listener),  # type: ignore[arg-type]

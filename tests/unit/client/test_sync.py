@@ -310,7 +310,7 @@ def _commit(tx: Transaction) -> Outcome:
 
 
 class Markers:
-    """As ``halfmq.sql.TransactionLog``, for who only begins."""
+    """As ``halfmq.sql.MarkerTable``, for who only begins."""
 
     name = "markers"
 
@@ -323,7 +323,7 @@ class Markers:
 def without_network(mq: Client) -> None:
     """The calls that need no answer of a server."""
     mq.begin()
-    mq.transaction(None, log=Markers())
+    mq.transaction(None, markers=Markers())
     mq.new_transaction_id()
 
 

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from tests.support.postgres import postgres_database, postgres_server
 from tests.unit.sql.memory_broker import AsyncMemoryClient, MemoryBroker, MemoryClient
 
-from halfmq.sql import TransactionLog
+from halfmq.sql import MarkerTable
 from halfmq.sql.table_identity import RESERVED
 
 __all__ = ["postgres_database", "postgres_server"]
@@ -38,7 +38,7 @@ class Shop(NamedTuple):
     orders: Table
     #: Its foreign key is checked at COMMIT, not before.
     lines: Table
-    log: TransactionLog
+    log: MarkerTable
     engine: Engine
 
     def sessions(self) -> sessionmaker[Session]:
@@ -54,7 +54,7 @@ def shop_on(engine: Engine) -> Shop:
         Column("id", Integer, primary_key=True),
         Column("order_id", ForeignKey("orders.id", deferrable=True, initially="DEFERRED")),
     )
-    log = TransactionLog(metadata, table="mq_tx", min_age_s=0, lock_wait_ms=100)
+    log = MarkerTable(metadata, table="mq_tx", min_age_s=0, lock_wait_ms=100)
     metadata.create_all(engine)
     return Shop(metadata, orders, lines, log, engine)
 

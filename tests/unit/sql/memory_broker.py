@@ -1,6 +1,6 @@
 """The broker's side of a transaction in memory, for tests of the database side: halves, write-once verdicts, checks.
 
-It implements the Protocols of ``halfmq.client.transaction_log``; faults are steered by the test.
+It implements the Protocols of ``halfmq.client.marker_table``; faults are steered by the test.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

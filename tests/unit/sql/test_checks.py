@@ -11,7 +11,7 @@ from tests.unit.sql.memory_broker import Asked
 
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
-from halfmq.sql import TransactionLog
+from halfmq.sql import MarkerTable
 from halfmq.sql.checks import AgeGuard, MarkerChecks, _place
 
 
@@ -59,7 +59,7 @@ def test_clock_that_is_behind_delays_but_does_not_block(prepared_at_ms: int | No
 
 def test_young_transaction_is_not_fenced(shop: Shop) -> None:
     metadata = MetaData()
-    patient = TransactionLog(metadata, table="patient", min_age_s=3_600)
+    patient = MarkerTable(metadata, table="patient", min_age_s=3_600)
     metadata.create_all(shop.engine)
     check: Any = patient.checker(shop.sessions())
     assert check(Asked("t1", prepared_at_ms=None)) is Outcome.UNKNOWN

@@ -11,32 +11,32 @@ from tests.unit.sql.conftest import Place, markers_of
 
 from halfmq.client.outcome import Outcome
 from halfmq.errors import ConnectError, UsageError
-from halfmq.sql.marker import PRUNE_AGE_MIN_S, PRUNE_ROWS_MAX, MarkerTable
+from halfmq.sql.marker import PRUNE_AGE_MIN_S, PRUNE_ROWS_MAX, MarkerRows
 
 HOUR_MS = 3_600_000
 DAY_S = 86_400.0
 
 
 @pytest.fixture
-def markers(engine: Engine) -> MarkerTable:
+def markers(engine: Engine) -> MarkerRows:
     metadata = MetaData()
-    table = MarkerTable(metadata, "mq_tx")
+    table = MarkerRows(metadata, "mq_tx")
     metadata.create_all(engine)
     return table
 
 
-def decide(engine: Engine, markers: MarkerTable, tx_id: str, *, may_fence: bool = True, wait_ms: int = 100) -> Outcome:
+def decide(engine: Engine, markers: MarkerRows, tx_id: str, *, may_fence: bool = True, wait_ms: int = 100) -> Outcome:
     with engine.connect() as connection:
         return markers.decide(connection, tx_id, may_fence=may_fence, lock_wait_ms=wait_ms).outcome
 
 
-def test_committed_marker_answers_commit_again_and_again(engine: Engine, markers: MarkerTable) -> None:
+def test_committed_marker_answers_commit_again_and_again(engine: Engine, markers: MarkerRows) -> None:
     with engine.begin() as connection:
         markers.write(connection, "t1")
     assert [decide(engine, markers, "t1") for _ in range(3)] == [Outcome.COMMIT] * 3
 
 
-def test_transaction_that_never_began_is_fenced_for_good(engine: Engine, markers: MarkerTable) -> None:
+def test_transaction_that_never_began_is_fenced_for_good(engine: Engine, markers: MarkerRows) -> None:
     """A count of rows would say -1 here with psycopg, and turn a fresh tombstone into "already there"."""
     assert decide(engine, markers, "t1") is Outcome.ROLLBACK
     assert decide(engine, markers, "t1") is Outcome.ROLLBACK
@@ -45,14 +45,14 @@ def test_transaction_that_never_began_is_fenced_for_good(engine: Engine, markers
     assert decide(engine, markers, "t1") is Outcome.ROLLBACK
 
 
-def test_transaction_that_rolled_back_is_fenced(engine: Engine, markers: MarkerTable) -> None:
+def test_transaction_that_rolled_back_is_fenced(engine: Engine, markers: MarkerRows) -> None:
     with engine.connect() as connection:
         markers.write(connection, "t1")
         connection.rollback()
     assert decide(engine, markers, "t1") is Outcome.ROLLBACK
 
 
-def test_running_transaction_is_unknown_and_can_still_commit(engine: Engine, markers: MarkerTable) -> None:
+def test_running_transaction_is_unknown_and_can_still_commit(engine: Engine, markers: MarkerRows) -> None:
     with engine.connect() as connection:
         markers.write(connection, "t1")
         started = time.monotonic()
@@ -63,7 +63,7 @@ def test_running_transaction_is_unknown_and_can_still_commit(engine: Engine, mar
 
 
 def test_another_writer_is_unknown_on_sqlite_and_no_matter_on_postgres(
-    engine: Engine, markers: MarkerTable, place: Place
+    engine: Engine, markers: MarkerRows, place: Place
 ) -> None:
     with engine.connect() as connection:
         markers.write(connection, "t1")
@@ -73,7 +73,7 @@ def test_another_writer_is_unknown_on_sqlite_and_no_matter_on_postgres(
 
 @pytest.mark.parametrize(("end", "expected"), [("commit", Outcome.COMMIT), ("rollback", Outcome.ROLLBACK)])
 def test_check_that_waits_for_the_local_transaction_sees_its_end(
-    engine: Engine, markers: MarkerTable, end: str, expected: Outcome
+    engine: Engine, markers: MarkerRows, end: str, expected: Outcome
 ) -> None:
     with engine.connect() as connection:
         markers.write(connection, "t1")
@@ -87,7 +87,7 @@ def test_check_that_waits_for_the_local_transaction_sees_its_end(
     assert answers == [expected]
 
 
-def test_look_alone_writes_nothing(engine: Engine, markers: MarkerTable) -> None:
+def test_look_alone_writes_nothing(engine: Engine, markers: MarkerRows) -> None:
     assert decide(engine, markers, "t1", may_fence=False) is Outcome.UNKNOWN
     with engine.begin() as connection:
         markers.write(connection, "t1")
@@ -96,7 +96,7 @@ def test_look_alone_writes_nothing(engine: Engine, markers: MarkerTable) -> None
 
 @pytest.mark.parametrize("isolation", ["SERIALIZABLE", "REPEATABLE READ"])
 def test_strict_isolation_of_the_application_does_not_disturb_the_check(
-    place: Place, markers: MarkerTable, isolation: str
+    place: Place, markers: MarkerRows, isolation: str
 ) -> None:
     if place.kind == "sqlite":
         isolation = "SERIALIZABLE"
@@ -108,7 +108,7 @@ def test_strict_isolation_of_the_application_does_not_disturb_the_check(
     strict.dispose()
 
 
-def test_many_checkers_at_once_agree(engine: Engine, markers: MarkerTable) -> None:
+def test_many_checkers_at_once_agree(engine: Engine, markers: MarkerRows) -> None:
     """Local transactions and checks race for the same ids; each id ends one way, and all that was said agrees."""
     said: dict[str, set[Outcome]] = {f"t{n}": set() for n in range(20)}
     committed: set[str] = set()
@@ -138,7 +138,7 @@ def test_many_checkers_at_once_agree(engine: Engine, markers: MarkerTable) -> No
     assert any(answers - {Outcome.UNKNOWN} for answers in said.values())
 
 
-def test_ids_that_differ_in_case_are_two_transactions(engine: Engine, markers: MarkerTable) -> None:
+def test_ids_that_differ_in_case_are_two_transactions(engine: Engine, markers: MarkerRows) -> None:
     with engine.begin() as connection:
         markers.write(connection, "T-1")
     assert decide(engine, markers, "t-1") is Outcome.ROLLBACK
@@ -148,7 +148,7 @@ def test_ids_that_differ_in_case_are_two_transactions(engine: Engine, markers: M
 def test_table_that_folds_case_is_noticed(tmp_path) -> None:  # type: ignore[no-untyped-def]
     """Somebody made the table by hand: the wrong row must not answer."""
     engine = create_engine(f"sqlite:///{tmp_path / 'folded.db'}")
-    markers = MarkerTable(MetaData(), "mq_tx")
+    markers = MarkerRows(MetaData(), "mq_tx")
     with engine.begin() as connection:
         connection.execute(
             text("CREATE TABLE mq_tx (tx_id TEXT COLLATE NOCASE PRIMARY KEY, outcome TEXT, written_at_ms INTEGER)")
@@ -160,7 +160,7 @@ def test_table_that_folds_case_is_noticed(tmp_path) -> None:  # type: ignore[no-
 
 
 def test_lost_table_is_an_error_and_not_an_answer(engine: Engine) -> None:
-    markers = MarkerTable(MetaData(), "not_there")
+    markers = MarkerRows(MetaData(), "not_there")
     with pytest.raises(Exception, match="not_there"):
         decide(engine, markers, "t1")
 
@@ -168,11 +168,11 @@ def test_lost_table_is_an_error_and_not_an_answer(engine: Engine) -> None:
 # --- prune -------------------------------------------------------------------------------------------------------
 
 
-def aged(engine: Engine, age_ms: int, ids: list[str]) -> MarkerTable:
+def aged(engine: Engine, age_ms: int, ids: list[str]) -> MarkerRows:
     """A table whose rows for ``ids`` were written ``age_ms`` ago."""
     clock = [time.time_ns() // 1_000_000 - age_ms]
     metadata = MetaData()
-    markers = MarkerTable(metadata, "mq_tx", now_ms=lambda: clock[0])
+    markers = MarkerRows(metadata, "mq_tx", now_ms=lambda: clock[0])
     metadata.create_all(engine)
     with engine.begin() as connection:
         for tx_id in ids:
@@ -181,7 +181,7 @@ def aged(engine: Engine, age_ms: int, ids: list[str]) -> MarkerTable:
     return markers
 
 
-def remaining(engine: Engine, markers: MarkerTable) -> list[str]:
+def remaining(engine: Engine, markers: MarkerRows) -> list[str]:
     with engine.connect() as connection:
         return list(connection.scalars(markers_of(markers.table)))
 
@@ -241,7 +241,7 @@ def test_prune_deletes_nothing_when_the_broker_cannot_be_asked(engine: Engine) -
     assert remaining(engine, markers) == ["old"]
 
 
-def test_prune_refuses_ages_that_a_local_transaction_may_have(engine: Engine, markers: MarkerTable) -> None:
+def test_prune_refuses_ages_that_a_local_transaction_may_have(engine: Engine, markers: MarkerRows) -> None:
     with engine.begin() as connection, pytest.raises(UsageError):
         markers.prune(connection, older_than_s=PRUNE_AGE_MIN_S - 1, undecided=())
 
@@ -249,6 +249,6 @@ def test_prune_refuses_ages_that_a_local_transaction_may_have(engine: Engine, ma
 def test_marker_table_is_an_ordinary_table_beside_others() -> None:
     metadata = MetaData()
     Table("orders", metadata, Column("id", String, primary_key=True))
-    MarkerTable(metadata, "mine")
+    MarkerRows(metadata, "mine")
     assert set(metadata.tables) == {"orders", "mine"}
     assert insert(metadata.tables["mine"]).is_insert

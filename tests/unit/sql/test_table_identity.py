@@ -12,8 +12,8 @@ from tests.unit.sql.memory_broker import Asked, AsyncMemoryClient, MemoryBroker,
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
 from halfmq.model.properties import HMQ_TX_MARKER, to_dict
-from halfmq.sql import TransactionLog
-from halfmq.sql.marker import MarkerTable, wall_ms
+from halfmq.sql import MarkerTable
+from halfmq.sql.marker import MarkerRows, wall_ms
 from halfmq.sql.table_identity import (
     HORIZON,
     IDENTITY,
@@ -94,7 +94,7 @@ class LastRelease:
             connection.execute(delete(shop.log.table))
 
 
-def bounds(engine: Engine, markers: MarkerTable) -> Bounds | None:
+def bounds(engine: Engine, markers: MarkerRows) -> Bounds | None:
     with engine.connect() as connection:
         return markers.identity.read(connection)
 
@@ -289,7 +289,7 @@ def test_many_processes_at_once_make_one_identity(shop: Shop, place: Place) -> N
     def process() -> None:
         engine = create_engine(place.url())
         try:
-            log = MarkerTable(MetaData(), "mq_tx")
+            log = MarkerRows(MetaData(), "mq_tx")
             together.wait(20)
             for _ in range(200):
                 log.identity.establish(engine, NOON_MS, 100)
@@ -340,23 +340,23 @@ def clock() -> list[int]:
 
 
 @pytest.fixture
-def aged(engine: Engine, clock: list[int]) -> MarkerTable:
+def aged(engine: Engine, clock: list[int]) -> MarkerRows:
     metadata = MetaData()
-    markers = MarkerTable(metadata, "mq_tx", now_ms=lambda: clock[0])
+    markers = MarkerRows(metadata, "mq_tx", now_ms=lambda: clock[0])
     metadata.create_all(engine)
     return markers
 
 
-def written(engine: Engine, markers: MarkerTable, tx_id: str) -> str:
+def written(engine: Engine, markers: MarkerRows, tx_id: str) -> str:
     with engine.begin() as connection:
         return markers.write(connection, tx_id)
 
 
-def pruned(connection: Connection, markers: MarkerTable, undecided: tuple[str, ...] = ()) -> int:
+def pruned(connection: Connection, markers: MarkerRows, undecided: tuple[str, ...] = ()) -> int:
     return markers.prune(connection, older_than_s=DAY_S, undecided=undecided)
 
 
-def decide(engine: Engine, markers: MarkerTable, tx_id: str, origin: str) -> tuple[Outcome, bool]:
+def decide(engine: Engine, markers: MarkerRows, tx_id: str, origin: str) -> tuple[Outcome, bool]:
     """What is decided, and whether there is a remark."""
     with engine.connect() as connection:
         decided = markers.decide(connection, tx_id, origin=origin, lock_wait_ms=100)
@@ -364,7 +364,7 @@ def decide(engine: Engine, markers: MarkerTable, tx_id: str, origin: str) -> tup
 
 
 def test_pruned_marker_is_unknown_and_what_was_never_there_is_fenced(
-    engine: Engine, aged: MarkerTable, clock: list[int]
+    engine: Engine, aged: MarkerRows, clock: list[int]
 ) -> None:
     old = written(engine, aged, "old")
     clock[0] += 1
@@ -380,7 +380,7 @@ def test_pruned_marker_is_unknown_and_what_was_never_there_is_fenced(
 
 
 def test_marker_that_is_there_answers_below_the_horizon_and_under_any_identity(
-    engine: Engine, aged: MarkerTable, clock: list[int]
+    engine: Engine, aged: MarkerRows, clock: list[int]
 ) -> None:
     kept, _ = written(engine, aged, "kept"), written(engine, aged, "old")
     clock[0] += 25 * HOUR_MS
@@ -390,7 +390,7 @@ def test_marker_that_is_there_answers_below_the_horizon_and_under_any_identity(
     assert decide(engine, aged, "kept", Origin(ONE, 0).text()) == (Outcome.COMMIT, False)
 
 
-def test_prune_that_is_rolled_back_moves_no_horizon(engine: Engine, aged: MarkerTable, clock: list[int]) -> None:
+def test_prune_that_is_rolled_back_moves_no_horizon(engine: Engine, aged: MarkerRows, clock: list[int]) -> None:
     written(engine, aged, "old")
     clock[0] += 25 * HOUR_MS
     with engine.connect() as connection:
@@ -404,7 +404,7 @@ def test_prune_that_is_rolled_back_moves_no_horizon(engine: Engine, aged: Marker
         assert table.horizon_ms == 0
 
 
-def test_horizon_never_goes_back(engine: Engine, aged: MarkerTable) -> None:
+def test_horizon_never_goes_back(engine: Engine, aged: MarkerRows) -> None:
     seen = []
     for horizon_ms in (50, 20, 60):
         with engine.begin() as connection:
@@ -415,7 +415,7 @@ def test_horizon_never_goes_back(engine: Engine, aged: MarkerTable) -> None:
     assert seen == [50, 50, 60]
 
 
-def test_prune_gives_an_earlier_releases_table_its_rows(engine: Engine, aged: MarkerTable, clock: list[int]) -> None:
+def test_prune_gives_an_earlier_releases_table_its_rows(engine: Engine, aged: MarkerRows, clock: list[int]) -> None:
     with engine.begin() as connection:
         connection.execute(delete(aged.table))
     assert written(engine, aged, "old") == ""
@@ -427,7 +427,7 @@ def test_prune_gives_an_earlier_releases_table_its_rows(engine: Engine, aged: Ma
     assert table.horizon_ms == NOON_MS + 24 * HOUR_MS, "the clock, less the hour that no release prunes"
 
 
-def test_reserved_rows_are_never_old(engine: Engine, aged: MarkerTable, clock: list[int]) -> None:
+def test_reserved_rows_are_never_old(engine: Engine, aged: MarkerRows, clock: list[int]) -> None:
     """Not for this release, whatever stands in them; and not for one that does not know them."""
     with engine.connect() as connection:
         stand = dict(connection.execute(select(aged.table.c.tx_id, aged.table.c.written_at_ms)).all())
@@ -439,7 +439,7 @@ def test_reserved_rows_are_never_old(engine: Engine, aged: MarkerTable, clock: l
 
 
 def test_nothing_is_pruned_when_the_horizon_cannot_be_moved(
-    engine: Engine, aged: MarkerTable, clock: list[int], monkeypatch: pytest.MonkeyPatch
+    engine: Engine, aged: MarkerRows, clock: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a snapshot does not see the rows that another process has just made."""
     written(engine, aged, "old")
@@ -472,7 +472,7 @@ def test_after_restored_absence_before_it_is_no_answer_and_after_it_is(shop: Sho
 
 def test_process_that_missed_restored_learns_it_from_a_check(shop: Shop) -> None:
     """Goal: a process that ran on does not write an identity of the past for ever."""
-    running, elsewhere = shop.log._markers, MarkerTable(MetaData(), "mq_tx")
+    running, elsewhere = shop.log._markers, MarkerRows(MetaData(), "mq_tx")
     before = written(shop.engine, running, "before")
     with shop.engine.begin() as connection:
         running.erase(connection, "before")
@@ -487,7 +487,7 @@ def test_process_that_missed_restored_learns_it_from_a_check(shop: Shop) -> None
 
 def test_two_logs_in_one_database_have_two_identities(shop: Shop) -> None:
     metadata = MetaData()
-    log = TransactionLog(metadata, table="mq_other")
+    log = MarkerTable(metadata, table="mq_other")
     metadata.create_all(shop.engine)
     here, there = bounds(shop.engine, shop.log._markers), bounds(shop.engine, log._markers)
     assert here is not None
@@ -504,7 +504,7 @@ def test_schemas_of_one_pool_have_an_identity_each(tmp_path) -> None:  # type: i
             connection.execute(f"ATTACH '{tmp_path / schema}.db' AS {schema}")
 
     metadata = MetaData()
-    markers = MarkerTable(metadata, "mq_tx")
+    markers = MarkerRows(metadata, "mq_tx")
     a, b = (engine.execution_options(schema_translate_map={None: schema}) for schema in ("a", "b"))
     metadata.create_all(a)
     metadata.create_all(b)

@@ -79,7 +79,7 @@ def test_which_of_some_ids_are_undecided_in_a_group() -> None:
 
 
 def test_what_was_set_aside_is_among_the_undecided_ones() -> None:
-    """An operator may have it asked about any day, so its marker must stay: ``TransactionLog.prune`` goes by this."""
+    """An operator may have it asked about any day, so its marker must stay: ``MarkerTable.prune`` goes by this."""
     log = CoreLog()
     log.do(SetProducer(ProducerSettings("PG", 0, PastLimit.WAIT, 60_000)))
     log.do(half("T1"))

@@ -1,7 +1,7 @@
-"""A ``TransactionLog`` that notes in the flight recorder how far each transaction is.
+"""A ``MarkerTable`` that records in the flight recorder how far each transaction has got.
 
-It also gives the worker's turn on the database away as soon as the local transaction is decided. Otherwise it changes
-nothing.
+It also releases the worker's turn on the database as soon as the local transaction is decided. Everything else is
+delegated to the real marker table.
 """
 
 import threading
@@ -11,15 +11,15 @@ from typing import Any
 
 from demo.flight_recorder import Counter, FlightRecorder, Phase
 from demo.turns import Turn
+from halfmq.client.marker_table import BlockingTransactionCalls, TransactionBlock
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import Prepared, TransactionReceipt
-from halfmq.client.transaction_log import BlockingTransactionCalls, TransactionBlock
-from halfmq.sql import TransactionLog
+from halfmq.sql import MarkerTable
 
 
 class WatchedCalls:
-    """The client's calls, with a note before and after."""
+    """The client's calls; each one records its phase."""
 
     def __init__(self, client: BlockingTransactionCalls, note: Callable[[Phase], None]) -> None:
         self._client = client
@@ -53,17 +53,17 @@ _OUTCOMES = {
 }
 
 
-class WatchedLog:
-    """Use it wherever the log goes. Each thread calls ``working_on`` before it opens a block."""
+class WatchedMarkers:
+    """Pass it wherever a marker table is expected. Each thread must call ``working_on`` before it opens a block."""
 
-    def __init__(self, log: TransactionLog, recorder: FlightRecorder) -> None:
-        self._log = log
+    def __init__(self, markers: MarkerTable, recorder: FlightRecorder) -> None:
+        self._markers = markers
         self._recorder = recorder
         self._here = threading.local()
 
     @property
     def name(self) -> str:
-        return self._log.name
+        return self._markers.name
 
     def working_on(self, worker: int, basket_id: int, turn: Turn) -> None:
         self._here.worker, self._here.basket_id, self._here.turn = worker, basket_id, turn
@@ -79,13 +79,13 @@ class WatchedLog:
             if phase is Phase.TELLING:
                 turn.give()
 
-        return self._log.bind(WatchedCalls(client, note), session, query_id=query_id)
+        return self._markers.bind(WatchedCalls(client, note), session, query_id=query_id)
 
     def bind_async(self, client: Any, session: Any, *, query_id: str = "") -> Any:
-        return self._log.bind_async(client, session, query_id=query_id)
+        return self._markers.bind_async(client, session, query_id=query_id)
 
     def checker(self, sessions: Any) -> Any:
-        check = self._log.checker(sessions)
+        check = self._markers.checker(sessions)
 
         def counted(transaction: Any) -> Outcome:
             outcome = check(transaction)

@@ -1,8 +1,8 @@
-"""The seam to database integrations: what ``mq.transaction(session, log=...)`` asks of ``log``.
+"""The interface that a database integration implements for ``mq.transaction(session, markers=...)``.
 
-The client knows no database. A log (``halfmq.sql.TransactionLog`` is one) writes a marker in the application's own
-transaction, prepares the messages just before COMMIT, and answers checks from the table. It gets the client's
-lower-level calls; the context manager, and what each failure means, is its own business.
+The client itself knows no database. A marker table (``halfmq.sql.MarkerTable`` implements the interface for SQLAlchemy)
+inserts a marker row in the application's own transaction, sends the half messages just before COMMIT, and answers checks
+from the table. It receives the client's low-level calls, and decides itself what each failure means.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from halfmq.client.outgoing import OutgoingMessage
     from halfmq.client.transaction_block import Transaction
 
-#: A check: asked with the transaction, answers an Outcome. May be a coroutine function.
+#: A check function: called with the transaction, returns an Outcome. May be a coroutine function.
 CheckFunction = Callable[["Transaction"], Outcome | Awaitable[Outcome]]
 
 
 class TransactionBlock(Protocol):
-    """What the body of the block gets. ``send`` only collects (see ``client.outgoing.compose`` for the arguments)."""
+    """What the body of the block receives. ``send`` only collects the message; its arguments are those of ``client.outgoing.compose``."""
 
     @property
     def id(self) -> str: ...
 
     @property
     def receipt(self) -> TransactionReceipt | None:
-        """After the block: the broker's receipt for COMMIT; None while there is none."""
+        """After the block: the broker's receipt for COMMIT, or None if no receipt has arrived."""
         ...
 
     def send(
@@ -47,12 +47,12 @@ class TransactionBlock(Protocol):
 
 
 class TransactionCalls(Protocol):
-    """``AsyncClient``'s calls for an outside coordinator.
+    """The calls of ``AsyncClient`` that a marker table uses.
 
-    ``new_transaction_id`` -> write the marker -> ``prepare`` -> COMMIT -> ``commit``. ``prepare`` returns when every
-    half is acknowledged; if it raises, nothing became visible and nothing will unless somebody commits it.
-    ``commit`` may raise ``TransactionUnknown``: the client goes on repeating it in the background, and the check is
-    behind that; where the marker is durable the caller need not tell its user.
+    The order is ``new_transaction_id``, insert the marker, ``prepare``, local COMMIT, ``commit``. ``prepare`` returns when
+    every half message is acknowledged; if it raises, nothing is visible, and nothing becomes visible unless somebody
+    commits the transaction. ``commit`` may raise ``TransactionUnknown``: the client keeps retrying in the background, with
+    the back-check as the fallback. Once the marker is durable the caller can ignore that error.
     """
 
     group: str
@@ -69,7 +69,7 @@ class TransactionCalls(Protocol):
 
 
 class BlockingTransactionCalls(Protocol):
-    """``Client``'s calls: the same names, blocking."""
+    """The calls of ``Client``: the same names, blocking."""
 
     group: str
 
@@ -84,29 +84,29 @@ class BlockingTransactionCalls(Protocol):
     def rollback(self, prepared: Prepared) -> TransactionReceipt: ...
 
 
-class TransactionLog(Protocol):
-    """A table that says which transactions committed."""
+class MarkerTable(Protocol):
+    """A table in the application's database that records which transactions committed."""
 
     @property
     def name(self) -> str:
-        """The listener name (HMQ_TX_NAME) that its transactions carry, so that their checks come back to it."""
+        """The name that its transactions carry (HMQ_TX_NAME); it routes their checks to this table."""
         ...
 
     def bind(
         self, client: BlockingTransactionCalls, session: Any, *, query_id: str = ""
     ) -> AbstractContextManager[TransactionBlock]:
-        """The block of ``Client.transaction(session, log=self, query_id=...)``."""
+        """The context manager behind ``Client.transaction(session, markers=self, query_id=...)``."""
         ...
 
     def bind_async(
         self, client: TransactionCalls, session: Any, *, query_id: str = ""
     ) -> AbstractAsyncContextManager[TransactionBlock]:
-        """The block of ``AsyncClient.transaction(session, log=self, query_id=...)``."""
+        """The context manager behind ``AsyncClient.transaction(session, markers=self, query_id=...)``."""
         ...
 
     def checker(self, sessions: Any) -> CheckFunction:
-        """The check function that answers from the table, opening sessions with ``sessions()``.
+        """The check function that answers from the table, on sessions opened by ``sessions()``.
 
-        ``client.answer_checks(log, sessions)`` registers it under ``name``.
+        ``client.answer_checks(markers, sessions)`` registers it under ``name``.
         """
         ...

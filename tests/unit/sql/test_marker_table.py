@@ -10,18 +10,18 @@ from tests.unit.sql.conftest import AsyncShop, Shop, markers_of
 from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
 from halfmq import AsyncClient, Client, UsageError
-from halfmq.client.transaction_log import TransactionLog as TransactionLogPort
-from halfmq.sql import TransactionLog
+from halfmq.client.marker_table import MarkerTable as MarkerTablePort
+from halfmq.sql import MarkerTable
 
 
 def test_it_is_what_the_client_asks_for() -> None:
-    log: TransactionLogPort = TransactionLog(MetaData())
+    log: MarkerTablePort = MarkerTable(MetaData())
     assert log.name == "sql.mq_tx"
 
 
 def test_two_logs_have_two_names() -> None:
     metadata = MetaData()
-    names = [TransactionLog(metadata, table="a").name, TransactionLog(metadata, table="b", name="mine").name]
+    names = [MarkerTable(metadata, table="a").name, MarkerTable(metadata, table="b", name="mine").name]
     assert names == ["sql.a", "mine"]
 
 
@@ -88,7 +88,7 @@ async def test_prune_keeps_the_marker_of_a_transaction_that_a_policy_set_aside(
 
 def test_create_all_makes_the_table(tmp_path) -> None:  # type: ignore[no-untyped-def]
     metadata = MetaData()
-    log = TransactionLog(metadata)
+    log = MarkerTable(metadata)
     engine = create_engine(f"sqlite:///{tmp_path / 'x.db'}")
     metadata.create_all(engine)
     with engine.connect() as connection:
@@ -105,10 +105,10 @@ def test_local_commit_that_nobody_could_tell_the_broker_of_does_not_begin(shop: 
             mq.answer_checks(shop.log, shop.sessions())
         if answered == "by nobody":
             with pytest.raises(UsageError, match=r"answer_checks.*at start; or checked_elsewhere"):
-                mq.transaction(session, log=shop.log)
+                mq.transaction(session, markers=shop.log)
             assert not session.in_transaction()
         else:
-            with mq.transaction(session, log=shop.log, **options) as tx:  # type: ignore[arg-type]
+            with mq.transaction(session, markers=shop.log, **options) as tx:  # type: ignore[arg-type]
                 session.execute(insert(shop.orders).values(id=1))
                 tx.send("t", b"x")
         rows = session.execute(markers_of(shop.log.table)).all()
@@ -122,7 +122,7 @@ async def test_on_asyncio_too(async_shop: AsyncShop) -> None:
         async_shop.sessions() as session,
     ):
         with pytest.raises(UsageError, match=r"answer_checks.*at start; or checked_elsewhere"):
-            mq.transaction(session, log=log)
-        mq.transaction(session, log=log, checked_elsewhere=True)
+            mq.transaction(session, markers=log)
+        mq.transaction(session, markers=log, checked_elsewhere=True)
         mq.answer_checks(log, async_shop.sessions)
-        mq.transaction(session, log=log)
+        mq.transaction(session, markers=log)

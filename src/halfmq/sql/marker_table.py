@@ -1,4 +1,4 @@
-"""``TransactionLog``: the marker table as the application declares it, and what the client asks of it."""
+"""``MarkerTable``: the marker table as the application declares it; it implements the client's interface of that name."""
 
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -9,30 +9,31 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from halfmq import limits
+from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCalls
+from halfmq.client.marker_table import MarkerTable as MarkerTablePort
 from halfmq.client.outcome import Outcome
-from halfmq.client.transaction_log import BlockingTransactionCalls, TransactionCalls
-from halfmq.client.transaction_log import TransactionLog as TransactionLogPort
 from halfmq.errors import UsageError
 from halfmq.sql.checks import Asked, MarkerChecks
-from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, MarkerTable, OldRow, WhichUndecided
+from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, MarkerRows, OldRow, WhichUndecided
 from halfmq.sql.transaction import AsyncBlock, Block, SqlTransaction
 
 
-class TransactionLog:
+class MarkerTable:
     """The marker table. Declare it once beside your own tables, in the **same database** as the business rows.
 
     >>> metadata = MetaData()
-    >>> txlog = TransactionLog(metadata)
+    >>> markers = MarkerTable(metadata)
 
-    It is an ordinary ``Table`` in your ``MetaData``: ``create_all`` makes it, Alembic sees it.
+    It is an ordinary ``Table`` in your ``MetaData``: ``create_all`` creates it, and Alembic detects it.
 
-    ``name`` travels with each half message and brings the check back here; the default is made of the table's name.
-    All processes of one producer group must use the same database for it: any of them may be asked, and one that
-    looks elsewhere has no answer (UNKNOWN). Two databases are two groups, or two logs with different names.
+    ``name`` is sent with each half message and routes the check to this table; the default is derived from the table's name.
+    All processes of one producer group must use the same database for it: the broker may check with any of them, and one
+    that looks in another database can only answer UNKNOWN. For two databases use two groups, or two marker tables with
+    different names.
 
-    ``min_age_s``: how long after its preparation a transaction without a marker is left alone before it is ruled out
-    for good (UNKNOWN until then). ``lock_wait_ms``: how long a check waits for a local transaction that is just
-    committing.
+    ``min_age_s``: a transaction without a marker is UNKNOWN until this many seconds after its prepare; only then does a
+    check insert a rollback marker for it. ``lock_wait_ms``: how long a check waits for the row lock of a local transaction
+    that is committing.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class TransactionLog:
         min_age_s: float = limits.CHECK_IMMUNITY_MS / 1000,
         lock_wait_ms: int = FENCE_LOCK_WAIT_MS,
     ) -> None:
-        self._markers = MarkerTable(metadata, table)
+        self._markers = MarkerRows(metadata, table)
         self._name = name if name is not None else f"sql.{table}"
         self._min_age_ms = round(min_age_s * 1000)
         self._lock_wait_ms = lock_wait_ms
@@ -60,7 +61,7 @@ class TransactionLog:
     def bind(
         self, client: BlockingTransactionCalls, session: Any, *, query_id: str = ""
     ) -> AbstractContextManager[SqlTransaction]:
-        """The block of ``Client.transaction(session, log=self)``.
+        """The context manager behind ``Client.transaction(session, markers=self)``.
 
         Raises:
             UsageError: not a ``Session``.
@@ -77,7 +78,7 @@ class TransactionLog:
     def bind_async(
         self, client: TransactionCalls, session: Any, *, query_id: str = ""
     ) -> AbstractAsyncContextManager[SqlTransaction]:
-        """The block of ``AsyncClient.transaction(session, log=self)``.
+        """The context manager behind ``AsyncClient.transaction(session, markers=self)``.
 
         Raises:
             UsageError: not an ``AsyncSession``.
@@ -92,9 +93,9 @@ class TransactionLog:
         return AsyncBlock(client, self._name, self._markers, session, query_id)
 
     def checker(self, sessions: Callable[[], Any]) -> Callable[[Asked], Outcome | Awaitable[Outcome]]:
-        """The check function that answers from the table. ``sessions``: your sessionmaker, on the primary.
+        """The check function that answers from the table. ``sessions``: your sessionmaker, bound to the primary.
 
-        ``client.answer_checks(txlog, sessions)`` registers it.
+        ``client.answer_checks(markers, sessions)`` registers it.
 
         Raises:
             UsageError: not a sessionmaker, or one without an engine for this table.
@@ -104,17 +105,20 @@ class TransactionLog:
         ).check_function()
 
     def prune(self, session: Session, *, older_than_s: float, undecided: Collection[str] | WhichUndecided) -> int:
-        """Delete old markers that no check will ask for any more, in ``session``'s transaction. How many.
+        """Delete old markers that no check can need any more, in ``session``'s transaction. Returns the number deleted.
 
-        >>> while txlog.prune(session, older_than_s=86_400, undecided=mq.undecided):
+        >>> while markers.prune(session, older_than_s=86_400, undecided=mq.undecided):
         ...     session.commit()
 
-        ``undecided``: ``mq.undecided`` of a ``Client`` whose brokers have **all** transactions of this table, so that
-        the markers of those that are still undecided stay, whatever their age, also of those that a policy set aside. Or
-        the ids themselves; see ``MarkerTable.prune``. At most 1,000 rows; commit, and repeat until it returns 0.
+        Deletes at most 1,000 rows a call; commit, and repeat until it returns 0.
+
+        ``undecided``: ``mq.undecided`` of a ``Client`` that reaches **all** brokers with transactions of this table. It keeps
+        the markers of transactions that are still undecided, parked ones included, whatever their age. A collection of ids
+        is accepted too; see ``MarkerRows.prune``.
 
         Raises:
-            UsageError: less than an hour. ConnectError: the broker could not be asked; nothing was deleted.
+            UsageError: ``older_than_s`` is less than an hour.
+            ConnectError: the broker is unreachable; nothing was deleted. Try again later.
         """
         connection = session.connection(bind_arguments={"clause": self.table})
         return self._markers.prune(connection, older_than_s=older_than_s, undecided=undecided)
@@ -126,7 +130,7 @@ class TransactionLog:
         older_than_s: float,
         undecided: Callable[[list[str]], Awaitable[Collection[str]]],
     ) -> int:
-        """``prune`` with an ``AsyncSession`` and ``undecided=mq.undecided`` of an ``AsyncClient``."""
+        """``prune`` for an ``AsyncSession``, with ``undecided=mq.undecided`` of an ``AsyncClient``."""
         markers, bind = self._markers, {"clause": self.table}
         after: OldRow | None = None
         while True:
@@ -149,15 +153,16 @@ class TransactionLog:
             after = rows[-1]
 
     def restored(self, session: Session) -> None:
-        """Say, in ``session``'s transaction, that markers may be missing here: commit it, best before the application starts.
+        """Declare, in ``session``'s transaction, that markers may be missing: the table gets a new identity.
 
-        For a database that is a copy of another one, or in which the marker table is older than the business rows. Of a
-        transaction begun before, a marker that is here still answers; one that is not is UNKNOWN, for an operator.
-        With an ``AsyncSession``: ``await session.run_sync(txlog.restored)``.
+        Call it, and commit, before the application starts on a database that is a copy of another one, or in which the
+        marker table was restored to an earlier time than the business rows. For a transaction begun before that, a marker
+        that is present still answers the check; a missing one is answered UNKNOWN, and an operator decides.
+        With an ``AsyncSession``: ``await session.run_sync(markers.restored)``.
         """
         self._markers.restored(session.connection(bind_arguments={"clause": self.table}))
 
 
 if TYPE_CHECKING:
-    #: The type checker says so when this stops being what the client asks for.
-    _conforms: type[TransactionLogPort] = TransactionLog
+    #: Type-checked conformance to the client's interface.
+    _conforms: type[MarkerTablePort] = MarkerTable
