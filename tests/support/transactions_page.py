@@ -56,8 +56,8 @@ KNOBS: tuple[Knob, ...] = (
     _group("check_limit", "checks; 0: none", "RocketMQ `transactionCheckMax` = 15, for every group"),
     _group(
         "past_limit",
-        "`rollback`, `set-aside` or `wait`",
-        "RocketMQ throws the half into TRANS_CHECK_MAX_TIME_TOPIC; FMQ: the broker never decides (3.3)",
+        "`rollback`, `park` or `wait`",
+        "RocketMQ moves the half to TRANS_CHECK_MAX_TIME_TOPIC; FMQ: the broker never decides (3.3)",
     ),
     _group(
         "skip_age_ms",

@@ -1,7 +1,7 @@
-"""``halfmq tx``: what is undecided, why, and a verdict by hand; limits and policy of producer groups. Asks a running broker.
+"""``halfmq tx``: list, explain and settle undecided transactions; limits and policy of producer groups. Needs a running broker.
 
-Exit status: 0 done, 1 failed, 2 wrong use, 3 no such transaction, 4 refused (the opposite verdict stands, messages are
-missing, or nobody can be asked now), 5 not known whether it happened, 6 asked and still undecided. Data goes to standard
+Exit status: 0 success, 1 failure, 2 usage error, 3 no such transaction, 4 rejected (the opposite verdict stands, messages
+are missing, or no producer can be checked now), 5 outcome unknown, 6 checked and still undecided. Data goes to standard
 output, everything else to standard error.
 """
 
@@ -25,7 +25,9 @@ from halfmq.wire.remoting.codes import EXT_POSITION, EXT_REPEATED, EXT_VERDICT, 
 from halfmq.wire.remoting.header import Request
 
 app = typer.Typer(
-    help="See undecided transactions, and settle one by hand.", no_args_is_help=True, add_completion=False
+    help="List, explain and settle undecided transactions; set limits and policies of producer groups.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 FAILED, USAGE, NOT_FOUND, REFUSED, UNKNOWN_OUTCOME, STILL_UNDECIDED = 1, 2, 3, 4, 5, 6
@@ -35,70 +37,82 @@ _STATUS: dict[int, int] = {
     ResponseCode.SYSTEM_BUSY: REFUSED,
     ResponseCode.SERVICE_NOT_AVAILABLE: REFUSED,
 }
+#: Values of `--past-limit` that the protocol and the log name differently.
+_POLICY_NAMES: Final = {"set-aside": "park"}
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-#: Digits of a time span: in days still far from what a record can hold.
+#: Digits of a time span. In days that is still far below the maximum of the record's field.
 _SPAN_DIGITS_MAX: Final = 9
-#: Nobody waits longer for an answer, seconds; a socket takes no timeout of any size.
+#: Upper bound of a timeout, seconds: a socket rejects very large ones.
 _WAIT_S_MAX: Final = 86_400.0
 
 
 def _seconds(seconds: float) -> float:
-    if not 0 <= seconds <= _WAIT_S_MAX:  # also what is not a number
-        raise typer.BadParameter(f"{seconds} is no time to wait: 0 to {_WAIT_S_MAX:,.0f} seconds")
+    if not 0 <= seconds <= _WAIT_S_MAX:  # also false for NaN
+        raise typer.BadParameter(f"{seconds} is out of range: 0 to {_WAIT_S_MAX:,.0f} seconds")
     return seconds
 
 
-def _seconds_for_an_answer(seconds: float) -> float:
+def _positive_seconds(seconds: float) -> float:
     if seconds == 0:
-        raise typer.BadParameter("no answer comes in no time: more than 0 seconds")
+        raise typer.BadParameter("the timeout must be positive")
     return _seconds(seconds)
 
 
 _Url = Annotated[
-    str, typer.Option(envvar="HALFMQ_URL", help="Where the broker is, rocketmq://HOST:PORT; either of its two ports.")
+    str,
+    typer.Option(
+        envvar="HALFMQ_URL",
+        help="Address of the broker, rocketmq://HOST:PORT; its broker port or its name server port.",
+    ),
 ]
 _Timeout = Annotated[
-    float, typer.Option(callback=_seconds_for_an_answer, help="Seconds to wait for the broker, more than 0.")
+    float, typer.Option(callback=_positive_seconds, help="Seconds to wait for the broker's response; positive.")
 ]
-_Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
-_Id = Annotated[str, typer.Argument(metavar="TX_ID", help="Transaction id; of stock clients the UNIQ_KEY.")]
-_Group = Annotated[str, typer.Option(help="Producer group; needed only when several have this id.")]
-_IdOrAll = Annotated[str, typer.Argument(metavar="[TX_ID]", help="Transaction id; of stock clients the UNIQ_KEY.")]
-_GroupOrAll = Annotated[str, typer.Option(help="Producer group; for one transaction only when several have its id.")]
-_All = Annotated[bool, typer.Option("--all", help="Every undecided transaction of --group, the oldest first.")]
-_Older = Annotated[str, typer.Option(metavar="SPAN", help="With --all: only what is older, such as 90s, 5m, 2h, 1d.")]
-_Most = Annotated[int, typer.Option("--max", help="With --all: at most so many; 0: all of them.", min=0)]
-_Operator = Annotated[str, typer.Option(envvar="HALFMQ_OPERATOR", help="Who decides: goes into the log.")]
-_Reason = Annotated[str, typer.Option(help="Why: goes into the log.")]
-_Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where there is no terminal.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+_Id = Annotated[str, typer.Argument(metavar="TX_ID", help="Transaction id; with RocketMQ clients, the UNIQ_KEY.")]
+_Group = Annotated[str, typer.Option(help="Producer group; required only if several groups have this id.")]
+_IdOrAll = Annotated[
+    str, typer.Argument(metavar="[TX_ID]", help="Transaction id; with RocketMQ clients, the UNIQ_KEY.")
+]
+_GroupOrAll = Annotated[
+    str, typer.Option(help="Producer group; with TX_ID, required only if several groups have this id.")
+]
+_All = Annotated[bool, typer.Option("--all", help="All undecided transactions of --group, oldest first.")]
+_Older = Annotated[
+    str, typer.Option(metavar="SPAN", help="With --all: only transactions older than this, such as 90s, 5m, 2h, 1d.")
+]
+_Most = Annotated[int, typer.Option("--max", help="With --all: maximum number of transactions; 0: no limit.", min=0)]
+_Operator = Annotated[str, typer.Option(envvar="HALFMQ_OPERATOR", help="Your name; recorded in the audit log.")]
+_Reason = Annotated[str, typer.Option(help="The reason; recorded in the audit log.")]
+_Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation; required without a terminal.")]
 _URL = "rocketmq://127.0.0.1:9876"
 _TIMEOUT_S = 10.0
-#: How often `check` looks whether its answer came, seconds.
-_LOOK_S = 0.2
-#: Transactions that `--all` lists and settles in one go.
+#: How often `check` polls for the outcome, seconds.
+_POLL_S = 0.2
+#: Transactions that `--all` lists and settles per page.
 _PAGE: Final = 500
-#: Refusals that `--all` shows.
+#: Rejections that `--all` prints.
 _SHOWN_MAX: Final = 5
 
 
 @app.command("list")
 def list_(
     group: Annotated[str, typer.Option(help="Only this producer group.")] = "",
-    older: Annotated[str, typer.Option(metavar="SPAN", help="Only what is older, such as 90s, 5m, 2h, 1d.")] = "0s",
+    older: Annotated[
+        str, typer.Option(metavar="SPAN", help="Only transactions older than this, such as 90s, 5m, 2h, 1d.")
+    ] = "0s",
     count: Annotated[
-        int, typer.Option("--max", help="At most so many, the oldest; 1 to 1000.", min=1, max=1_000)
+        int, typer.Option("--max", help="Maximum number of transactions, 1 to 1000.", min=1, max=1_000)
     ] = 100,
-    start: Annotated[
-        int, typer.Option("--from", help="With --group: begin behind so many, to see the next ones.", min=0)
-    ] = 0,
+    start: Annotated[int, typer.Option("--from", help="With --group: skip this many, for the next page.", min=0)] = 0,
     url: _Url = _URL,
     timeout: _Timeout = _TIMEOUT_S,
     as_json: _Json = False,
 ) -> None:
-    """Undecided transactions, the oldest first."""
+    """List undecided transactions, oldest first."""
     older_ms = _span_ms(older)
     if start and not group:
-        _fail("--from goes with --group GROUP: the order of all groups changes as they go on", USAGE)
+        _fail("--from requires --group GROUP: the order across groups changes while transactions are settled", USAGE)
     page = _page(url, group, count, start, timeout)
     total, following = page.total, page.following
     if following and not group:
@@ -116,17 +130,17 @@ def list_(
         )
     typer.echo(f"{total} undecided, {len(rows)} shown", err=True)
     if following and rows:
-        typer.echo(f"the next ones: --from {following}", err=True)
+        typer.echo(f"next page: --from {following}", err=True)
     elif total > count and not group:
-        typer.echo("the others: by group, see `halfmq tx stats` and --group", err=True)
+        typer.echo("for the rest use --group GROUP; `halfmq tx stats` lists the groups", err=True)
 
 
 class _Page(NamedTuple):
     total: int
     rows: list[PendingTransaction]
-    #: Where the next one begins; 0: there is none.
+    #: Start of the next page; 0: this is the last one.
     following: int
-    #: Broker time of the rows' spans, ms.
+    #: Broker time at which the ages of the rows were computed, ms.
     at_ms: int
 
 
@@ -139,7 +153,7 @@ def _page(url: str, group: str, count: int, start: int, timeout: float) -> _Page
 
 
 def _oldest_of_all(url: str, page: _Page, count: int, timeout: float) -> list[PendingTransaction]:
-    """Each page has the oldest of some groups: those of all groups are among them."""
+    """Each page holds the oldest transactions of some groups; merge all pages and keep the oldest ``count``."""
     found: list[tuple[int, str, str, PendingTransaction]] = []
     while True:
         found += [(page.at_ms - row.age_ms, row.group, row.tx_id, row) for row in page.rows]
@@ -150,16 +164,16 @@ def _oldest_of_all(url: str, page: _Page, count: int, timeout: float) -> list[Pe
 
 
 def _number(answer: Request[dict[str, str]], name: str) -> int:
-    """0 where it says none, as an earlier broker does."""
+    """The number in field ``name``; 0 if it is absent, as with earlier brokers."""
     text = answer.ext.get(name, "0")
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _row(row: PendingTransaction) -> tuple[str, ...]:
     if row.set_aside:
-        following = f"set aside ({row.set_aside})"
+        following = f"parked ({row.set_aside})"
     elif not row.producers:
-        following = "nobody to ask"
+        following = "no reachable producer"
     else:
         following = f"in {span(row.next_check_in_ms)}" if row.next_check_in_ms else "due"
     return (
@@ -178,7 +192,7 @@ def _row(row: PendingTransaction) -> tuple[str, ...]:
 def show(
     tx_id: _Id, group: _Group = "", url: _Url = _URL, timeout: _Timeout = _TIMEOUT_S, as_json: _Json = False
 ) -> None:
-    """The story of one transaction: prepared by whom, asked how often, why it waits, what decided it."""
+    """Explain one transaction: who prepared it, how often it was checked, why it waits, and who decided it."""
     found, state, sentences = _story(url, tx_id, group, timeout)
     if as_json:
         typer.echo(msgspec.json.encode({"tx_id": tx_id, "group": found, "state": state, "story": sentences}))
@@ -191,50 +205,55 @@ def show(
 @app.command()
 def check(
     tx_id: Annotated[
-        str, typer.Argument(metavar="[TX_ID]", help="Transaction id; of stock clients the UNIQ_KEY.")
+        str, typer.Argument(metavar="[TX_ID]", help="Transaction id; with RocketMQ clients, the UNIQ_KEY.")
     ] = "",
-    group: Annotated[str, typer.Option(help="Producer group; for one transaction only when several have its id.")] = "",
-    set_aside: Annotated[
-        bool, typer.Option("--set-aside", help="Everything that a policy set aside in --group, the first at first.")
+    group: Annotated[
+        str, typer.Option(help="Producer group; with TX_ID, required only if several groups have this id.")
+    ] = "",
+    parked: Annotated[
+        bool,
+        typer.Option("--parked", help="All transactions of --group that a policy parked, in the order of parking."),
     ] = False,
-    count: Annotated[int, typer.Option("--max", help="With --set-aside: at most so many; 0: all of them.")] = 0,
-    wait: Annotated[float, typer.Option(callback=_seconds, help="Seconds to wait for what the producer says.")] = 10.0,
+    count: Annotated[
+        int, typer.Option("--max", help="With --parked: maximum number of transactions; 0: no limit.")
+    ] = 0,
+    wait: Annotated[float, typer.Option(callback=_seconds, help="Seconds to wait for the producer's answer.")] = 10.0,
     url: _Url = _URL,
     timeout: _Timeout = _TIMEOUT_S,
 ) -> None:
-    """Ask the producer of one transaction now, also about one that was set aside, or about all that were: --set-aside.
+    """Check one transaction now, parked or not; or all parked transactions of a group with --parked.
 
-    Never inside the immunity. Exit status 6 when something that was asked about is still undecided.
+    Rejected while the grace period of the transaction lasts. Exit status 6 if a checked transaction is still undecided.
     """
-    if set_aside:
+    if parked:
         if not group or tx_id or count < 0:
-            _fail("--set-aside takes --group GROUP, no TX_ID, and --max of 0 or more", USAGE)
-        _check_set_aside(url, group, count, wait, timeout)
+            _fail("--parked requires --group GROUP, takes no TX_ID, and --max must not be negative", USAGE)
+        _check_parked(url, group, count, wait, timeout)
         return
     if not tx_id or count:
-        _fail("say which: TX_ID, or --group GROUP --set-aside [--max NUMBER]", USAGE)
+        _fail("name a transaction: TX_ID, or --group GROUP --parked [--max NUMBER]", USAGE)
     found, state, sentences = _story(url, tx_id, group, timeout)
-    if state == UNKNOWN:  # asked about, it would be a failure like others
+    if state == UNKNOWN:  # a check of it would fail with a less specific status
         typer.echo("\n".join(sentences), err=True)
         raise typer.Exit(NOT_FOUND)
     answer = _ask(url, groups.HMQ_ASK, {wire.EXT_GROUP: found, wire.EXT_ID: tx_id}, timeout)
     found = answer.ext.get(wire.EXT_GROUP, found)
-    whom = answer.ext.get(groups.EXT_CLIENT) or "whoever fetches the checks of the group next"
-    typer.echo(f"asked {whom}, for the time number {answer.ext.get(groups.EXT_CHECKS)}", err=True)
+    whom = answer.ext.get(groups.EXT_CLIENT) or "the next client that fetches checks"
+    typer.echo(f"check {answer.ext.get(groups.EXT_CHECKS)} sent to {whom}", err=True)
     until = time.monotonic() + wait
     while True:
         found, state, sentences = _story(url, tx_id, found, timeout)
         waits = any("waits for the answer" in line or "goes to the next client" in line for line in sentences[-1:])
         if state != UNDECIDED or not waits or time.monotonic() >= until:
             break
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     typer.echo("\n".join(sentences))
     if state == UNDECIDED:
         raise typer.Exit(STILL_UNDECIDED)
 
 
-def _check_set_aside(url: str, group: str, count: int, wait: float, timeout: float) -> None:
-    """Ask about everything that is set aside now, once; then wait for answers, and tell what came of it."""
+def _check_parked(url: str, group: str, count: int, wait: float, timeout: float) -> None:
+    """Check everything that is parked now, once; then wait for the outcomes and print a summary."""
     asked: dict[str, None] = {}
     wanted: int | None = None
     moved = time.monotonic()
@@ -246,23 +265,25 @@ def _check_set_aside(url: str, group: str, count: int, wait: float, timeout: flo
         if wanted is None:
             wanted = min(count or len(ids) + left, len(ids) + left)
             if not wanted:
-                typer.echo(f"nothing is set aside in group {group}", err=True)
+                typer.echo(f"group {group} has no parked transactions", err=True)
                 return
         before = len(asked)
         asked.update(dict.fromkeys(ids))
         if len(asked) > before:
             moved = time.monotonic()
-            typer.echo(f"asked about {len(asked)} of {wanted}", err=True)
+            typer.echo(f"{len(asked)} of {wanted} checked", err=True)
         if len(asked) >= wanted or not left or time.monotonic() - moved >= wait:
             break
         if not ids:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
     until = time.monotonic() + wait
     while (open_ := _undecided_among(url, group, list(asked), timeout)) and time.monotonic() < until:
-        time.sleep(_LOOK_S)
-    typer.echo(f"asked about {len(asked)}: {len(asked) - open_} settled, {open_} still undecided")
+        time.sleep(_POLL_S)
+    typer.echo(f"{len(asked)} checked: {len(asked) - open_} settled, {open_} still undecided")
     if len(asked) < wanted:
-        typer.echo(f"{wanted - len(asked)} not asked about: too many wait for answers; try again later", err=True)
+        typer.echo(
+            f"{wanted - len(asked)} not checked: too many checks are in flight; run the command again later", err=True
+        )
     if open_ or len(asked) < wanted:
         raise typer.Exit(STILL_UNDECIDED)
 
@@ -279,13 +300,16 @@ def _undecided_among(url: str, group: str, ids: list[str], timeout: float) -> in
 def stats(
     group: Annotated[str, typer.Option(help="Only this producer group.")] = "",
     count: Annotated[
-        int, typer.Option("--max", help="At most so many, those with most undecided; 0: all of them.", min=0)
+        int,
+        typer.Option(
+            "--max", help="Maximum number of groups, those with most undecided transactions; 0: no limit.", min=0
+        ),
     ] = 0,
     url: _Url = _URL,
     timeout: _Timeout = _TIMEOUT_S,
     as_json: _Json = False,
 ) -> None:
-    """Figures of the producer groups: what is undecided, who could be asked, recent verdicts, limits and policy."""
+    """Statistics of producer groups: undecided transactions, reachable producers, recent verdicts, limits and policy."""
     rows: list[GroupStats] = []
     undecided = of_groups = start = 0
     while True:
@@ -306,8 +330,8 @@ def stats(
             "GROUP",
             "UNDECIDED",
             "OLDEST",
-            "SET ASIDE",
-            "ASKED",
+            "PARKED",
+            "IN CHECK",
             "PRODUCERS",
             "BYTES",
             "COMMITTED",
@@ -316,7 +340,7 @@ def stats(
         )
         _table(head, map(_figures, rows))
         if rows[0].counted_ms:
-            typer.echo(f"verdicts are those of the last {span(rows[0].counted_ms)}", err=True)
+            typer.echo(f"COMMITTED and ROLLED BACK count the last {span(rows[0].counted_ms)}", err=True)
     shown = f", {len(rows)} shown" if len(rows) < of_groups else ""
     typer.echo(f"{undecided} undecided in {of_groups} groups{shown}", err=True)
 
@@ -339,10 +363,10 @@ def _figures(row: GroupStats) -> tuple[str, ...]:
 def _policy(check_limit: int, past_limit: str, skip_age_ms: int) -> str:
     parts = []
     if check_limit:
-        parts.append(f"{past_limit} after {check_limit} checks")
+        parts.append(f"{_POLICY_NAMES.get(past_limit, past_limit)} after {check_limit} checks")
     if skip_age_ms:
-        parts.append(f"set-aside at {span(skip_age_ms)}")
-    return ", ".join(parts) or "waits for ever"
+        parts.append(f"park at {span(skip_age_ms)}")
+    return ", ".join(parts) or "none: undecided transactions wait for ever"
 
 
 @app.command("limits")
@@ -350,54 +374,61 @@ def limits_(
     group: Annotated[str, typer.Argument(metavar="GROUP", help="Producer group.")],
     check_limit: Annotated[
         int | None,
-        typer.Option(help="Checks before --past-limit takes effect, up to 1,000,000; 0: none, it waits for ever."),
+        typer.Option(
+            help="Checks before --past-limit applies, up to 1,000,000; 0: no limit, transactions wait for ever."
+        ),
     ] = None,
     past_limit: Annotated[
-        str | None, typer.Option(metavar="rollback|set-aside|wait", help="What becomes of it then.")
+        str | None,
+        typer.Option(metavar="rollback|park|wait", help="What happens to a transaction past the check limit."),
     ] = None,
     skip_age: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="Set aside what is older, such as 72h, 60s at least; 0s: never.")
+        str | None,
+        typer.Option(metavar="SPAN", help="Park transactions older than this, such as 72h; at least 60s; 0s: never."),
     ] = None,
     undecided_max: Annotated[
-        int | None, typer.Option(help="Undecided transactions; 0: none at all, -1: as the broker's.")
+        int | None, typer.Option(help="Maximum of undecided transactions; 0: no transactions; -1: the broker's limit.")
     ] = None,
     undecided_bytes_max: Annotated[
-        int | None, typer.Option(help="Bytes of undecided messages; -1: as the broker's.")
+        int | None, typer.Option(help="Maximum bytes of undecided messages; -1: the broker's limit.")
     ] = None,
-    operator: Annotated[str, typer.Option(envvar="HALFMQ_OPERATOR", help="Who sets this: goes into the log.")] = "",
+    operator: Annotated[str, typer.Option(envvar="HALFMQ_OPERATOR", help="Your name; recorded in the audit log.")] = "",
     reason: _Reason = "",
     yes: _Yes = False,
     url: _Url = _URL,
     timeout: _Timeout = _TIMEOUT_S,
     as_json: _Json = False,
 ) -> None:
-    """Limits and policy of a producer group: see them, or set what is given. Without a policy a transaction waits for ever."""
+    """Show the limits and the policy of a producer group, or set those that are given.
+
+    Without a policy an undecided transaction waits for ever.
+    """
     if check_limit == 0 and past_limit is None:
         past_limit = "wait"
     if past_limit == "wait" and check_limit is None:
         check_limit = 0
-    if past_limit not in (None, "wait", "rollback", "set-aside"):
-        _fail(f"{past_limit!r} is none of rollback, set-aside and wait", USAGE)
+    if past_limit not in (None, "wait", "rollback", "park"):
+        _fail(f"--past-limit must be rollback, park or wait, not {past_limit!r}", USAGE)
     change = groups.ProducerChange(
         check_limit,
-        past_limit,  # type: ignore[arg-type]  # looked at above
+        "set-aside" if past_limit == "park" else past_limit,  # type: ignore[arg-type]  # checked above
         None if skip_age is None else _span_ms(skip_age),
         undecided_max,
         undecided_bytes_max,
     )
     if not change.is_empty and not operator:
-        _fail("say who sets this: --operator NAME", USAGE)
+        _fail("a change requires --operator NAME", USAGE)
     if past_limit == "rollback" and not yes:
         typer.echo(
-            "the broker will roll back what its application has not decided, whatever the application's database says",
+            "the broker will roll back undecided transactions past the limit, even if the application's database committed them",
             err=True,
         )
-        _confirm(group, f"Type the group's name to give {group} this policy")
+        _confirm(group, f"Type the group name to set this policy for {group}")
     fields = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: operator, wire.EXT_REASON: reason}
     try:
         body = b"" if change.is_empty else groups.encode_change(change)
     except OverflowError:
-        _fail("that number is too large for any limit", USAGE)
+        _fail("a limit is too large: the maximum is a 64-bit integer", USAGE)
     stands = groups.decode_limits(_ask(url, groups.HMQ_PRODUCER, fields, timeout, body).body)
     if as_json:
         typer.echo(msgspec.json.encode(stands))
@@ -408,7 +439,7 @@ def limits_(
         ("undecided transactions", stands.undecided_max, stands.broker_undecided_max),
         ("bytes of undecided messages", stands.undecided_bytes_max, stands.broker_undecided_bytes_max),
     ):
-        typer.echo(f"{what}: at most {brokers}, as the broker's" if own < 0 else f"{what}: at most {own}")
+        typer.echo(f"{what}: at most {brokers} (the broker's limit)" if own < 0 else f"{what}: at most {own}")
 
 
 @app.command()
@@ -424,15 +455,15 @@ def commit(
     url: _Url = _URL,
     timeout: _Timeout = _TIMEOUT_S,
 ) -> None:
-    """Make the messages of a transaction visible, in place of its producer. It cannot be taken back.
+    """Commit a transaction in place of its producer: its messages become visible. This cannot be undone.
 
-    Or those of every transaction of a group: --group GROUP --all [--older SPAN] [--max NUMBER].
+    For all undecided transactions of a group: --group GROUP --all [--older SPAN] [--max NUMBER].
     """
     if not every:
         _one(tx_id, older, most)
         _resolve("COMMIT", tx_id, operator, reason, group, yes, url, timeout)
     elif tx_id or not group:
-        _fail("--all takes --group GROUP, and no TX_ID", USAGE)
+        _fail("--all requires --group GROUP and takes no TX_ID", USAGE)
     else:
         _resolve_all("COMMIT", operator, reason, group, _span_ms(older or "0s"), most, yes, url, timeout)
 
@@ -450,15 +481,15 @@ def rollback(
     url: _Url = _URL,
     timeout: _Timeout = _TIMEOUT_S,
 ) -> None:
-    """Throw the messages of a transaction away, in place of its producer. It cannot be taken back.
+    """Roll back a transaction in place of its producer: its messages are never delivered. This cannot be undone.
 
-    Or those of every transaction of a group: --group GROUP --all [--older SPAN] [--max NUMBER].
+    For all undecided transactions of a group: --group GROUP --all [--older SPAN] [--max NUMBER].
     """
     if not every:
         _one(tx_id, older, most)
         _resolve("ROLLBACK", tx_id, operator, reason, group, yes, url, timeout)
     elif tx_id or not group:
-        _fail("--all takes --group GROUP, and no TX_ID", USAGE)
+        _fail("--all requires --group GROUP and takes no TX_ID", USAGE)
     else:
         _resolve_all("ROLLBACK", operator, reason, group, _span_ms(older or "0s"), most, yes, url, timeout)
 
@@ -472,10 +503,10 @@ def _resolve(
         raise typer.Exit(NOT_FOUND)
     if state == UNDECIDED and not yes:
         typer.echo(
-            f"{verdict} overrides what the application's database says. If its producer can be started, it will answer.",
+            f"{verdict} overrides the application's database. If a producer of the group can be started, start it instead: it answers the check.",
             err=True,
         )
-        _confirm(tx_id, f"Type the transaction id to {verdict} it")
+        _confirm(tx_id, f"Type the transaction id to confirm the {verdict}")
     fields = {
         wire.EXT_GROUP: found,
         wire.EXT_ID: tx_id,
@@ -490,7 +521,7 @@ def _resolve(
 
 def _one(tx_id: str, older: str, most: int) -> None:
     if not tx_id or older or most:
-        _fail("say which: TX_ID, or --group GROUP --all [--older SPAN] [--max NUMBER]", USAGE)
+        _fail("name a transaction: TX_ID, or --group GROUP --all [--older SPAN] [--max NUMBER]", USAGE)
 
 
 def _resolve_all(
@@ -504,27 +535,28 @@ def _resolve_all(
     url: str,
     timeout: float,
 ) -> None:
-    """Settle what is undecided in the group, a page at a time, each by a verdict of its own. What is refused stays."""
+    """Settle the undecided transactions of a group page by page, each with its own verdict. Rejected ones stay undecided."""
     began = time.monotonic()
     total = _page(url, group, 1, 0, timeout).total
     older = f" older than {span(older_ms)}" if older_ms else ""
     if not total:
-        typer.echo(f"nothing is undecided in group {group}", err=True)
+        typer.echo(f"group {group} has no undecided transactions", err=True)
         return
     typer.echo(
-        f"{total} transactions are undecided in group {group}; {verdict} of those{older or ', all of them'}", err=True
+        f"group {group} has {total} undecided transactions; {verdict} applies to {f'those{older}' if older else 'all of them'}",
+        err=True,
     )
     if not yes:
         typer.echo(
-            f"{verdict} overrides what the application's database says. If its producer can be started, it will answer.",
+            f"{verdict} overrides the application's database. If a producer of the group can be started, start it instead: it answers the check.",
             err=True,
         )
-        _confirm(group, f"Type the group's name to {verdict} them")
+        _confirm(group, f"Type the group name to confirm the {verdict}")
     settled, refused = 0, dict[str, str]()
     start = refused_before = 0
     while not most or settled + len(refused) < most:
         _, rows, following, _ = _page(url, group, _PAGE, start, timeout)
-        aged_ms = int((time.monotonic() - began) * 1_000)  # what becomes so old meanwhile was not meant
+        aged_ms = int((time.monotonic() - began) * 1_000)  # exclude transactions that reach the age while this runs
         wanted = [row.tx_id for row in rows if row.age_ms - aged_ms >= older_ms and row.tx_id not in refused]
         wanted = wanted[: most - settled - len(refused)] if most else wanted
         before = settled
@@ -535,17 +567,19 @@ def _resolve_all(
                 settled += 1
         start += len(rows) - (settled - before)
         if wanted:
-            typer.echo(f"{settled} settled, {len(refused)} refused", err=True)
+            typer.echo(f"{settled} settled, {len(refused)} rejected", err=True)
         start = following and start
         if not following:
             if len(refused) == refused_before:
                 break
-            refused_before = len(refused)  # some may have been settled by others, and their places taken: look again
+            refused_before = len(refused)  # others may have settled some, which shifts the pages: start over
     for tx_id, why in list(refused.items())[:_SHOWN_MAX]:
         typer.echo(f"{tx_id}: {why}", err=True)
     left = _page(url, group, 1, 0, timeout).total
     done = "COMMITTED" if verdict == "COMMIT" else "ROLLED_BACK"
-    typer.echo(f"{settled} transactions of group {group} are {done}, {len(refused)} were refused, {left} are undecided")
+    typer.echo(
+        f"{settled} transactions of group {group} are {done}, {len(refused)} were rejected, {left} are undecided"
+    )
     if refused:
         raise typer.Exit(REFUSED)
 
@@ -560,7 +594,7 @@ def _settle(
     url: str,
     timeout: float,
 ) -> Iterator[tuple[str, str]]:
-    """(id, why it was refused or nothing) of each of ``ids``."""
+    """For each of ``ids``: the id, and why it was rejected, or an empty string."""
     fields = [
         {
             wire.EXT_GROUP: group,
@@ -580,8 +614,8 @@ def _settle(
             yield tx_id, "" if answer.code == ResponseCode.SUCCESS else f"{answer.remark} (code {answer.code})"
     except OutcomeUnknown as error:
         _fail(
-            f"{error}; of this page {answered} of {len(ids)} were answered, {settled} settled before; some of the others may be "
-            "settled: look with `halfmq tx list`, and go on",
+            f"{error}; {settled} were settled before this page, and {answered} of its {len(ids)} requests were answered; others "
+            "of this page may be settled too: check with `halfmq tx list`, then run the command again",
             UNKNOWN_OUTCOME,
         )
     except HalfmqError as error:
@@ -591,12 +625,12 @@ def _settle(
 def _confirm(name: str, prompt: str) -> None:
     """
     Raises:
-        typer.Exit: nobody can be asked, or it was something else that was typed.
+        typer.Exit: there is no terminal, or the operator typed something else.
     """
     if not _has_terminal():
-        _fail("nobody confirms this: give --yes", USAGE)
+        _fail("no terminal for the confirmation: use --yes", USAGE)
     if typer.prompt(prompt, err=True).strip() != name:
-        _fail("that is another one; nothing was done", FAILED)
+        _fail("the confirmation does not match; nothing was changed", FAILED)
 
 
 def _has_terminal() -> bool:
@@ -637,7 +671,7 @@ def _fail(text: str, status: int) -> NoReturn:
 def _span_ms(text: str) -> int:
     number, unit = text[:-1], text[-1:]
     if not (number.isascii() and number.isdigit() and len(number) <= _SPAN_DIGITS_MAX and unit in _UNITS_MS):
-        _fail(f"{text!r} is no time span: a number of at most {_SPAN_DIGITS_MAX} digits, and s, m, h or d", USAGE)
+        _fail(f"{text!r} is not a time span: use up to {_SPAN_DIGITS_MAX} digits and s, m, h or d, such as 90s", USAGE)
     return int(number) * _UNITS_MS[unit]
 
 

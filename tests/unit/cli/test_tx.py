@@ -34,7 +34,11 @@ async def test_list_show_and_decide(tmp_path: Path) -> None:
         await client.half("orders", b"one", unique=ONE)
         await client.half("orders", b"two", unique=TWO)
         listed = await run(running, "list")
-        assert (listed.exit_code, "nobody to ask" in listed.stdout, "1 of 1" in listed.stdout) == (0, True, True)
+        assert (listed.exit_code, "no reachable producer" in listed.stdout, "1 of 1" in listed.stdout) == (
+            0,
+            True,
+            True,
+        )
         assert ONE in listed.stdout
         assert ONE not in (await run(running, "list", "--older", "1h")).stdout
         document = json.loads((await run(running, "list", "--json", "--max", "1")).stdout)
@@ -78,7 +82,7 @@ async def test_exit_codes_tell_scripts_what_is_wrong(tmp_path: Path) -> None:
         assert (await run(running, "list", "--max", "0")).exit_code == 2
         for older in ("²s", "9" * 5_000 + "d", "s", ""):
             wrong = await run(running, "list", "--older", older)
-            assert (wrong.exit_code, "is no time span" in wrong.output) == (2, True), older[:9]
+            assert (wrong.exit_code, "is not a time span" in wrong.output) == (2, True), older[:9]
         for seconds in ("-1", "nan", "inf", "1e300", "0"):
             wrong = await run(running, "list", f"--timeout={seconds}")
             assert (wrong.exit_code, "--timeout" in wrong.output) == (2, True), seconds
@@ -111,7 +115,7 @@ async def test_check_asks_now_and_tells_what_came_of_it(tmp_path: Path) -> None:
         task = asyncio.create_task(answer_check(client, 0))
         unknown = await run(running, "check", ONE)
         await task
-        assert (unknown.exit_code, "asked me, for the time number 2" in unknown.stderr) == (6, True)
+        assert (unknown.exit_code, "check 2 sent to me" in unknown.stderr) == (6, True)
         assert "was UNKNOWN" in unknown.stdout
         task = asyncio.create_task(answer_check(client, 8))
         settled = await run(running, "check", ONE)
@@ -147,9 +151,9 @@ async def test_stats_show_groups_and_their_policy(tmp_path: Path) -> None:
         client = await running.client()
         assert "0 undecided in 0 groups" in (await run(running, "stats")).output
         await client.half("orders", b"one", unique=ONE)
-        await run(running, "limits", "P", "--check-limit", "15", "--past-limit", "set-aside", "--operator", "ada")
+        await run(running, "limits", "P", "--check-limit", "15", "--past-limit", "park", "--operator", "ada")
         shown = await run(running, "stats")
-        assert "set-aside after 15 checks" in shown.stdout
+        assert "park after 15 checks" in shown.stdout
         assert "1 of 1000000" in shown.stdout
         (row,) = json.loads((await run(running, "stats", "--group", "P", "--json")).stdout)
         assert (row["group"], row["undecided"], row["check_limit"], row["set_by"]) == ("P", 1, 15, "ada")
@@ -157,14 +161,14 @@ async def test_stats_show_groups_and_their_policy(tmp_path: Path) -> None:
 
 async def test_limits_are_seen_set_and_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(tmp_path) as running:
-        assert "policy: waits for ever\n" in (await run(running, "limits", "P")).stdout
+        assert "policy: none: undecided transactions wait for ever\n" in (await run(running, "limits", "P")).stdout
         set_ = await run(
             running, "limits", "P", "--skip-age", "72h", "--undecided-max", "5", "--operator", "ada", "--reason", "ticket 9"
         )  # fmt: skip
         assert b"ticket 9" in running.log_bytes()
-        assert "policy: set-aside at 3 days (set by ada)" in set_.stdout
+        assert "policy: park at 3 days (set by ada)" in set_.stdout
         assert "undecided transactions: at most 5\n" in set_.stdout
-        assert "as the broker's" in set_.stdout
+        assert "(the broker's limit)" in set_.stdout
         ask_first = await run(
             running, "limits", "P", "--check-limit", "3", "--past-limit", "rollback", "--operator", "ada"
         )
@@ -173,9 +177,9 @@ async def test_limits_are_seen_set_and_taken_away(tmp_path: Path, monkeypatch: p
         policy = ("limits", "P", "--check-limit", "3", "--past-limit", "rollback", "--operator", "ada")
         assert (await run(running, *policy, typed="Q\n")).exit_code == 1
         confirmed = await run(running, *policy, typed="P\n")
-        assert "rollback after 3 checks, set-aside at 3 days" in confirmed.stdout
+        assert "rollback after 3 checks, park at 3 days" in confirmed.stdout
         gone = await run(running, "limits", "P", "--past-limit", "wait", "--skip-age", "0s", HALFMQ_OPERATOR="bob")
-        assert "policy: waits for ever (set by bob)" in gone.stdout
+        assert "policy: none: undecided transactions wait for ever (set by bob)" in gone.stdout
         stands = json.loads((await run(running, "limits", "P", "--json")).stdout)
         assert (stands["undecided_max"], stands["check_limit"]) == (5, 0)
 
@@ -192,21 +196,21 @@ async def test_limits_that_cannot_be_are_refused(tmp_path: Path) -> None:
             ("--undecided-max", "9" * 30, "--operator", "ada"),
         ):
             assert (await run(running, "limits", "P", *arguments)).exit_code == 2, arguments
-        assert "waits for ever" in (await run(running, "limits", "P")).stdout
+        assert "wait for ever" in (await run(running, "limits", "P")).stdout
         wrong = await run(running, "limits", "bad group!")
         assert (wrong.exit_code, "bad group!" in wrong.output, wrong.stdout) == (2, True, "")
 
 
-async def test_list_says_what_was_set_aside(tmp_path: Path) -> None:
+async def test_list_shows_parked_transactions(tmp_path: Path) -> None:
     settings = BrokerSettings(check_immunity_ms=50, check_interval_ms=50, check_interval_max_ms=50, check_answer_ms=50)
     async with serving(tmp_path, settings=settings) as running:
         client = await running.client()
-        await run(running, "limits", "P", "--check-limit", "1", "--past-limit", "set-aside", "--operator", "ada")
+        await run(running, "limits", "P", "--check-limit", "1", "--past-limit", "park", "--operator", "ada")
         await client.heartbeat("me", producers=["P"])
         await client.half("orders", b"one", unique=ONE)
         for _ in range(100):
             listed = await run(running, "list")
-            if "set aside (checks)" in listed.stdout:
+            if "parked (checks)" in listed.stdout:
                 break
             await asyncio.sleep(0.02)
         else:
@@ -214,9 +218,9 @@ async def test_list_says_what_was_set_aside(tmp_path: Path) -> None:
         assert "The policy of group P parked it" in (await run(running, "show", ONE)).stdout
 
 
-async def set_aside(running: Running, client: RawClient, count: int) -> list[str]:
-    """So many transactions of group P that its policy has set aside; its producer never knew."""
-    await run(running, "limits", "P", "--check-limit", "1", "--past-limit", "set-aside", "--operator", "ada")
+async def parked(running: Running, client: RawClient, count: int) -> list[str]:
+    """``count`` transactions of group P that its policy has parked; the producer never answered a check."""
+    await run(running, "limits", "P", "--check-limit", "1", "--past-limit", "park", "--operator", "ada")
     await client.heartbeat("me", producers=["P"])
     ids = [f"AC10000100002A9F{number:016d}" for number in range(count)]
     for unique in ids:
@@ -229,7 +233,7 @@ async def set_aside(running: Running, client: RawClient, count: int) -> list[str
     return ids
 
 
-async def test_all_that_was_set_aside_is_asked_about_in_steps_and_the_outcome_told(tmp_path: Path) -> None:
+async def test_all_parked_transactions_are_checked_in_steps_and_summarised(tmp_path: Path) -> None:
     settings = BrokerSettings(
         check_immunity_ms=50,
         check_interval_ms=300,
@@ -239,7 +243,7 @@ async def test_all_that_was_set_aside_is_asked_about_in_steps_and_the_outcome_to
     )
     async with serving(tmp_path, settings=settings) as running:
         client = await running.client()
-        ids = await set_aside(running, client, 10)
+        ids = await parked(running, client, 10)
 
         async def answer() -> None:
             while True:
@@ -248,22 +252,22 @@ async def test_all_that_was_set_aside_is_asked_about_in_steps_and_the_outcome_to
                 client.tell(37, answered(push, wanted))
 
         task = asyncio.create_task(answer())
-        done = await run(running, "check", "--group", "P", "--set-aside", "--wait", "1.5")
-        assert "asked about 10: 9 settled, 1 still undecided" in done.stdout, done.output
+        done = await run(running, "check", "--group", "P", "--parked", "--wait", "1.5")
+        assert "10 checked: 9 settled, 1 still undecided" in done.stdout, done.output
         assert done.exit_code == 6
-        assert "asked about 4 of 10" in done.output
-        assert "asked about 10 of 10" in done.output
+        assert "4 of 10 checked" in done.output
+        assert "10 of 10 checked" in done.output
         while len(running.state.producer_groups["P"].derived.suspended) < 1:
             await asyncio.sleep(0.01)
-        one = await run(running, "check", "--group", "P", "--set-aside", "--max", "5", "--wait", "0.1")
-        assert "asked about 1: 0 settled, 1 still undecided" in one.stdout
+        one = await run(running, "check", "--group", "P", "--parked", "--max", "5", "--wait", "0.1")
+        assert "1 checked: 0 settled, 1 still undecided" in one.stdout
         ids[3] = ""
         while not running.state.producer_groups["P"].derived.suspended:
             await asyncio.sleep(0.01)
-        last = await run(running, "check", "--group", "P", "--set-aside")
-        assert (last.exit_code, "asked about 1: 1 settled, 0 still undecided" in last.stdout) == (0, True), last.output
-        none = await run(running, "check", "--group", "P", "--set-aside")
-        assert (none.exit_code, "nothing is set aside in group P" in none.output) == (0, True)
+        last = await run(running, "check", "--group", "P", "--parked")
+        assert (last.exit_code, "1 checked: 1 settled, 0 still undecided" in last.stdout) == (0, True), last.output
+        none = await run(running, "check", "--group", "P", "--parked")
+        assert (none.exit_code, "group P has no parked transactions" in none.output) == (0, True)
         task.cancel()
 
 
@@ -271,35 +275,35 @@ async def test_what_another_group_has_under_the_same_id_is_not_told_as_undecided
     settings = BrokerSettings(check_immunity_ms=50, check_interval_ms=300, check_answer_ms=300)
     async with serving(tmp_path, settings=settings) as running:
         client = await running.client()
-        (unique,) = await set_aside(running, client, 1)
+        (unique,) = await parked(running, client, 1)
         await client.half("orders", b"other", unique=unique, group="Q")
         task = asyncio.create_task(answer_check(client, 8))
-        done = await run(running, "check", "--group", "P", "--set-aside", "--wait", "2")
+        done = await run(running, "check", "--group", "P", "--parked", "--wait", "2")
         await task
-        assert "asked about 1: 1 settled, 0 still undecided" in done.stdout, done.output
+        assert "1 checked: 1 settled, 0 still undecided" in done.stdout, done.output
         assert done.exit_code == 0
         assert unique in running.state.producer_groups["Q"].undecided
 
 
-async def test_a_bound_on_what_is_asked_about_is_kept_and_the_rest_stays_set_aside(tmp_path: Path) -> None:
+async def test_max_bounds_the_checks_and_the_rest_stays_parked(tmp_path: Path) -> None:
     settings = BrokerSettings(check_immunity_ms=50, check_interval_ms=300, check_answer_ms=300)
     async with serving(tmp_path, settings=settings) as running:
         client = await running.client()
-        await set_aside(running, client, 5)
-        few = await run(running, "check", "--group", "P", "--set-aside", "--max", "2", "--wait", "0.1")
-        assert (few.exit_code, "asked about 2: 0 settled, 2 still undecided" in few.stdout) == (6, True), few.output
+        await parked(running, client, 5)
+        few = await run(running, "check", "--group", "P", "--parked", "--max", "2", "--wait", "0.1")
+        assert (few.exit_code, "2 checked: 0 settled, 2 still undecided" in few.stdout) == (6, True), few.output
         assert len(running.state.producer_groups["P"].derived.suspended) >= 3
         await client.close()
         while running.state.producer_groups["P"].session.members:
             await asyncio.sleep(0.01)
-        nobody = await run(running, "check", "--group", "P", "--set-aside")
+        nobody = await run(running, "check", "--group", "P", "--parked")
         assert (nobody.exit_code, "no producer of group 'P' is connected" in nobody.output) == (4, True)
 
 
-async def test_what_check_is_about_must_be_said(tmp_path: Path) -> None:
+async def test_check_requires_a_transaction_or_a_group(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
-        for wrong in ((), (ONE, "--max", "3"), ("--set-aside",), (ONE, "--group", "P", "--set-aside"),
-                      ("--group", "P", "--set-aside", "--max", "-1")):  # fmt: skip
+        for wrong in ((), (ONE, "--max", "3"), ("--parked",), (ONE, "--group", "P", "--parked"),
+                      ("--group", "P", "--parked", "--max", "-1")):  # fmt: skip
             assert (await run(running, "check", *wrong)).exit_code == 2, wrong
         client = await running.client()
         for ext in ({}, {"group": "P", "max": "0"}, {"group": "P", "max": "many"}, {"group": "P", "max": "1001"}):
@@ -361,7 +365,7 @@ async def test_a_group_is_listed_a_page_at_a_time(tmp_path: Path) -> None:
             if not start:
                 break
         assert seen == [f"{number:032X}" for number in range(5)]
-        assert "the next ones: --from 2" in (await run(running, "list", "--group", "G0", "--max", "2")).stderr
+        assert "next page: --from 2" in (await run(running, "list", "--group", "G0", "--max", "2")).stderr
         assert (await run(running, "list", "--from", "2")).exit_code == 2
 
 
@@ -409,24 +413,24 @@ async def test_every_transaction_of_a_group_is_settled_each_by_a_verdict_of_its_
         await client.half("orders", b"one", unique=ONE, HMQ_TX_ID="T-1", HMQ_TX_INDEX="0", group="G0")
         await client.half("orders", b"other", unique=TWO, group="other")
         first = await run(running, "commit", "--group", "G0", "--all", "--operator", "ada", "--yes", "--max", "4")
-        assert (first.exit_code, "4 transactions of group G0 are COMMITTED, 0 were refused, 7" in first.stdout) == (
+        assert (first.exit_code, "4 transactions of group G0 are COMMITTED, 0 were rejected, 7" in first.stdout) == (
             0,
             True,
         )
-        assert "3 settled, 0 refused" in first.stderr, "progress"
+        assert "3 settled, 0 rejected" in first.stderr, "progress"
         assert (await client.ask(30, {"topic": "orders", "queueId": "0"})).ext == {"offset": "4"}
         caplog.clear()
         rest = await run(
             running, "commit", "--group", "G0", "--all", "--operator", "ada", "--reason", "ticket 7", "--yes"
         )
-        assert "6 transactions of group G0 are COMMITTED, 1 were refused, 1 are undecided" in rest.stdout
+        assert "6 transactions of group G0 are COMMITTED, 1 were rejected, 1 are undecided" in rest.stdout
         assert (rest.exit_code, "T-1: " in rest.stderr) == (4, True), "it is not whole, so it cannot be committed"
         decided = [line for line in caplog.messages if "operator ada" in line and "ticket 7" in line]
         assert len(decided) == 6
         last = await run(running, "rollback", "--group", "G0", "--all", "--operator", "ada", "--yes")
         assert (last.exit_code, "1 transactions of group G0 are ROLLED_BACK" in last.stdout) == (0, True)
         nothing = await run(running, "rollback", "--group", "G0", "--all", "--operator", "ada", "--yes")
-        assert (nothing.exit_code, "nothing is undecided" in nothing.stderr) == (0, True)
+        assert (nothing.exit_code, "has no undecided transactions" in nothing.stderr) == (0, True)
         assert running.state.derived.undecided_count == 1, "that of the other group"
 
 
@@ -471,4 +475,4 @@ async def test_a_transaction_that_others_settle_meanwhile_hides_none_of_the_rest
 
         monkeypatch.setattr(tx, "_page", settled_by_others)
         result = await run(running, "commit", "--group", "G0", "--all", "--operator", "ada", "--yes")
-        assert "8 transactions of group G0 are COMMITTED, 1 were refused, 0 are undecided" in result.stdout
+        assert "8 transactions of group G0 are COMMITTED, 1 were rejected, 0 are undecided" in result.stdout
