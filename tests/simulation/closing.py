@@ -301,7 +301,7 @@ def final_looks(chronicle: Chronicle, promises: Promises, databases: dict[str, D
 
 
 def _sent_twice_on_one_connection(promises: Promises, message: str) -> bool:
-    """What docs/promises.md says remains, "Sent again"."""
+    """What docs/promises.md lists as remaining, "Deduplication"."""
     plain = promises.plains.get(message)
     return plain is not None and len(set(plain.asks)) != len(plain.asks)
 

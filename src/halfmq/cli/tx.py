@@ -39,6 +39,7 @@ _STATUS: dict[int, int] = {
 }
 #: Values of `--past-limit` that the protocol and the log name differently.
 _POLICY_NAMES: Final = {"set-aside": "park"}
+_NO_POLICY: Final = "none"
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 #: Digits of a time span. In days that is still far below the maximum of the record's field.
 _SPAN_DIGITS_MAX: Final = 9
@@ -366,7 +367,7 @@ def _policy(check_limit: int, past_limit: str, skip_age_ms: int) -> str:
         parts.append(f"{_POLICY_NAMES.get(past_limit, past_limit)} after {check_limit} checks")
     if skip_age_ms:
         parts.append(f"park at {span(skip_age_ms)}")
-    return ", ".join(parts) or "none: undecided transactions wait for ever"
+    return ", ".join(parts) or _NO_POLICY
 
 
 @app.command("limits")
@@ -434,7 +435,9 @@ def limits_(
         typer.echo(msgspec.json.encode(stands))
         return
     by = f" (set by {stands.set_by})" if stands.set_by else ""
-    typer.echo(f"policy: {_policy(stands.check_limit, stands.past_limit, stands.skip_age_ms)}{by}")
+    policy = _policy(stands.check_limit, stands.past_limit, stands.skip_age_ms)
+    meaning = "; undecided transactions wait for ever" if policy == _NO_POLICY else ""
+    typer.echo(f"policy: {policy}{meaning}{by}")
     for what, own, brokers in (
         ("undecided transactions", stands.undecided_max, stands.broker_undecided_max),
         ("bytes of undecided messages", stands.undecided_bytes_max, stands.broker_undecided_bytes_max),

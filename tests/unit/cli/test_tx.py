@@ -161,7 +161,7 @@ async def test_stats_show_groups_and_their_policy(tmp_path: Path) -> None:
 
 async def test_limits_are_seen_set_and_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(tmp_path) as running:
-        assert "policy: none: undecided transactions wait for ever\n" in (await run(running, "limits", "P")).stdout
+        assert "policy: none; undecided transactions wait for ever\n" in (await run(running, "limits", "P")).stdout
         set_ = await run(
             running, "limits", "P", "--skip-age", "72h", "--undecided-max", "5", "--operator", "ada", "--reason", "ticket 9"
         )  # fmt: skip
@@ -179,7 +179,7 @@ async def test_limits_are_seen_set_and_taken_away(tmp_path: Path, monkeypatch: p
         confirmed = await run(running, *policy, typed="P\n")
         assert "rollback after 3 checks, park at 3 days" in confirmed.stdout
         gone = await run(running, "limits", "P", "--past-limit", "wait", "--skip-age", "0s", HALFMQ_OPERATOR="bob")
-        assert "policy: none: undecided transactions wait for ever (set by bob)" in gone.stdout
+        assert "policy: none; undecided transactions wait for ever (set by bob)" in gone.stdout
         stands = json.loads((await run(running, "limits", "P", "--json")).stdout)
         assert (stands["undecided_max"], stands["check_limit"]) == (5, 0)
 
