@@ -81,6 +81,8 @@ class Consuming:
 
     def _look_at_parked(self, broker: Any) -> None:
         pulls = broker._pulls
+        if pulls._store.indexes_wait:
+            return  # to read would write what waits, and a look must not be where the power fails
         for (topic_id, queue), there in pulls._parked.items():
             _, end = pulls._store.bounds(topic_id, queue)
             for parked in there.values():
