@@ -5,7 +5,7 @@ from typing import NamedTuple
 from halfmq.client.allocation import QueueRef
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.connection import NoAnswer, NotSent
-from halfmq.client.plumbing import Plumbing
+from halfmq.client.context import ClientContext
 from halfmq.client.refusals import refusal
 from halfmq.errors import ConnectError
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
@@ -25,23 +25,23 @@ async def queue_bounds(mq: AsyncClient, topic: str) -> dict[QueueRef, Bounds]:
     Raises:
         TopicNotFound: there is no such topic. ConnectError, RequestFailed: the broker could not be asked.
     """
-    plumbing = mq._open()
-    route = await plumbing.router.route(topic, max_age_s=0)
+    context = mq._open()
+    route = await context.router.route(topic, max_age_s=0)
     return {
         queue: Bounds(
-            await _ask(plumbing, queue, RequestCode.GET_MIN_OFFSET),
-            await _ask(plumbing, queue, RequestCode.GET_MAX_OFFSET),
+            await _ask(context, queue, RequestCode.GET_MIN_OFFSET),
+            await _ask(context, queue, RequestCode.GET_MAX_OFFSET),
         )
         for queue in route.readable
     }
 
 
-async def _ask(plumbing: Plumbing, queue: QueueRef, code: RequestCode) -> int:
+async def _ask(context: ClientContext, queue: QueueRef, code: RequestCode) -> int:
     what = f"{code.name} of {queue}"
-    attempts = plumbing.attempts(what)
+    attempts = context.attempts(what)
     while True:
         try:
-            connection = await plumbing.broker(queue.broker)
+            connection = await context.broker(queue.broker)
             answer = await connection.request(
                 code, {"topic": queue.topic, "queueId": str(queue.queue)}, timeout_s=attempts.timeout_s()
             )

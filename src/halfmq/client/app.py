@@ -27,7 +27,7 @@ from halfmq import limits
 from halfmq.client.async_client import CHECKS, AsyncClient, environment
 from halfmq.client.consumer import Consumer
 from halfmq.client.handler import Handler, InboxPort
-from halfmq.client.lanes import pause_s
+from halfmq.client.key_order import pause_s
 from halfmq.client.listener import TransactionListener
 from halfmq.client.log import log
 from halfmq.client.marker_table import CheckFunction, MarkerTable
@@ -298,10 +298,10 @@ async def _work(consumer: Consumer, handler: Callable[[Message], Any]) -> None:
             async with message.processing():
                 await handler(message)
         else:
-            await _in_its_turn(consumer, handler, message)
+            await _handle_in_order(consumer, handler, message)
 
 
-async def _in_its_turn(consumer: Consumer, handler: Callable[[Message], Any], message: Message) -> None:
+async def _handle_in_order(consumer: Consumer, handler: Callable[[Message], Any], message: Message) -> None:
     """Not ``processing``: handed back to the broker it would come after those behind it. It waits here, and no worker with it."""
     try:
         await handler(message)

@@ -19,14 +19,14 @@ from halfmq.client.arguments import (
     checked_transaction_id,
 )
 from halfmq.client.connection import Connection, NoAnswer, NotSent
+from halfmq.client.connection_pool import CONNECT_TIMEOUT_S, ConnectionPool
 from halfmq.client.connector import Address, Connector, TcpConnector, parse_url
-from halfmq.client.links import CONNECT_TIMEOUT_S, Links
+from halfmq.client.context import ClientContext
 from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
 from halfmq.client.membership import HEARTBEAT_S, Membership
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, checked_bodies, compose
-from halfmq.client.plumbing import Plumbing
 from halfmq.client.producer import Producer, unique_key
 from halfmq.client.receipts import UNDECIDED, Prepared, Receipt, TransactionReceipt
 from halfmq.client.routing import NameServers, Router
@@ -164,10 +164,10 @@ class AsyncClient:
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._plumbing.router.learn_brokers()
+                await self._context.router.learn_brokers()
                 await self._connect_a_broker()
         except TimeoutError:
-            if not self._plumbing.brokers.established():
+            if not self._context.brokers.established():
                 raise ConnectError(
                     f"no server answered within {self._timeout_s:g} s", hint="is the server running?"
                 ) from None
@@ -188,7 +188,7 @@ class AsyncClient:
                 await self._look_for_brokers()
             except HalfmqError as error:
                 log.debug("after a fork: %s", error)
-                await asyncio.sleep(pause_s * self._plumbing.dice.uniform(0.5, 1.0))
+                await asyncio.sleep(pause_s * self._context.rng.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, _RECONNECT_MAX_S)
             else:
                 return
@@ -196,28 +196,28 @@ class AsyncClient:
     def _start_background(self) -> None:
         self._spawn(self._heartbeat_loop())
         if self._fetches_checks:
-            self._fetch_from_now_on()
+            self._start_fetching()
 
     def _build(self) -> None:
         self._opened_in = forks.generation
         host, process = self._whoami()
         ids = UniqueIds(self._clock, self._entropy, pid=process)
-        dice = self._entropy.stream("client")
+        rng = self._entropy.stream("client")
         client_id = f"{host}@{process}#{self._entropy.token(6).hex()}"
         membership = Membership(client_id)
-        self._names = Links(self._connector, on_push=self._on_push, connect_timeout_s=self._connect_timeout_s)
-        brokers = Links(
+        self._names = ConnectionPool(self._connector, on_push=self._on_push, connect_timeout_s=self._connect_timeout_s)
+        brokers = ConnectionPool(
             self._connector,
             on_push=self._on_push,
             on_lost=self._on_lost,
             introduce=membership.introduce,
             connect_timeout_s=self._connect_timeout_s,
         )
-        router = Router(NameServers(self._servers, self._names), dice)
-        self._plumbing = Plumbing(
-            brokers, router, membership, ids, self._clock, dice, self._timeout_s, self._attempt_timeout_s
+        router = Router(NameServers(self._servers, self._names), rng)
+        self._context = ClientContext(
+            brokers, router, membership, ids, self._clock, rng, self._timeout_s, self._attempt_timeout_s
         )
-        self._producer = Producer(self._plumbing, self.group or NO_GROUP)
+        self._producer = Producer(self._context, self.group or NO_GROUP)
         self._made_transactions: Transactions | None = None
         self._made_check_listener: CheckListener | None = None
         self._is_fetching = False
@@ -233,18 +233,18 @@ class AsyncClient:
 
     async def _connect_a_broker(self) -> None:
         """Fail now rather than with the first send, when the name server lives and the brokers do not."""
-        brokers = self._plumbing.router.brokers()
+        brokers = self._context.router.brokers()
         failure: ConnectError | None = None
         for address in brokers.values():
             try:
-                await self._plumbing.brokers.get(address)
+                await self._context.brokers.get(address)
             except ConnectError as error:
                 failure = error
-        connections = self._plumbing.brokers.established()
+        connections = self._context.brokers.established()
         if failure is not None and not connections:
             raise failure
         if connections:
-            self._plumbing.ids.use_address(connections[0].local_ip)
+            self._context.ids.use_address(connections[0].local_ip)
 
     async def close(self, grace: float = CLOSE_GRACE_S) -> None:
         """Finish commits and verdicts that are on their way, leave all groups, close connections. Safe to call twice.
@@ -272,13 +272,13 @@ class AsyncClient:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            for connection in self._plumbing.brokers.established():
+            for connection in self._context.brokers.established():
                 try:
-                    await self._plumbing.membership.leave(connection, timeout_s=1.0)
+                    await self._context.membership.leave(connection, timeout_s=1.0)
                 except (NotSent, NoAnswer) as error:
                     log.debug("leaving %s: %s", connection.address, error)
         finally:
-            self._plumbing.brokers.close()
+            self._context.brokers.close()
             self._names.close()
             self._threads.close()
             self._opened = False
@@ -290,7 +290,7 @@ class AsyncClient:
 
             with self._making:  # two of them would know different verdicts
                 if self._made_transactions is None:
-                    self._made_transactions = Transactions(self._plumbing, self.group)
+                    self._made_transactions = Transactions(self._context, self.group)
         return self._made_transactions
 
     @property
@@ -329,7 +329,7 @@ class AsyncClient:
         from halfmq.client.undecided import undecided_of
 
         self._open()
-        return await undecided_of(self._plumbing, ids)
+        return await undecided_of(self._context, ids)
 
     @property
     def is_open(self) -> bool:
@@ -341,11 +341,11 @@ class AsyncClient:
             return False
         try:
             async with asyncio.timeout(self._timeout_s):
-                if not self._plumbing.brokers.established():
+                if not self._context.brokers.established():
                     await self._look_for_brokers()
-                for connection in self._plumbing.brokers.established():
+                for connection in self._context.brokers.established():
                     try:
-                        await self._plumbing.membership.heartbeat(connection)
+                        await self._context.membership.heartbeat(connection)
                     except (NotSent, NoAnswer):
                         continue
                     return True
@@ -353,12 +353,12 @@ class AsyncClient:
             log.debug("no broker answered a heartbeat within %g s: %s", self._timeout_s, error)
         return False
 
-    def _open(self) -> Plumbing:
+    def _open(self) -> ClientContext:
         if not self._opened or self._closing is not None:
             raise UsageError("the client is not open", hint="async with AsyncClient(...) as mq:")
         if self._opened_in != forks.generation:
             forks.refuse_in_child(self._opened_in, "this client", "open an AsyncClient in the child, or use Client")
-        return self._plumbing
+        return self._context
 
     # --- plain sends ----------------------------------------------------------------------------------------------
 
@@ -439,7 +439,7 @@ class AsyncClient:
         Raises: see ``Transactions.prepare``.
         """
         whole = self._open().attempts(f"prepare of {tx_id}")
-        registering = self._register_to_answer()
+        registering = self._start_registration()
         if registering is not None:  # it goes on, whatever becomes of this call
             await asyncio.wait({registering}, timeout=whole.left_s())
         return await self._transactions.prepare(
@@ -487,13 +487,13 @@ class AsyncClient:
         if tx_id != "":
             checked_transaction_id(tx_id)
         if name and not checked_elsewhere:
-            self._refuse_unanswered(name, f"mq.add_check({name!r}, check)")
+            self._require_check(name, f"mq.add_check({name!r}, check)")
         verdicts = self._transactions.verdicts
         return AsyncTransaction(
             self, verdicts, name, topic=topic, query_id=query_id, tx_id=tx_id, checked_elsewhere=checked_elsewhere
         )
 
-    def _refuse_unanswered(self, name: str, remedy: str) -> None:
+    def _require_check(self, name: str, remedy: str) -> None:
         """Before anything is done: a local commit that nobody could tell the broker of is no transaction.
 
         Who fetches checks and has no function for any answers them by itself (``answer_check``).
@@ -522,7 +522,7 @@ class AsyncClient:
         checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
         check_marker_table(markers)
         if not checked_elsewhere:
-            self._refuse_unanswered(markers.name, "mq.answer_checks(markers, sessions)")
+            self._require_check(markers.name, "mq.answer_checks(markers, sessions)")
         return markers.bind_async(self, session, **options)
 
     async def send_in_transaction(
@@ -613,7 +613,7 @@ class AsyncClient:
         self._check_functions[name] = check
         if self.is_open and known is not check:
             self._check_listener.register(name, check)
-            self._spawn(self._can_answer_checks())
+            self._spawn(self._register_for_checks())
 
     def answer_checks(self, markers: "MarkerTable", sessions: Any) -> None:
         """Answer the checks of transactions that use ``markers`` from that table. ``sessions``: your sessionmaker, on the primary.
@@ -626,29 +626,29 @@ class AsyncClient:
         check_marker_table(markers)
         self.add_check(markers.name, markers.checker(sessions))
 
-    async def _can_answer_checks(self) -> None:
+    async def _register_for_checks(self) -> None:
         """Register as a producer of the group, so that the broker can ask. At once, not with the next heartbeat."""
-        registering = self._register_to_answer()
+        registering = self._start_registration()
         if registering is not None:
             await registering
 
-    def _register_to_answer(self) -> "asyncio.Task[None] | None":
+    def _start_registration(self) -> "asyncio.Task[None] | None":
         """The task that tells the brokers; None if they know."""
-        plumbing = self._open()
+        context = self._open()
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
         if self._fetches_checks:
-            self._fetch_from_now_on()
-        elif plumbing.membership.add_producer(self.group):
+            self._start_fetching()
+        elif context.membership.add_producer(self.group):
             return self._spawn(self._heartbeat_all())
         return None
 
-    def _fetch_from_now_on(self) -> None:
+    def _start_fetching(self) -> None:
         if self._check_functions and not self._is_fetching:
             from halfmq.client.feedback import CheckFetcher
 
             self._is_fetching = True  # until the client is closed
-            self._spawn(CheckFetcher(self._plumbing, self.group, self._check_listener, self._checks).run())
+            self._spawn(CheckFetcher(self._context, self.group, self._check_listener, self._checks).run())
 
     async def fetch_checks(self, *, count: int = 32, wait: float = 20.0) -> "list[FetchedCheck]":
         """Undecided transactions of this group that are to be asked about, on lease; an empty list after ``wait`` seconds.
@@ -666,7 +666,7 @@ class AsyncClient:
         """
         from halfmq.client.feedback import fetch_any
 
-        plumbing = self._open()
+        context = self._open()
         if not self.group:
             raise UsageError("checks are for a group", hint='AsyncClient(url, group="orders")')
         if checked_count(count, "count", 1) > limits.FEEDBACK_CHECKS_MAX:
@@ -681,7 +681,7 @@ class AsyncClient:
             )
         try:
             async with asyncio.timeout(wait + self._timeout_s):
-                return await fetch_any(plumbing, self.group, checks_max=count, wait_s=wait)
+                return await fetch_any(context, self.group, checks_max=count, wait_s=wait)
         except TimeoutError:
             raise ConnectError(f"fetching the checks of {self.group}: no broker answered in time") from None
 
@@ -729,9 +729,9 @@ class AsyncClient:
 
         while (member := self._members.get(spec.group)) is not None and member.is_leaving:
             await member.ended()  # for the brokers both are one client: the old one would take the new one with it
-        plumbing = self._open()
+        context = self._open()
         if member is None or member.is_idle:
-            member = self._members[spec.group] = GroupMember(plumbing, spec.group, spec.start, spec.retries)
+            member = self._members[spec.group] = GroupMember(context, spec.group, spec.start, spec.retries)
         elif (member.start, member.retries) != (spec.start, spec.retries):
             raise UsageError(f"group {spec.group} has consumers here with another start or retries")
         await member.subscribe(spec.topics, spec.tags, feed)
@@ -754,7 +754,7 @@ class AsyncClient:
 
     def _on_lost(self, address: Address) -> None:
         """Checks and messages come on this connection: open it again, unless nobody waits for any."""
-        if self._closing is not None or self._plumbing.membership.is_empty or address in self._reconnecting:
+        if self._closing is not None or self._context.membership.is_empty or address in self._reconnecting:
             return
         self._reconnecting.add(address)
         self._spawn(self._reconnect(address))
@@ -762,10 +762,10 @@ class AsyncClient:
     async def _reconnect(self, address: Address) -> None:
         pause_s = 0.05
         try:
-            while self._closing is None and address in self._plumbing.router.brokers().values():
-                await asyncio.sleep(pause_s * self._plumbing.dice.uniform(0.5, 1.0))
+            while self._closing is None and address in self._context.router.brokers().values():
+                await asyncio.sleep(pause_s * self._context.rng.uniform(0.5, 1.0))
                 try:
-                    await self._plumbing.brokers.get(address)
+                    await self._context.brokers.get(address)
                 except ConnectError as error:
                     log.debug("reconnect to %s: %s", address, error)
                     pause_s = min(2 * pause_s, _RECONNECT_MAX_S)
@@ -784,14 +784,14 @@ class AsyncClient:
 
     async def _heartbeat_all(self) -> None:
         """To every broker of every route, opening connections where groups are registered."""
-        plumbing = self._plumbing
-        connections = {connection.address: connection for connection in plumbing.brokers.established()}
-        for address in plumbing.router.brokers().values():
+        context = self._context
+        connections = {connection.address: connection for connection in context.brokers.established()}
+        for address in context.router.brokers().values():
             try:
                 if address in connections:
-                    await plumbing.membership.heartbeat(connections[address])
-                elif not plumbing.membership.is_empty:
-                    await plumbing.brokers.get(address)
+                    await context.membership.heartbeat(connections[address])
+                elif not context.membership.is_empty:
+                    await context.brokers.get(address)
             except (ConnectError, NotSent, NoAnswer) as error:
                 log.debug("heartbeat to %s: %s", address, error)
 

@@ -73,7 +73,7 @@ class CheckListener:
         unique_id = transaction.message.message_id if transaction.message is not None else ""
         self._take(connection, transaction, half, CheckFields(half.message.queue_offset, half.log_offset, unique_id))
 
-    async def room(self, checks: int) -> int:
+    async def free_slots(self, checks: int) -> int:
         """How many of ``checks`` at once are free; waits until one is."""
         while len(self._busy) >= checks:
             self._answered.clear()
@@ -134,7 +134,7 @@ class CheckListener:
             oneway=oneway,
         )
         if oneway:
-            connection.tell_frame(frame)
+            connection.send_oneway_frame(frame)
             return
         try:
             answer = await connection.call(opaque, frame, _END_TIMEOUT_S)

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from halfmq.client.connector import Address
-from halfmq.client.forks import keep_from_children
+from halfmq.client.forks import detach_in_children
 from halfmq.client.log import log
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting import header
@@ -42,7 +42,7 @@ class NoAnswer(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """Made by ``links``. ``version`` and ``capabilities`` are filled in by the first heartbeat."""
+    """Made by ``connection_pool``. ``version`` and ``capabilities`` are filled in by the first heartbeat."""
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop, on_push: OnPush, on_lost: OnLost) -> None:
         self.address = address
@@ -61,9 +61,9 @@ class Connection(asyncio.Protocol):
         self._opaque = 0
         #: By opaque: the future and its deadline on the loop's clock.
         self._waiting: dict[int, tuple[asyncio.Future[Answer], float]] = {}
-        #: Runs at ``_looks_at``, the first deadline or before it.
+        #: Runs at ``_timer_at``, the first deadline or before it.
         self._timer: asyncio.TimerHandle | None = None
-        self._looks_at = inf
+        self._timer_at = inf
         self._frames: list[bytes] = []
         self._writable = asyncio.Event()
         self._writable.set()
@@ -89,8 +89,8 @@ class Connection(asyncio.Protocol):
         deadline = self._loop.time() + timeout_s
         self._waiting[opaque] = future, deadline
         self._write(frame)
-        if deadline < self._looks_at:
-            self._look_at(deadline)
+        if deadline < self._timer_at:
+            self._arm_timer(deadline)
         return future
 
     async def request(
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
             raise NotSent(f"the connection to {self.address} is closed")
         self._write(header.encode_request(code, self.next_opaque(), ext, body, oneway=True))
 
-    def tell_frame(self, frame: bytes) -> None:
+    def send_oneway_frame(self, frame: bytes) -> None:
         """A one-way frame that is encoded already. Raises NotSent as ``tell`` does."""
         if self.closed:
             raise NotSent(f"the connection to {self.address} is closed")
@@ -153,16 +153,16 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self.closed and frames:
             self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
-    def _look_at(self, when: float) -> None:
+    def _arm_timer(self, when: float) -> None:
         """Look for requests that wait too long at ``when``, not later. One timer for all: most are answered before."""
         if self._timer is not None:
             self._timer.cancel()
-        self._looks_at = when
+        self._timer_at = when
         self._timer = self._loop.call_at(when, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        self._looks_at = inf
+        self._timer_at = inf
         now = self._loop.time()
         expired = [opaque for opaque, (_, deadline) in self._waiting.items() if deadline <= now]
         for opaque in expired:
@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
             self.abort("it has been silent since the request that timed out")
         elif self._waiting:
             earliest = min(deadline for _, deadline in self._waiting.values())
-            self._look_at(max(earliest, now + _DEADLINE_TICK_S))
+            self._arm_timer(max(earliest, now + _DEADLINE_TICK_S))
 
     def _silent_since_request(self, now: float) -> bool:
         # A dead peer is noticed here: TCP alone would need minutes. A slow answer while others come is no reason.
@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
         name = transport.get_extra_info("sockname")
         if name:
             self.local_ip = _packed_ip(name[0])
-        keep_from_children(self)
+        detach_in_children(self)
 
     def descriptor(self) -> int:
         """Of the socket while the connection is open, else -1; also where there is none, as in a simulation."""

@@ -9,7 +9,7 @@ from typing import Final, Self
 from halfmq import limits
 from halfmq.client.arguments import checked_count, checked_seconds, checked_text
 from halfmq.client.group_member import GroupMember
-from halfmq.client.lanes import Lanes
+from halfmq.client.key_order import KeyOrder
 from halfmq.client.message import Message
 from halfmq.client.outgoing import checked_topic
 from halfmq.client.queue_puller import Feed, Start
@@ -118,7 +118,7 @@ class Consumer:
             )
         self._feed, self._entering = None, Feed(self.spec.prefetch)
         if self._keeps_order:
-            self._entering.lanes = Lanes()
+            self._entering.key_order = KeyOrder()
         try:
             self._member = await self._join(self.spec, self._entering)
             self._feed = self._entering
@@ -160,9 +160,9 @@ class Consumer:
 
     def failed(self, message: Message) -> int:
         """How often this message with a sharding key failed here in a row."""
-        lanes = self._open_feed().lanes
-        assert lanes is not None
-        return lanes.failed(message)
+        key_order = self._open_feed().key_order
+        assert key_order is not None
+        return key_order.failed(message)
 
     def again(self, message: Message, after_s: float) -> None:
         """Hand it out once more, before anything else of its key."""

@@ -33,7 +33,7 @@ from halfmq.wire.remoting.replies import EndReply, read_reply
 if TYPE_CHECKING:
     from halfmq.client.check_listener import CheckListener
     from halfmq.client.connector import Address
-    from halfmq.client.plumbing import Plumbing
+    from halfmq.client.context import ClientContext
     from halfmq.client.transaction_block import Transaction
 
 #: How long a poll waits at the broker, seconds. Below the 25 s that a broker allows.
@@ -44,9 +44,9 @@ _GRACE_S: Final = 5.0
 _PAUSE_MIN_S: Final = 0.1
 _PAUSE_MAX_S: Final = 2.0
 #: How often it is looked for brokers that are new, seconds.
-_LOOK_S: Final = 5.0
+_DISCOVERY_INTERVAL_S: Final = 5.0
 #: The broker does not know what it once asked about: its verdict is past retention, or the store was lost.
-_FORGET_IT: Final = (
+_UNKNOWN_TRANSACTION_HINT: Final = (
     "nothing was changed: forget this check, and fetch anew; `halfmq tx show` tells what the broker knows of it"
 )
 _VERDICT_OF: Final[dict[Outcome, Verdict]] = {Outcome.COMMIT: COMMITTED, Outcome.ROLLBACK: ROLLED_BACK}
@@ -97,7 +97,9 @@ class FetchedCheck:
                 hint="nothing to do: it is handed out again if the broker did not hear it",
             ) from error
         if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer.code, answer.remark or "", what, answer.ext.get(EXT_VERDICT, ""), hint=_FORGET_IT)
+            raise refusal(
+                answer.code, answer.remark or "", what, answer.ext.get(EXT_VERDICT, ""), hint=_UNKNOWN_TRANSACTION_HINT
+            )
         ids = (self.transaction.message.message_id,) if self.transaction.message is not None else ()
         if outcome is Outcome.UNKNOWN:
             return TransactionReceipt(self.transaction.id, UNDECIDED, ids)
@@ -113,23 +115,23 @@ class FetchedCheck:
 
 
 async def fetch(
-    plumbing: "Plumbing", group: str, address: "Address", *, checks_max: int, wait_s: float
+    context: "ClientContext", group: str, address: "Address", *, checks_max: int, wait_s: float
 ) -> list[FetchedCheck]:
     """The checks of ``group`` that the broker at ``address`` has now, or within ``wait_s`` seconds; possibly none.
 
     Raises:
         ConnectError: it does not answer. RequestFailed: it refused. UnsupportedCombination: it hands out no checks.
     """
-    connection = await plumbing.brokers.get(address)
+    connection = await context.brokers.get(address)
     if not connection.is_halfmq:
-        raise _not_there(address)
-    poll = Poll(group, plumbing.membership.client_id, round(wait_s * 1_000), checks_max)
+        raise _unsupported(address)
+    poll = Poll(group, context.membership.client_id, round(wait_s * 1_000), checks_max)
     try:
         answer = await connection.request(HMQ_FEEDBACK, encode_poll(poll), b"", wait_s + _GRACE_S)
     except (NotSent, NoAnswer) as error:
         raise ConnectError(f"fetching the checks of {group} from {address}: {error}") from error
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        raise _not_there(address)
+        raise _unsupported(address)
     if answer.code != ResponseCode.SUCCESS:
         raise refusal(answer.code, answer.remark or "", f"fetching the checks of {group} from {address}")
     fetched = []
@@ -141,24 +143,24 @@ async def fetch(
     return fetched
 
 
-def _not_there(address: "Address") -> UnsupportedCombination:
+def _unsupported(address: "Address") -> UnsupportedCombination:
     return UnsupportedCombination(
         f"the broker at {address} hands out no checks",
         hint="Apache RocketMQ sends them: leave fetches_checks out, so that this client registers as a producer",
     )
 
 
-async def fetch_any(plumbing: "Plumbing", group: str, *, checks_max: int, wait_s: float) -> list[FetchedCheck]:
+async def fetch_any(context: "ClientContext", group: str, *, checks_max: int, wait_s: float) -> list[FetchedCheck]:
     """From whichever brokers have some first. Raises as ``fetch``, if every broker failed."""
-    if not plumbing.router.brokers():
-        await plumbing.router.learn_brokers()
-    brokers = list(plumbing.router.brokers().values())
+    if not context.router.brokers():
+        await context.router.learn_brokers()
+    brokers = list(context.router.brokers().values())
     if not brokers:
         raise ConnectError(
             f"fetching the checks of {group}: no broker is known", hint="send or consume something first"
         )
     tasks = {
-        asyncio.ensure_future(fetch(plumbing, group, address, checks_max=checks_max, wait_s=wait_s))
+        asyncio.ensure_future(fetch(context, group, address, checks_max=checks_max, wait_s=wait_s))
         for address in brokers
     }
     found: list[FetchedCheck] = []
@@ -185,8 +187,8 @@ async def fetch_any(plumbing: "Plumbing", group: str, *, checks_max: int, wait_s
 class CheckFetcher:
     """Fetches checks from every broker for as long as ``run`` runs, and gives them to the listener."""
 
-    def __init__(self, plumbing: "Plumbing", group: str, listener: "CheckListener", checks: int) -> None:
-        self._plumbing = plumbing
+    def __init__(self, context: "ClientContext", group: str, listener: "CheckListener", checks: int) -> None:
+        self._context = context
         self._group = group
         self._listener = listener
         self._checks = min(checks, limits.FEEDBACK_CHECKS_MAX)
@@ -197,12 +199,12 @@ class CheckFetcher:
         """Until cancelled. One loop for each broker; new ones are found within seconds."""
         try:
             while True:
-                brokers = set(self._plumbing.router.brokers().values())
+                brokers = set(self._context.router.brokers().values())
                 for address in [address for address in self._loops if address not in brokers]:
                     self._loops.pop(address).cancel()
                 for address in brokers - self._loops.keys():
                     self._loops[address] = asyncio.get_running_loop().create_task(self._loop(address))
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_DISCOVERY_INTERVAL_S)
         finally:
             loops = list(self._loops.values())
             for task in loops:
@@ -212,15 +214,15 @@ class CheckFetcher:
     async def _loop(self, address: "Address") -> None:
         pause_s = _PAUSE_MIN_S
         while True:
-            room = await self._listener.room(self._checks)
+            free = await self._listener.free_slots(self._checks)
             try:
-                fetched = await fetch(self._plumbing, self._group, address, checks_max=room, wait_s=WAIT_S)
+                fetched = await fetch(self._context, self._group, address, checks_max=free, wait_s=WAIT_S)
             except UnsupportedCombination as error:
                 log.warning("%s", error)
                 return
             except HalfmqError as error:
                 log.debug("%s", error)
-                await asyncio.sleep(pause_s * self._plumbing.dice.uniform(0.5, 1.0))
+                await asyncio.sleep(pause_s * self._context.rng.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
                 continue
             pause_s = _PAUSE_MIN_S

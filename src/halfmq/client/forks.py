@@ -25,7 +25,7 @@ generation = 0
 _open: Final[WeakSet[Any]] = WeakSet()
 
 
-def keep_from_children(connection: HasSocket) -> None:
+def detach_in_children(connection: HasSocket) -> None:
     """Children of this process shall not hold its socket open. It must be hashable by identity."""
     _open.add(connection)
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from halfmq.client.allocation import QueueRef, allocate
 from halfmq.client.connection import Connection, NoAnswer, NotSent
+from halfmq.client.context import ClientContext
 from halfmq.client.dead_letter_origins import DeadLetterOrigins
 from halfmq.client.log import log
-from halfmq.client.plumbing import Plumbing
 from halfmq.client.queue_puller import CommitOutcome, Feed, QueuePuller, Start
 from halfmq.client.routing import Route
 from halfmq.errors import ConnectError, ProtocolError, RequestFailed, TopicNotFound, UsageError
@@ -30,31 +30,31 @@ COMMIT_S: Final = 1.0
 _COMMIT_TIMEOUT_S: Final = 3.0
 _LEAVE_TIMEOUT_S: Final = 1.0
 #: As long as one question to a name server may take.
-_SEE_TIMEOUT_S: Final = 3.0
-_FROM_WHERE: Final = {
+_EXISTING_TIMEOUT_S: Final = 3.0
+_CONSUME_FROM: Final = {
     "earliest": "CONSUME_FROM_FIRST_OFFSET",
     "latest": "CONSUME_FROM_LAST_OFFSET",
     "timestamp": "CONSUME_FROM_TIMESTAMP",
 }
 
 
-class _Place:
+class _CommitTarget:
     """One topic on one broker, as a place for offsets."""
 
     def __init__(self) -> None:
         #: Where a commit was taken; a broker that was started again may have forgotten it.
-        self.told_on: Connection | None = None
+        self.committed_on: Connection | None = None
         self.first = asyncio.Lock()
 
 
 class GroupMember:
     """One per group and client. Consumers subscribe and unsubscribe; the last one to go ends it."""
 
-    def __init__(self, plumbing: Plumbing, group: str, start: Start, retries: int) -> None:
+    def __init__(self, context: ClientContext, group: str, start: Start, retries: int) -> None:
         self.group = group
         self.start = start
         self.retries = retries
-        self._plumbing = plumbing
+        self._context = context
         self._retry_topic = f"%RETRY%{group}"
         #: By topic, the retry topic included.
         self._subscriptions: dict[str, Subscription] = {}
@@ -69,10 +69,10 @@ class GroupMember:
         #: Given up, and not committed yet: taken up again only then, or it would start where the group was before.
         self._releasing: set[QueueRef] = set()
         #: By broker and topic.
-        self._places: dict[tuple[str, str], _Place] = {}
+        self._commit_targets: dict[tuple[str, str], _CommitTarget] = {}
         self._missing: set[str] = set()
         #: By topic: the queues that it had when this member took it up. What comes later holds nothing from before.
-        self._at_first: dict[str, frozenset[QueueRef]] = {}
+        self._initial_queues: dict[str, frozenset[QueueRef]] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -98,7 +98,7 @@ class GroupMember:
         for topic in topics:
             if topic in self._feeds:
                 raise UsageError(f"group {self.group} consumes topic {topic} in this client already")
-        version = self._plumbing.clock.wall_ms()
+        version = self._context.clock.wall_ms()
         for topic in topics:
             self._subscriptions[topic] = Subscription(topic, tags, tags_of(tags), version)
             self._feeds[topic] = feed
@@ -107,7 +107,7 @@ class GroupMember:
         self._subscriptions[self._retry_topic] = Subscription(self._retry_topic, "*", (), version)
         try:
             if self.start.where != "earliest":
-                await self._see_what_is_there(topics, feed)
+                await self._record_existing_queues(topics, feed)
             if not self.is_idle:  # else it was closed meanwhile
                 await self._announce()
         except BaseException:
@@ -118,7 +118,7 @@ class GroupMember:
             self._tasks = [loop.create_task(self._rebalance_loop()), loop.create_task(self._commit_loop())]
         self.rebalance_soon()
 
-    async def _see_what_is_there(self, topics: "tuple[str, ...]", feed: Feed) -> None:
+    async def _record_existing_queues(self, topics: "tuple[str, ...]", feed: Feed) -> None:
         """Before ``subscribe`` returns: what the application makes from then on, it wants to read from its beginning.
 
         Where nobody tells in time, the first rebalance that is told sees what is there.
@@ -126,17 +126,17 @@ class GroupMember:
 
         async def see(topic: str) -> None:
             try:
-                there = frozenset((await self._plumbing.router.route(topic, max_age_s=0)).readable)
+                there = frozenset((await self._context.router.route(topic, max_age_s=0)).readable)
             except TopicNotFound:
                 there = frozenset()
             except (ConnectError, RequestFailed, ProtocolError) as error:
                 log.debug("what is there of %s/%s: %s", self.group, topic, error)
                 return
             if self._feeds.get(topic) is feed:  # not given up meanwhile
-                self._at_first[topic] = there
+                self._initial_queues[topic] = there
 
         try:
-            async with asyncio.timeout(_SEE_TIMEOUT_S):
+            async with asyncio.timeout(_EXISTING_TIMEOUT_S):
                 await asyncio.gather(*(see(topic) for topic in topics))
         except TimeoutError:
             log.debug("what is there of %s: no answer yet", self.group)
@@ -152,15 +152,15 @@ class GroupMember:
         for topic in topics:
             self._subscriptions.pop(topic, None)
             self._feeds.pop(topic, None)
-            self._at_first.pop(topic, None)
+            self._initial_queues.pop(topic, None)
         if self.is_idle:
             self._subscriptions.clear()  # a rebalance under way takes nothing up any more
         # The retry queues are released too: what waits here of these topics must be pulled anew by whoever has a reader.
         given_up = {*topics, self._retry_topic}
         self._release([queue for queue in self._pullers if queue.topic in given_up])
-        return self._to_its_end(self._tell_given_up, self.is_idle, set(self._ending))
+        return self._run_to_completion(self._finish_give_up, self.is_idle, set(self._ending))
 
-    async def _tell_given_up(self, is_last: bool, before: "set[asyncio.Task[None]]") -> None:
+    async def _finish_give_up(self, is_last: bool, before: "set[asyncio.Task[None]]") -> None:
         await asyncio.wait(before)  # whoever takes the queues over starts at what is committed
         if is_last:
             await self._leave()
@@ -180,7 +180,9 @@ class GroupMember:
         while self._ending:
             await asyncio.wait(self._ending)
 
-    def _to_its_end(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> "asyncio.Task[None]":
+    def _run_to_completion(
+        self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any
+    ) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work(*arguments))  # raises first where no loop runs any more
         self._ending.add(task)
         task.add_done_callback(self._ended)
@@ -192,31 +194,31 @@ class GroupMember:
             log.error("giving up queues of group %s failed", self.group, exc_info=task.exception())
 
     async def _announce(self) -> None:
-        plumbing = self._plumbing
+        context = self._context
         consumer = ConsumerGroup(
             self.group,
             "CONSUME_PASSIVELY",
             "CLUSTERING",
-            _FROM_WHERE[self.start.where],
+            _CONSUME_FROM[self.start.where],
             tuple(self._subscriptions[topic] for topic in sorted(self._subscriptions)),
         )
-        plumbing.membership.set_consumer(consumer)
-        for connection in plumbing.brokers.established():
+        context.membership.set_consumer(consumer)
+        for connection in context.brokers.established():
             try:
-                await plumbing.membership.heartbeat(connection)
+                await context.membership.heartbeat(connection)
             except (NotSent, NoAnswer) as error:
                 log.debug("heartbeat to %s: %s", connection.address, error)
 
     async def _leave(self) -> None:
-        plumbing = self._plumbing
+        context = self._context
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        plumbing.membership.remove_consumer(self.group)
-        for connection in plumbing.brokers.established():
+        context.membership.remove_consumer(self.group)
+        for connection in context.brokers.established():
             try:
-                await plumbing.membership.leave_consumer(connection, self.group, _LEAVE_TIMEOUT_S)
+                await context.membership.leave_consumer(connection, self.group, _LEAVE_TIMEOUT_S)
             except (NotSent, NoAnswer) as error:
                 log.debug("leaving group %s at %s: %s", self.group, connection.address, error)
 
@@ -250,8 +252,8 @@ class GroupMember:
                 self._missing.discard(topic)
             except TopicNotFound:
                 settled = False
-                self._at_first[topic] = frozenset()
-                self._let_go(topic)
+                self._initial_queues[topic] = frozenset()
+                self._release_deleted(topic)
                 if topic not in self._missing and topic != self._retry_topic:
                     self._missing.add(topic)
                     log.info("topic %s does not exist yet; group %s waits for it", topic, self.group)
@@ -263,7 +265,7 @@ class GroupMember:
                 log.exception("rebalance of %s/%s failed", self.group, topic)
         return settled
 
-    def _let_go(self, topic: str) -> None:
+    def _release_deleted(self, topic: str) -> None:
         """No name server knows ``topic``. They may have been started anew; its broker knows whether it was deleted."""
         gone = [
             queue for queue, (puller, _) in self._pullers.items() if queue.topic == topic and puller.is_without_topic
@@ -274,11 +276,11 @@ class GroupMember:
 
     async def _rebalance_topic(self, topic: str) -> bool:
         """False: the broker does not count us among the members; our heartbeat may be on its way."""
-        route = await self._plumbing.router.route(topic, max_age_s=REBALANCE_S / 2)
-        at_first = self._at_first.setdefault(topic, frozenset(route.readable))
+        route = await self._context.router.route(topic, max_age_s=REBALANCE_S / 2)
+        initial = self._initial_queues.setdefault(topic, frozenset(route.readable))
         for address in route.brokers.values():
-            await self._plumbing.brokers.get(address)  # introduces us to each broker of the topic
-        client_id = self._plumbing.membership.client_id
+            await self._context.brokers.get(address)  # introduces us to each broker of the topic
+        client_id = self._context.membership.client_id
         members = await self._members(route)
         mine = set(allocate(route.readable, members, client_id))
         gone = [queue for queue in self._pullers if queue.topic == topic and queue not in mine]
@@ -286,7 +288,7 @@ class GroupMember:
             log.info("group %s gives up %s", self.group, gone)
             self._release(gone)
         for queue in sorted(mine - self._pullers.keys() - self._releasing):
-            self._take_up(queue, self.start if queue in at_first else Start("earliest"))
+            self._take_up(queue, self.start if queue in initial else Start("earliest"))
         return client_id in members
 
     async def _members(self, route: Route) -> tuple[str, ...]:
@@ -294,7 +296,7 @@ class GroupMember:
         failure: Exception | None = None
         for address in route.brokers.values():
             try:
-                connection = await self._plumbing.brokers.get(address)
+                connection = await self._context.brokers.get(address)
                 answer = await connection.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
             except (ConnectError, NotSent, NoAnswer) as error:
                 failure = error
@@ -310,9 +312,9 @@ class GroupMember:
             return
         log.info("group %s takes up %s", self.group, queue)
         # Who comes next finds the earliest message again by himself, but not what was the latest one now.
-        commit_first = None if self.start.where == "earliest" or queue.topic == self._retry_topic else self._commit_one
+        commit_start = None if self.start.where == "earliest" or queue.topic == self._retry_topic else self._commit_one
         puller = QueuePuller(
-            self._plumbing,
+            self._context,
             self.group,
             queue,
             subscription,
@@ -320,8 +322,8 @@ class GroupMember:
             self._dead_letters,
             start,
             self.retries,
-            self._plumbing.dice,
-            commit_first,
+            self._context.rng,
+            commit_start,
         )
         self._pullers[queue] = puller, asyncio.get_running_loop().create_task(self._run(puller))
 
@@ -342,7 +344,7 @@ class GroupMember:
         self._releasing.update(queues)
         for _, task in released:
             task.cancel()
-        self._to_its_end(self._last_commit, [puller for puller, _ in released])
+        self._run_to_completion(self._last_commit, [puller for puller, _ in released])
 
     async def _last_commit(self, released: list[QueuePuller]) -> None:
         try:
@@ -382,15 +384,15 @@ class GroupMember:
         One that refuses it (its disk is full) is asked for all others at once. It has kept none, so first ones may meet
         there: that costs a redelivery, and one after the other they would hold up the leaving by an answer for each queue.
         """
-        place = self._places.setdefault(where, _Place())
+        place = self._commit_targets.setdefault(where, _CommitTarget())
         async with place.first:
-            connection = self._plumbing.established(where[0])
+            connection = self._context.established(where[0])
             if connection is None:
                 return
-            while waiting and place.told_on is not connection:
+            while waiting and place.committed_on is not connection:
                 match await waiting.pop().commit(connection, timeout_s):
                     case CommitOutcome.KNOWN:
-                        place.told_on = connection
+                        place.committed_on = connection
                     case CommitOutcome.REFUSED:
                         break
                     case CommitOutcome.NO_ANSWER:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
+from halfmq.client.context import ClientContext
 from halfmq.client.outgoing import OutgoingMessage, delay_properties
-from halfmq.client.plumbing import Plumbing
 from halfmq.client.producer import STORED
 from halfmq.client.receipts import Prepared, PreparedHalf
 from halfmq.client.refusals import refusal
@@ -47,9 +47,11 @@ class _Half(NamedTuple):
 class Preparation:
     """One transaction being prepared. After ``send`` failed, ``so_far`` says what must be rolled back."""
 
-    def __init__(self, plumbing: Plumbing, group: str, tx_id: str, name: str, timeout_s: float | None = None) -> None:
-        self._plumbing = plumbing
-        self._attempts = plumbing.attempts(f"prepare of {tx_id}", timeout_s)
+    def __init__(
+        self, context: ClientContext, group: str, tx_id: str, name: str, timeout_s: float | None = None
+    ) -> None:
+        self._context = context
+        self._attempts = context.attempts(f"prepare of {tx_id}", timeout_s)
         self._group = group
         self._tx_id = tx_id
         self._name = name
@@ -85,7 +87,7 @@ class Preparation:
         last = len(messages) - 1
         broker = ""
         for index, message in enumerate(messages):
-            message_id = self._plumbing.ids.message_id()
+            message_id = self._context.ids.message_id()
             place = b"UNIQ_KEY\x01%b\x02HMQ_TX_INDEX\x01%d\x02" % (message_id.encode(), index)
             if index == last:
                 place += b"HMQ_TX_COUNT\x01%d\x02" % len(messages)
@@ -95,8 +97,8 @@ class Preparation:
 
     async def _target(self, message: OutgoingMessage, broker: str) -> Target:
         """A queue, on ``broker`` if the topic lives there: one broker can settle all halves at once."""
-        router = self._plumbing.router
-        attempts = self._plumbing.attempts(f"transactional send to {message.topic}", self.left_s())
+        router = self._context.router
+        attempts = self._context.attempts(f"transactional send to {message.topic}", self.left_s())
         while True:
             try:
                 route = router.at_hand(message.topic)
@@ -122,7 +124,7 @@ class Preparation:
             failure = await self._send_missing()
             if failure is None:
                 return
-            self._plumbing.router.suspect(self._halves[0].message.topic)
+            self._context.router.suspect(self._halves[0].message.topic)
             if isinstance(failure, RequestFailed):
                 await attempts.refused(failure)
             elif isinstance(failure, NoAnswer) and not self._atomic:
@@ -159,15 +161,15 @@ class Preparation:
 
     async def _connections(self) -> dict[str, Connection]:
         """By broker name, all introduced, so that what they can do is known before anything is written."""
-        plumbing = self._plumbing
+        context = self._context
         found: dict[str, Connection] = {}
         for half in self._halves:
             name = half.target.broker
             if name not in found:
-                address = plumbing.router.address_of(name) or half.target.address
-                connection = plumbing.brokers.existing(address)
+                address = context.router.address_of(name) or half.target.address
+                connection = context.brokers.existing(address)
                 if connection is None:
-                    connection = await self._attempts.within(plumbing.brokers.get(address))
+                    connection = await self._attempts.within(context.brokers.get(address))
                 found[name] = connection
                 await connection.ready(self._attempts.timeout_s())
         self._atomic = all(connection.is_halfmq for connection in found.values())
@@ -194,7 +196,7 @@ class Preparation:
             topic=half.message.topic,
             queue_id=half.target.queue,
             sys_flag=SYS_PREPARED,
-            born_time_ms=self._plumbing.clock.wall_ms(),
+            born_time_ms=self._context.clock.wall_ms(),
             property_string=text,
             body=half.message.body,
         )

@@ -5,8 +5,8 @@ from typing import Final
 
 from halfmq import limits
 from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
+from halfmq.client.context import ClientContext
 from halfmq.client.outgoing import OutgoingMessage, delay_properties
-from halfmq.client.plumbing import Plumbing
 from halfmq.client.receipts import Receipt
 from halfmq.client.refusals import refusal
 from halfmq.client.routing import Target
@@ -43,8 +43,8 @@ def delays_any_time(connection: Connection) -> bool:
 class Producer:
     """Sends for one producer group. Safe to use from many tasks at once."""
 
-    def __init__(self, plumbing: Plumbing, group: str) -> None:
-        self._plumbing = plumbing
+    def __init__(self, context: ClientContext, group: str) -> None:
+        self._context = context
         self._group = group
 
     async def send(self, message: OutgoingMessage, timeout_s: float | None = None) -> Receipt:
@@ -53,8 +53,8 @@ class Producer:
         Raises:
             SendTimeout: it may have been stored. ConnectError: nothing was sent. RequestFailed: the broker refused.
         """
-        plumbing = self._plumbing
-        message_id = plumbing.ids.message_id()
+        context = self._context
+        message_id = context.ids.message_id()
         properties = names.append(message.properties, unique_key(message_id))
         answer, target = await self._deliver(
             message.topic, message.body, properties, message.sharding_key, message.delay_ms, timeout_s, batch=False
@@ -74,13 +74,13 @@ class Producer:
             if message.delay_ms or message.sharding_key:
                 raise UsageError("a batch takes no delay and no sharding key", hint="use send for such a message")
         receipts: list[Receipt] = []
-        whole = self._plumbing.attempts(f"send to {topic}", timeout_s)
+        whole = self._context.attempts(f"send to {topic}", timeout_s)
         for batch in batches(messages):
             receipts += await self._send_batch(topic, batch, whole.left_s())
         return receipts
 
     async def _send_batch(self, topic: str, batch: Sequence[OutgoingMessage], timeout_s: float | None) -> list[Receipt]:
-        ids = [self._plumbing.ids.message_id() for _ in batch]
+        ids = [self._context.ids.message_id() for _ in batch]
         body = join_batch(
             BatchEntry(0, message.body, names.append(message.properties, unique_key(message_id)))
             for message, message_id in zip(batch, ids, strict=True)
@@ -107,9 +107,9 @@ class Producer:
         *,
         batch: bool,
     ) -> tuple[Answer, Target]:
-        plumbing = self._plumbing
-        attempts = plumbing.attempts(f"send to {topic}", timeout_s)
-        router = plumbing.router
+        context = self._context
+        attempts = context.attempts(f"send to {topic}", timeout_s)
+        router = context.router
         failed: list[Target] = []
         while True:
             try:
@@ -117,9 +117,9 @@ class Producer:
                 if route is None:
                     route = await attempts.within(router.publish_route(topic))
                 target = router.choose(route, sharding_key, failed)
-                connection = plumbing.brokers.existing(target.address)
+                connection = context.brokers.existing(target.address)
                 if connection is None:
-                    connection = await attempts.within(plumbing.brokers.get(target.address))
+                    connection = await attempts.within(context.brokers.get(target.address))
                 await connection.ready(attempts.timeout_s())
                 text = properties
                 if delay_ms:
@@ -131,7 +131,7 @@ class Producer:
                     topic=topic,
                     queue_id=target.queue,
                     sys_flag=0,
-                    born_time_ms=plumbing.clock.wall_ms(),
+                    born_time_ms=context.clock.wall_ms(),
                     property_string=text,
                     body=body,
                     batch=batch,

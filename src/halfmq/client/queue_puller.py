@@ -20,12 +20,12 @@ from typing import Final, NamedTuple
 from halfmq import limits
 from halfmq.client.allocation import QueueRef
 from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
+from halfmq.client.context import ClientContext
 from halfmq.client.dead_letter_origins import DeadLetterOrigins
-from halfmq.client.lanes import Entry, Lanes
+from halfmq.client.key_order import Entry, KeyOrder
 from halfmq.client.log import log
 from halfmq.client.message import Message
 from halfmq.client.offset_tracker import OffsetTracker
-from halfmq.client.plumbing import Plumbing
 from halfmq.client.refusals import refusal
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, ProtocolError, RequestFailed
 from halfmq.model.properties import DLQ_ORIGIN_TOPIC
@@ -61,7 +61,7 @@ _LOOK_AT_THE_DISK: Final = "If it stays so, look at the broker's disk (halfmq st
 _LOCAL_RETRY_S: Final = 5.0
 #: An offset that did not move is committed again after this: the last commit of the member that had the queue before may
 #: come late, and undo ours. Precedent: RocketMQ says all offsets each 5 s (``persistConsumerOffsetInterval``).
-_SAY_AGAIN_S: Final = 10.0
+_RECOMMIT_S: Final = 10.0
 
 
 class Start(NamedTuple):
@@ -81,7 +81,7 @@ class CommitOutcome(Enum):
     NO_ANSWER = "no answer"
 
 
-class _Room:
+class _Capacity:
     """How much waits of one kind, and whether more of it may come."""
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:
@@ -89,17 +89,17 @@ class _Room:
         self._bytes_max = bytes_max
         self._messages = 0
         self._bytes = 0
-        self.is_there = asyncio.Event()
-        self.is_there.set()
+        self.available = asyncio.Event()
+        self.available.set()
 
     def changed(self, messages: int, size: int) -> None:
         """An empty one has room, so that one message always fits."""
         self._messages += messages
         self._bytes += size
         if self._messages < self._messages_max and self._bytes < self._bytes_max:
-            self.is_there.set()
+            self.available.set()
         else:
-            self.is_there.clear()
+            self.available.clear()
 
 
 class Feed:
@@ -110,11 +110,11 @@ class Feed:
     """
 
     def __init__(self, prefetch: int, prefetch_bytes: int = PREFETCH_BYTES) -> None:
-        self._room = _Room(prefetch, prefetch_bytes)
-        self._retry_room = _Room(_RETRIES_MAX, prefetch_bytes)
+        self._capacity = _Capacity(prefetch, prefetch_bytes)
+        self._retry_capacity = _Capacity(_RETRIES_MAX, prefetch_bytes)
         self._waiting: deque[Entry[QueuePuller]] = deque()
         #: Where several messages are handled at once, and those of one key in their order. What waits in it is counted here.
-        self.lanes: Lanes[QueuePuller] | None = None
+        self.key_order: KeyOrder[QueuePuller] | None = None
         self._arrived = asyncio.Event()
         self.closed = False
 
@@ -123,7 +123,7 @@ class Feed:
         if self.closed:
             return
         self._waiting.append(Entry(puller, message))
-        self._room_of(puller).changed(1, len(message.body))
+        self._capacity_of(puller).changed(1, len(message.body))
         self._arrived.set()
 
     def put_back(self, message: Message) -> None:
@@ -133,18 +133,18 @@ class Feed:
         self.put(puller, message)
         self._waiting.rotate(1)
 
-    def _room_of(self, puller: "QueuePuller") -> _Room:
-        return self._retry_room if puller.is_retry else self._room
+    def _capacity_of(self, puller: "QueuePuller") -> _Capacity:
+        return self._retry_capacity if puller.is_retry else self._capacity
 
     def take(self) -> Message | None:
         """The next message that is still ours; None when there is none now, or the feed is closed."""
         message = None
         while self._waiting and message is None:
             entry = self._waiting.popleft()
-            if self.lanes is not None and not self.lanes.enter(entry):
+            if self.key_order is not None and not self.key_order.enter(entry):
                 continue
             puller, candidate = entry
-            self._room_of(puller).changed(-1, -len(candidate.body))
+            self._capacity_of(puller).changed(-1, -len(candidate.body))
             if puller.released:
                 self.handled(candidate)
             else:
@@ -155,7 +155,7 @@ class Feed:
 
     def handled(self, message: Message) -> None:
         """In its lane the next one has its turn."""
-        following = None if self.lanes is None else self.lanes.leave(message)
+        following = None if self.key_order is None else self.key_order.leave(message)
         if following is not None and not self.closed:
             self._waiting.appendleft(following)
             self._arrived.set()
@@ -164,36 +164,36 @@ class Feed:
         """It failed, and keeps its turn: it is the next one of its lane, after a while. Until then it is counted as waiting."""
         puller = message._required_delivery()
         assert isinstance(puller, QueuePuller)
-        self._room_of(puller).changed(1, len(message.body))
-        asyncio.get_running_loop().call_later(after_s, self._have_again, Entry(puller, message))
+        self._capacity_of(puller).changed(1, len(message.body))
+        asyncio.get_running_loop().call_later(after_s, self._requeue, Entry(puller, message))
 
-    def _have_again(self, entry: "Entry[QueuePuller]") -> None:
+    def _requeue(self, entry: "Entry[QueuePuller]") -> None:
         if not self.closed:
             self._waiting.append(entry)  # behind other keys: those that fail shall not keep all others waiting
             self._arrived.set()
 
     def is_full(self, *, of_retries: bool) -> bool:
         """Nothing more of this kind may come."""
-        return not (self._retry_room if of_retries else self._room).is_there.is_set()
+        return not (self._retry_capacity if of_retries else self._capacity).available.is_set()
 
     async def arrival(self) -> None:
         """Returns when there may be something, or when the feed is closed."""
         await self._arrived.wait()
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Returns when a message more may come; of a closed feed never, so whoever waits must be cancelled."""
-        await self._room.is_there.wait()
+        await self._capacity.available.wait()
 
-    async def retry_room(self) -> None:
+    async def wait_for_retry_capacity(self) -> None:
         """The same for retries; of a closed feed at once, since it takes none and others have theirs in the same queue."""
-        await self._retry_room.is_there.wait()
+        await self._retry_capacity.available.wait()
 
     def close(self) -> None:
         self.closed = True
         self._waiting.clear()
         self._arrived.set()
-        self._room.is_there.clear()
-        self._retry_room.is_there.set()
+        self._capacity.available.clear()
+        self._retry_capacity.available.set()
 
 
 class QueuePuller:
@@ -201,7 +201,7 @@ class QueuePuller:
 
     def __init__(
         self,
-        plumbing: Plumbing,
+        context: ClientContext,
         group: str,
         queue: QueueRef,
         subscription: Subscription,
@@ -209,15 +209,15 @@ class QueuePuller:
         dead_letters: DeadLetterOrigins,
         start: Start,
         retries: int,
-        dice: random.Random,
-        commit_first: "Callable[[QueuePuller], Awaitable[None]] | None" = None,
+        rng: random.Random,
+        commit_start: "Callable[[QueuePuller], Awaitable[None]] | None" = None,
     ) -> None:
-        """``commit_first``: commits where this one starts, if the group has no offset there, before anything is pulled."""
+        """``commit_start``: commits where this one starts, if the group has no offset there, before anything is pulled."""
         self.queue = queue
         #: Read for all consumers of the group in this client.
         self.is_retry = queue.topic == f"%RETRY%{group}"
         self.released = False
-        self._plumbing = plumbing
+        self._context = context
         self._group = group
         self._subscription = subscription
         #: By topic; shared with the group, which adds and removes.
@@ -228,14 +228,14 @@ class QueuePuller:
         self._origins: dict[int, str] = {}
         self._start = start
         self._retries = retries
-        self._dice = dice
-        self._commit_first = commit_first
+        self._rng = rng
+        self._commit_start_hook = commit_start
         self._tracker: OffsetTracker | None = None
         self._committed = -1
         #: Where that is known: a broker that was started again may have forgotten it.
         self._committed_at: Connection | None = None
         #: On the loop's clock.
-        self._say_again_at = 0.0
+        self._recommit_at = 0.0
         #: How the last commit that was answered was refused.
         self._refused_with: int = ResponseCode.SUCCESS
         #: The same for pulls; None: the answer could not be read.
@@ -261,28 +261,28 @@ class QueuePuller:
                 if self._tracker is None:
                     offset = await self._first_offset()
                     self._tracker = OffsetTracker(offset)
-                if self._commit_first is not None:
-                    await self._say_where_it_starts(self._commit_first)
-                await self._wait_for_room(self._tracker)
+                if self._commit_start_hook is not None:
+                    await self._commit_start(self._commit_start_hook)
+                await self._wait_for_capacity(self._tracker)
                 await self._pull(self._tracker)
                 pause_s = 0.1
                 self._pull_refused_with = ResponseCode.SUCCESS
             except (ConnectError, NotSent, NoAnswer) as error:
                 log.debug("%s: %s; again in %.1f s", self.queue, error, pause_s)
-                self._plumbing.router.suspect(self.queue.topic)
-                await asyncio.sleep(pause_s * self._dice.uniform(0.7, 1.0))
+                self._context.router.suspect(self.queue.topic)
+                await asyncio.sleep(pause_s * self._rng.uniform(0.7, 1.0))
                 pause_s = min(2 * pause_s, 2.0)
             except (RequestFailed, ProtocolError) as error:
-                self._say_refused(error)
+                self._log_refused(error)
                 await asyncio.sleep(_REFUSED_PAUSE_S)
 
-    def _say_refused(self, error: RequestFailed | ProtocolError) -> None:
+    def _log_refused(self, error: RequestFailed | ProtocolError) -> None:
         """Once, until it is another refusal or went well meanwhile: some never end."""
         code = error.response_code if isinstance(error, RequestFailed) else None
         if code != self._pull_refused_with:
             log.warning("pulling %s: %s; tried again until it goes well, and said once", self.queue, error)
             if code == ResponseCode.TOPIC_NOT_EXIST:
-                self._plumbing.router.forget(self.queue.topic)
+                self._context.router.forget(self.queue.topic)
         self._pull_refused_with = code
 
     @property
@@ -290,30 +290,30 @@ class QueuePuller:
         """The broker said last that there is no such topic."""
         return self._pull_refused_with == ResponseCode.TOPIC_NOT_EXIST
 
-    async def _wait_for_room(self, tracker: OffsetTracker) -> None:
+    async def _wait_for_capacity(self, tracker: OffsetTracker) -> None:
         if self.is_retry:
-            await self._wait_for_retry_room()
+            await self._wait_for_retry_capacity()
             while all(feed.closed for feed in self._feeds.values()):  # nobody takes anything until somebody joins
                 self._joined.clear()
                 await self._joined.wait()
-                await self._wait_for_retry_room()
+                await self._wait_for_retry_capacity()
         else:
-            await self._feeds[self.queue.topic].room()
+            await self._feeds[self.queue.topic].wait_for_capacity()
         while len(tracker) >= _OPEN_MAX:
             log.warning("%s: %d messages are not acknowledged; nothing more is pulled", self.queue, len(tracker))
             self._acked.clear()
             await self._acked.wait()
 
-    def _has_room(self, tracker: OffsetTracker) -> bool:
+    def _has_capacity(self, tracker: OffsetTracker) -> bool:
         feeds = self._feeds.values() if self.is_retry else filter(None, (self._feeds.get(self.queue.topic),))
         return len(tracker) < _OPEN_MAX and not any(feed.is_full(of_retries=self.is_retry) for feed in feeds)
 
-    async def _wait_for_retry_room(self) -> None:
+    async def _wait_for_retry_capacity(self) -> None:
         for feed in list(self._feeds.values()):
-            await feed.retry_room()
+            await feed.wait_for_retry_capacity()
 
     async def _ask(self, code: int, ext: dict[str, str], timeout_s: float = 3.0) -> Answer:
-        connection = await self._plumbing.broker(self.queue.broker)
+        connection = await self._context.broker(self.queue.broker)
         return await connection.request(code, ext, timeout_s=timeout_s)
 
     def _where(self, **more: str) -> dict[str, str]:
@@ -330,7 +330,7 @@ class QueuePuller:
             code, ext = self._start_question()
             answer = await self._ask(code, ext)
         elif answer.code == ResponseCode.SUCCESS:
-            self._commit_first = None
+            self._commit_start_hook = None
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer.code, answer.remark or "", f"first offset of {self.queue}")
         return read_reply(answer, OffsetReply).offset
@@ -343,16 +343,16 @@ class QueuePuller:
             return RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self._where(timestamp=timestamp)
         return RequestCode.GET_MAX_OFFSET, self._where()
 
-    async def _say_where_it_starts(self, commit_first: "Callable[[QueuePuller], Awaitable[None]]") -> None:
+    async def _commit_start(self, commit_start: "Callable[[QueuePuller], Awaitable[None]]") -> None:
         """Else only this member knows: whoever comes when it is killed would start behind messages that the group was given.
 
         A broker that refuses the commit is pulled from all the same, since it may refuse for ever; that is said, and tried
         again with the other commits. One that does not answer is asked again first.
         """
-        await commit_first(self)
+        await commit_start(self)
         if self._committed < 0 and self._refused_with == ResponseCode.SUCCESS:
             raise NoAnswer("where the group starts is not committed yet")
-        self._commit_first = None
+        self._commit_start_hook = None
 
     async def _pull(self, tracker: OffsetTracker) -> None:
         ext = self._where(
@@ -407,8 +407,8 @@ class QueuePuller:
                 return message, _DAMAGED
             # What came before it may be committed, also while this one waits.
             tracker.pulled_up_to(message.offset)
-            while not self._has_room(tracker):  # when some is made, all queues wake, and one of them takes it
-                await self._wait_for_room(tracker)
+            while not self._has_capacity(tracker):  # when some is made, all queues wake, and one of them takes it
+                await self._wait_for_capacity(tracker)
             try:
                 stored = unpack(packed).message
             except (ProtocolError, MissingDependency) as error:
@@ -483,7 +483,7 @@ class QueuePuller:
 
     async def _send_back(self, message: Message, level: int) -> None:
         if self.released:
-            self._say_moved(message, level)
+            self._warn_moved(message, level)
             return
         origin = self._origins.get(message.offset) if self.is_retry else self.queue.topic
         if origin is not None and origin.startswith("%DLQ%"):
@@ -501,7 +501,7 @@ class QueuePuller:
             await self._hand_back(ext)
         except HalfmqError as error:
             if self.released:
-                self._say_moved(message, level)
+                self._warn_moved(message, level)
                 return
             # Perhaps it was done; delivering it again here as well is the safe side of "at least once".
             log.warning("%r could not be handed back (%s); it is delivered again here", message, error)
@@ -510,7 +510,7 @@ class QueuePuller:
         else:
             self.ack(message)
 
-    def _say_moved(self, message: Message, level: int) -> None:
+    def _warn_moved(self, message: Message, level: int) -> None:
         """The broker would still take it, but who has the queue now is given the message anyway, and says of it what this one
         did: sent as well, it would be there twice, and twice among the dead letters. Said once for each.
         """
@@ -523,10 +523,10 @@ class QueuePuller:
         )  # fmt: skip
 
     async def _hand_back(self, ext: dict[str, str]) -> None:
-        attempts = self._plumbing.attempts(f"handing back {ext['originMsgId']}")
+        attempts = self._context.attempts(f"handing back {ext['originMsgId']}")
         while True:
             try:
-                connection = await attempts.within(self._plumbing.broker(self.queue.broker))
+                connection = await attempts.within(self._context.broker(self.queue.broker))
                 answer = await connection.request(
                     RequestCode.CONSUMER_SEND_MSG_BACK, ext, timeout_s=attempts.timeout_s()
                 )
@@ -555,7 +555,7 @@ class QueuePuller:
                 return CommitOutcome.NOTHING
             offset = self._tracker.committable
             now_s = asyncio.get_running_loop().time()
-            if offset == self._committed and connection is self._committed_at and now_s < self._say_again_at:
+            if offset == self._committed and connection is self._committed_at and now_s < self._recommit_at:
                 return CommitOutcome.KNOWN
             ext = self._where(consumerGroup=self._group, commitOffset=str(offset))
             try:
@@ -575,7 +575,7 @@ class QueuePuller:
                 return CommitOutcome.REFUSED
             self._committed, self._committed_at = offset, connection
             self._refused_with = ResponseCode.SUCCESS
-            self._say_again_at = now_s + _SAY_AGAIN_S
+            self._recommit_at = now_s + _RECOMMIT_S
             return CommitOutcome.KNOWN
 
     def joined(self) -> None:

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from halfmq.client.allocation import QueueRef
 from halfmq.client.connection import Answer, NoAnswer, NotSent
+from halfmq.client.connection_pool import ConnectionPool
 from halfmq.client.connector import Address, parse_address
-from halfmq.client.links import Links
 from halfmq.client.log import log
 from halfmq.client.refusals import refusal
 from halfmq.errors import ConnectError, ProtocolError, TopicNotFound
@@ -56,9 +56,9 @@ class Route(NamedTuple):
 class NameServers:
     """The list of name servers; stays with one while it answers."""
 
-    def __init__(self, addresses: Sequence[Address], links: Links) -> None:
+    def __init__(self, addresses: Sequence[Address], connection_pool: ConnectionPool) -> None:
         self._addresses = tuple(addresses)
-        self._links = links
+        self._links = connection_pool
         self._current = 0
 
     async def ask(self, code: int, ext: dict[str, str]) -> Answer:
@@ -86,9 +86,9 @@ class NameServers:
 class Router:
     """Routes by topic, and the choice of a queue to send to."""
 
-    def __init__(self, names: NameServers, dice: random.Random) -> None:
+    def __init__(self, names: NameServers, rng: random.Random) -> None:
         self._names = names
-        self._dice = dice
+        self._rng = rng
         self._routes: dict[str, Route] = {}
         self._fetching: dict[str, asyncio.Task[Route]] = {}
         self._turns: dict[str, int] = {}
@@ -249,7 +249,7 @@ class Router:
             return targets[abs(java_string_hash(sharding_key)) % len(targets)]
         turn = self._turns.get(route.topic)
         if turn is None:
-            turn = self._dice.randrange(len(targets))
+            turn = self._rng.randrange(len(targets))
         self._turns[route.topic] = turn + 1
         if failed:
             bad = {target.broker for target in failed}

@@ -87,7 +87,7 @@ class Client:
 
     def connect(self) -> None:
         """What entering does. Raises ConnectError."""
-        client = self._client if self._is_of_this_process else self._anew()
+        client = self._client if self._is_of_this_process else self._recreate()
         loop_thread().run(client.connect())
         self._client, self._made_in = client, forks.generation
         self._entered = True
@@ -106,7 +106,7 @@ class Client:
     def _is_of_this_process(self) -> bool:
         return self._made_in == forks.generation
 
-    def _anew(self) -> AsyncClient:
+    def _recreate(self) -> AsyncClient:
         """A client of this process's own, with the same settings and checks. That of the parent is kept and not touched."""
         _of_parents.append(self._client)
         client = self._make()
@@ -120,7 +120,7 @@ class Client:
         if not self._is_of_this_process:
             with _reopening:
                 if not self._is_of_this_process:  # else another thread of the child was here first
-                    client = self._anew()
+                    client = self._recreate()
                     loop_thread().run(client._reopen())
                     self._client = client
                     self._made_in = forks.generation
@@ -220,7 +220,7 @@ class Client:
         if tx_id != "":
             checked_transaction_id(tx_id)
         if name and not checked_elsewhere:
-            client._refuse_unanswered(name, f"mq.add_check({name!r}, check)")
+            client._require_check(name, f"mq.add_check({name!r}, check)")
         return BlockingTransaction(
             self,
             client.verdicts,
@@ -241,7 +241,7 @@ class Client:
         checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
         check_marker_table(markers)
         if not checked_elsewhere:
-            client._refuse_unanswered(markers.name, "mq.answer_checks(markers, sessions)")
+            client._require_check(markers.name, "mq.answer_checks(markers, sessions)")
         return markers.bind(self, session, **options)
 
     def send_in_transaction(

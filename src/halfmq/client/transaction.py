@@ -15,10 +15,10 @@ from typing import Final
 from halfmq import limits
 from halfmq.client.arguments import checked_text, checked_transaction_id
 from halfmq.client.connection import Connection, NoAnswer, NotSent
+from halfmq.client.context import ClientContext
 from halfmq.client.log import log
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
-from halfmq.client.plumbing import Plumbing
 from halfmq.client.prepare import Preparation
 from halfmq.client.receipts import COMMITTED, ROLLED_BACK, Prepared, PreparedHalf, TransactionReceipt, Verdict
 from halfmq.client.refusals import refusal
@@ -96,8 +96,8 @@ class Settlement:
 class Transactions:
     """The calls below ``begin``, ``send_in_transaction`` and ``transaction(session, ...)``, for one producer group."""
 
-    def __init__(self, plumbing: Plumbing, group: str) -> None:
-        self._plumbing = plumbing
+    def __init__(self, context: ClientContext, group: str) -> None:
+        self._context = context
         self._group = group
         self.verdicts = Verdicts()
         self._background: set[asyncio.Task[None]] = set()
@@ -123,7 +123,7 @@ class Transactions:
             ConnectError, RequestFailed, UsageError: nothing is left behind.
         """
         _check_arguments(messages, tx_id, name, query_id)
-        preparation = Preparation(self._plumbing, self._group, tx_id, name, timeout_s)
+        preparation = Preparation(self._context, self._group, tx_id, name, timeout_s)
         try:
             await preparation.compose(messages, query_id)
             await preparation.send()
@@ -170,7 +170,7 @@ class Transactions:
         tx_id = settlement.prepared.tx_id
         self.verdicts.opened(tx_id)
         try:
-            await self._settle(settlement, self._plumbing.timeout_s)
+            await self._settle(settlement, self._context.timeout_s)
         except TransactionRefused:
             self.verdicts.settled(tx_id)
             raise
@@ -192,7 +192,7 @@ class Transactions:
 
     async def _settle(self, settlement: Settlement, timeout_s: float) -> None:
         """One END for the transaction on a halfmq broker, one for each half on an Apache RocketMQ one, in ``timeout_s`` in all."""
-        whole = self._plumbing.attempts(settlement.what, timeout_s)
+        whole = self._context.attempts(settlement.what, timeout_s)
         refused: RequestFailed | None = None
         for half in settlement.prepared.halves:
             if half.message_id in settlement.told:
@@ -215,13 +215,13 @@ class Transactions:
         Raises:
             SendTimeout, ConnectError: no answer in time. RequestFailed: refused.
         """
-        plumbing = self._plumbing
-        attempts = plumbing.attempts(settlement.what, timeout_s)
+        context = self._context
+        attempts = context.attempts(settlement.what, timeout_s)
         while True:
             try:
-                connection = plumbing.established(half.broker)
+                connection = context.established(half.broker)
                 if connection is None:
-                    connection = await attempts.within(plumbing.broker(half.broker))
+                    connection = await attempts.within(context.broker(half.broker))
                 await connection.ready(attempts.timeout_s())
                 if not connection.is_halfmq:
                     return await self._end_stock(settlement, half, connection, attempts.timeout_s())
@@ -229,7 +229,7 @@ class Transactions:
                 frame = settlement.frame(opaque, half, tx_id=settlement.prepared.tx_id)
                 answer = await connection.call(opaque, frame, attempts.timeout_s())
             except (ConnectError, NotSent, NoAnswer) as error:
-                plumbing.router.suspect(half.topic)
+                context.router.suspect(half.topic)
                 await attempts.lost(error)
                 continue
             if answer.code == ResponseCode.SUCCESS:
@@ -275,13 +275,13 @@ class Transactions:
             if connection is not None and not connection.closed:
                 tx_id = prepared.tx_id if connection.is_halfmq else ""
                 remark = remark[:_REMARK_CHARS_MAX]
-                connection.tell_frame(
+                connection.send_oneway_frame(
                     settlement.frame(connection.next_opaque(), half, tx_id=tx_id, remark=remark, oneway=True)
                 )
 
     def _existing(self, half: PreparedHalf) -> Connection | None:
-        address = self._plumbing.router.address_of(half.broker)
-        return None if address is None else self._plumbing.brokers.existing(address)
+        address = self._context.router.address_of(half.broker)
+        return None if address is None else self._context.brokers.existing(address)
 
     # --- in the background ----------------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class Transactions:
         deadline = now() + _BACKGROUND_S
         while now() < deadline:
             try:
-                await self._settle(settlement, self._plumbing.timeout_s)
+                await self._settle(settlement, self._context.timeout_s)
             except (SendTimeout, ConnectError):
                 await asyncio.sleep(BACKOFF_MAX_S)
                 continue

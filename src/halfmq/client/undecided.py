@@ -11,12 +11,12 @@ from halfmq.wire.remoting.operators import HMQ_UNDECIDED, UNDECIDED_IDS_MAX, dec
 
 if TYPE_CHECKING:
     from halfmq.client.connector import Address
-    from halfmq.client.plumbing import Plumbing
+    from halfmq.client.context import ClientContext
 
 _WHAT = "asking what is undecided"
 
 
-async def undecided_of(plumbing: "Plumbing", ids: Iterable[str]) -> set[str]:
+async def undecided_of(context: "ClientContext", ids: Iterable[str]) -> set[str]:
     """Those of ``ids`` that are undecided at any broker, in any producer group.
 
     Raises:
@@ -25,8 +25,8 @@ async def undecided_of(plumbing: "Plumbing", ids: Iterable[str]) -> set[str]:
         RequestFailed: a broker refused.
     """
     asked = list(ids)
-    router = plumbing.router
-    whole = plumbing.attempts(_WHAT)
+    router = context.router
+    whole = context.attempts(_WHAT)
     try:
         await whole.within(router.learn_brokers())
     except NotSent as error:
@@ -37,16 +37,16 @@ async def undecided_of(plumbing: "Plumbing", ids: Iterable[str]) -> set[str]:
     found: set[str] = set()
     for name, address in brokers.items():
         for start in range(0, len(asked), UNDECIDED_IDS_MAX):
-            found |= await _ask(plumbing, name, address, asked[start : start + UNDECIDED_IDS_MAX], whole.left_s())
+            found |= await _ask(context, name, address, asked[start : start + UNDECIDED_IDS_MAX], whole.left_s())
     return found
 
 
-async def _ask(plumbing: "Plumbing", name: str, address: "Address", ids: list[str], timeout_s: float) -> set[str]:
+async def _ask(context: "ClientContext", name: str, address: "Address", ids: list[str], timeout_s: float) -> set[str]:
     """A question repeated does no harm, so what got no answer is asked again."""
-    attempts = plumbing.attempts(f"{_WHAT} at {name}", timeout_s)
+    attempts = context.attempts(f"{_WHAT} at {name}", timeout_s)
     while True:
         try:
-            connection = await attempts.within(plumbing.brokers.get(address))
+            connection = await attempts.within(context.brokers.get(address))
             if not connection.is_halfmq:
                 raise UnsupportedCombination(
                     f"broker {name} is Apache RocketMQ, which does not tell what it still asks about",

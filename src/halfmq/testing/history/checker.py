@@ -29,10 +29,10 @@ from halfmq.testing.history.report import (
     BY_NOBODY,
     CHECKS,
     PHANTOM,
+    Coverage,
     Evidence,
+    Finding,
     Findings,
-    Found,
-    Looked,
     Report,
     Violation,
     transaction_name,
@@ -156,7 +156,7 @@ class HistoryCheck:
         order = Order(facts, self._findings)
         order.judge(self._places.places.sorted(), lambda count: self._progress("order", count, events))
         order.judge_keys(self._places.database)
-        return self._tell(self._findings)
+        return self._build_report(self._findings)
 
     def judge_collected(self) -> None:
         """Judge the messages and transactions taken so far. ``report`` does so; what is taken in between must be others."""
@@ -178,7 +178,7 @@ class HistoryCheck:
             done += len(rows)
             yield rows
 
-    def _tell(self, findings: Findings) -> Report:
+    def _build_report(self, findings: Findings) -> Report:
         scan = self._scan
         facts = scan.facts
         violations = [self._violation(found) for found in findings.kept()]
@@ -197,7 +197,7 @@ class HistoryCheck:
             broker_starts=facts.broker_starts,
             event_counts=dict(sorted((kind.__struct_config__.tag, count) for kind, count in scan.counts.items())),  # type: ignore[attr-defined]
             looked=tuple(
-                Looked(check.promise, check.kind, check.what, looked, findings.counts[check.kind])
+                Coverage(check.promise, check.kind, check.what, looked, findings.counts[check.kind])
                 for check, looked in zip(CHECKS, findings.looks, strict=True)
             ),
             counts=findings.counts,
@@ -207,7 +207,7 @@ class HistoryCheck:
             seconds=round(time.monotonic() - self._started, 3),
         )
 
-    def _violation(self, found: Found) -> Violation:
+    def _violation(self, found: Finding) -> Violation:
         events = sorted(map(self._evidence, found.places), key=lambda one: (one.t_us, one.by, one.text))
         return Violation(
             found.kind, found.promise, transaction_name(found.tx), found.message, found.sentence, tuple(events)
@@ -236,7 +236,7 @@ class HistoryCheck:
             )
         if not facts.broker_starts:
             yield "no broker was restarted (started)"
-        if facts.forgets:
+        if facts.acknowledgements_void:
             yield (
                 "durability memory, the power failed, and no start says where the log ended (log_end): answers promise "
                 "nothing, so nothing is called forgotten"

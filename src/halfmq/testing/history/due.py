@@ -13,7 +13,7 @@ from halfmq.testing.history.report import AT_DUE, Findings
 SLACK_US: Final = 1_000_000
 
 
-def look_at_due(
+def check_due(
     facts: Facts, findings: Findings, tx: str, message: str, due_us: int, seen_us: int, places: tuple[int, ...]
 ) -> None:
     """``due_us``: the earliest that it may be seen. ``places``: of the events that say so, and of the sight."""

@@ -135,17 +135,17 @@ class Facts:
         return at < len(self._restarts) and self._restarts[at] <= then_us
 
     @property
-    def forgets(self) -> bool:
+    def acknowledgements_void(self) -> bool:
         """Answers promise nothing here: the power failed, durability is ``memory``, and nobody said what was left."""
         return self._in_memory and self.faults["power"] > 0 and not self.losses
 
-    def took(self, asked_us: int, place: int) -> bool:
+    def may_have_lost(self, asked_us: int, place: int) -> bool:
         """Whether a power loss may have taken what was answered to a request of then. ``place`` -1: the answer named none."""
         return any(asked_us <= us and (place < 0 or place >= end) for us, end in self.losses)
 
     def log_must_have(self, offset: int) -> bool:
         """Whether a record that was acknowledged at this log offset must be in the log as it was read."""
-        return self.log_records > 0 and offset >= self.log_start and not self.forgets
+        return self.log_records > 0 and offset >= self.log_start and not self.acknowledgements_void
 
     def place_was_read(self, queue: int, queue_offset: int, visible_us: int) -> Read | None:
         """A read that had to see what became visible at this place by then."""

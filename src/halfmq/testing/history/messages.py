@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any, Final
 
-from halfmq.testing.history import taken_back
-from halfmq.testing.history.due import look_at_due
+from halfmq.testing.history import power_loss
+from halfmq.testing.history.due import check_due
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts
 from halfmq.testing.history.order import Places
 from halfmq.testing.history.report import (
@@ -80,7 +80,7 @@ class Messages:
         """``groups``: all rows of a message each."""
         facts = self._facts
         for rows in groups:
-            self._message(rows[0][0], taken_back.of_message(facts, rows) if facts.losses else rows)
+            self._message(rows[0][0], power_loss.of_message(facts, rows) if facts.losses else rows)
 
     def _message(self, message: str, rows: list[Row]) -> None:
         asks: list[Row] = []
@@ -303,11 +303,11 @@ class Messages:
         queue, at = seen.queue, seen.at
         if delay and seen.us < FAR:
             due_us = min(row[2] + row[14] * 1_000 for row in asks)
-            look_at_due(facts, self._findings, "", message, due_us, seen.us, (asked_place, seen.place))
+            check_due(facts, self._findings, "", message, due_us, seen.us, (asked_place, seen.place))
         if queue < 0:
             queue, at = next(((row[5], row[6]) for row in logs if row[3] == LOG_MESSAGE and row[6] >= 0), (-1, -1))
         gone = False
-        if oks and not facts.forgets:
+        if oks and not facts.acknowledgements_void:
             acked = [
                 (facts.queue_number(row[16] or topic, row[17]), row[18], row) for row in oks if row[17] >= 0 <= row[18]
             ]

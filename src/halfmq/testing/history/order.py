@@ -87,13 +87,13 @@ class Order:
         time_of: Row = ()
         before: Row = ()
         first_asked = position = store_time = -1
-        judge_log = not self._facts.forgets
+        judge_log = not self._facts.acknowledgements_void
         reads: tuple[Any, ...] = ()
         looked = times = 0
         for row in places:
             looked += 1
             if row[0] != queue:
-                self._tell_late()
+                self._report_late()
                 queue = row[0]
                 first_asked = position = store_time = -1
                 before = ()
@@ -105,14 +105,14 @@ class Order:
             if before and before[1] == at and (before[2] != row[2] or before[8] != row[8]):
                 self._two_at_one_place(before, row)
             before = row
-            behind = known_us < first_asked
-            if behind:
-                self._behind(first, row)
+            is_late = known_us < first_asked
+            if is_late:
+                self._note_late(first, row)
             if asked_us > first_asked:
                 first_asked, first = asked_us, row
             if row_position >= position:
                 position, position_of = row_position, row
-            elif row_position >= 0 and not behind:
+            elif row_position >= 0 and not is_late:
                 self._position_down(position_of, row)
             if row_time:
                 times += 1
@@ -125,7 +125,7 @@ class Order:
                     self._looks[AT_READERS] += 1
                     if read.reader not in readers and read.first <= at and known_us <= read.since_us:
                         self._not_read(read, row)
-        self._tell_late()
+        self._report_late()
         self._looks[AT_ORDER] += looked
         self._looks[AT_TIME] += times
 
@@ -140,15 +140,15 @@ class Order:
 
     # --- violations -----------------------------------------------------------------------------------------------
 
-    def _behind(self, first: Row, row: Row) -> None:
+    def _note_late(self, first: Row, row: Row) -> None:
         """``row`` was there before ``first`` was asked for, and stands after it. One misplaced ``first`` is told once."""
         if self._late is not None and self._late[0] is first:
             self._late = (first, self._late[1], self._late[2] + 1)
         else:
-            self._tell_late()
+            self._report_late()
             self._late = (first, row, 1)
 
-    def _tell_late(self) -> None:
+    def _report_late(self) -> None:
         if self._late is None:
             return
         first, row, count = self._late
@@ -185,7 +185,7 @@ class Order:
         places = (first[_KNOWN_PLACE], first[_SEEN_PLACE], then[_KNOWN_PLACE], then[_SEEN_PLACE])
         text = f"it was at {self._where(first)}, where {self._name(then)} is"
         if then[_KNOWN_US] < FAR and self._facts.restarted_between(first[_KNOWN_US], then[_KNOWN_US]):
-            if not self._facts.forgets:
+            if not self._facts.acknowledgements_void:
                 text += " after the broker came back"
                 self._findings.add(AT_DURABLE_RESTART, first[_TX], first[_MESSAGE], text, places)
         else:

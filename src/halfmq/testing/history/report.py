@@ -93,7 +93,7 @@ class Violation(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
 
-class Looked(msgspec.Struct, frozen=True):
+class Coverage(msgspec.Struct, frozen=True):
     """``looked`` at how many of ``what``; ``violations`` of this kind."""
 
     promise: int
@@ -114,7 +114,7 @@ class Report(msgspec.Struct, frozen=True):
     faults: dict[str, int]
     broker_starts: int
     event_counts: dict[str, int]
-    looked: tuple[Looked, ...]
+    looked: tuple[Coverage, ...]
     counts: dict[str, int]
     #: The first of each kind; ``counts`` has all.
     violations: tuple[Violation, ...]
@@ -144,7 +144,7 @@ class Report(msgspec.Struct, frozen=True):
         return msgspec.json.format(msgspec.json.encode(fields), indent=2)
 
 
-class Found(NamedTuple):
+class Finding(NamedTuple):
     """A violation before its events are fetched."""
 
     first_place: int
@@ -162,7 +162,7 @@ class Findings:
     def __init__(self) -> None:
         self.looks = [0] * len(CHECKS)
         self.counts = dict.fromkeys(KINDS, 0)
-        self._kept: dict[str, list[tuple[tuple[int, str], int, Found]]] = {kind: [] for kind in KINDS}
+        self._kept: dict[str, list[tuple[tuple[int, str], int, Finding]]] = {kind: [] for kind in KINDS}
         self._serial = 0
 
     def add(self, check: int, tx: str, message: str, sentence: str, places: Sequence[int]) -> None:
@@ -171,7 +171,7 @@ class Findings:
         self.counts[kind] += 1
         shown = tuple(sorted({place for place in places if place > 0}))[:_EVENTS_MAX]
         first = shown[0] if shown else 0
-        found = Found(first, kind, promise, tx, message, sentence, shown)
+        found = Finding(first, kind, promise, tx, message, sentence, shown)
         self._serial += 1
         # The largest of those kept goes first when there are too many: a heap of negated places.
         entry = ((-first, tx), self._serial, found)
@@ -181,7 +181,7 @@ class Findings:
         else:
             heapq.heappushpop(kept, entry)
 
-    def kept(self) -> list[Found]:
+    def kept(self) -> list[Finding]:
         """By kind in the order of ``KINDS``, then by the first event, the transaction and the sentence."""
         return [
             found

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 
 from halfmq.client.connection import Connection
-from halfmq.client.links import Links
+from halfmq.client.connection_pool import ConnectionPool
 from halfmq.client.membership import Membership
 from halfmq.client.retry import Attempts
 from halfmq.client.routing import Router
@@ -14,15 +14,15 @@ from halfmq.runtime.clock import Clock
 
 
 @dataclass(slots=True)
-class Plumbing:
+class ClientContext:
     """Connections, routes, identity, and how patient a call is. Times in seconds."""
 
-    brokers: Links
+    brokers: ConnectionPool
     router: Router
     membership: Membership
     ids: UniqueIds
     clock: Clock
-    dice: random.Random
+    rng: random.Random
     #: A whole call with its retries.
     timeout_s: float
     #: One attempt.
@@ -30,7 +30,7 @@ class Plumbing:
 
     def attempts(self, what: str, timeout_s: float | None = None) -> Attempts:
         total_s = self.timeout_s if timeout_s is None else timeout_s
-        return Attempts(what, total_s, self.attempt_timeout_s, self.dice, lambda: self.brokers.closed)
+        return Attempts(what, total_s, self.attempt_timeout_s, self.rng, lambda: self.brokers.closed)
 
     async def broker(self, name: str) -> Connection:
         """A connection to the broker of this name, wherever it is now.

@@ -36,7 +36,7 @@ def _message_rows(facts: Facts, rows: Iterable[Row], *, before: bool) -> Iterato
         if kind == ASKED:
             outcome = row[6]
             place = row[15] if outcome == OK else row[20]
-            if outcome in (OK, SETTLED) and facts.took(row[2], place):
+            if outcome in (OK, SETTLED) and facts.may_have_lost(row[2], place):
                 yield (*row[:4], -1, 0, NO_ANSWER, *row[7:15], *_NO_PLACE)
                 continue
         elif kind == SEEN and before and (row[2] <= facts.lost_us or row[4] not in facts.whole_readers):
@@ -49,7 +49,7 @@ def of_transaction(facts: Facts, rows: list[Row]) -> list[Row]:
     kept: list[Row] = []
     for row in rows:
         kind = row[1]
-        if kind == SAID and row[8] in (OK, SETTLED) and facts.took(row[2], row[10]):
+        if kind == SAID and row[8] in (OK, SETTLED) and facts.may_have_lost(row[2], row[10]):
             kept.append((*row[:6], *_SAID_ANSWERED))
         elif kind != CHECK or row[2] > facts.lost_us:
             kept.append(row)

@@ -13,18 +13,18 @@ def test_broker_by_name() -> None:
         broker = ScriptedBroker()
         network = broker.network()
         async with client_of(network) as mq:
-            plumbing = mq._plumbing
-            assert (await plumbing.broker("broker-a")).address == BROKER
+            context = mq._context
+            assert (await context.broker("broker-a")).address == BROKER
             with pytest.raises(ConnectError, match="broker-z"):
-                await plumbing.broker("broker-z")
+                await context.broker("broker-z")
             moved = Address("127.0.0.1", 9)
             network.servers[moved] = broker
-            plumbing.router._brokers["broker-a"] = moved  # as a new route would say
-            assert plumbing.established("broker-a") is None
-            connection = await plumbing.broker("broker-a")
+            context.router._brokers["broker-a"] = moved  # as a new route would say
+            assert context.established("broker-a") is None
+            connection = await context.broker("broker-a")
             assert connection.address == moved
-            assert plumbing.established("broker-a") is connection
-            assert plumbing.established("broker-z") is None
+            assert context.established("broker-a") is connection
+            assert context.established("broker-z") is None
 
     run(test())
 
@@ -32,7 +32,7 @@ def test_broker_by_name() -> None:
 def test_patience_of_a_call_is_the_clients_unless_said() -> None:
     async def test() -> None:
         async with client_of(ScriptedBroker().network(), timeout=7.0, attempt_timeout=2.0) as mq:
-            assert mq._plumbing.attempts("x").timeout_s() == 2.0
-            assert mq._plumbing.attempts("x", 1.0).timeout_s() == 1.0
+            assert mq._context.attempts("x").timeout_s() == 2.0
+            assert mq._context.attempts("x", 1.0).timeout_s() == 1.0
 
     run(test())

@@ -30,7 +30,7 @@ def pause_s(failures: int) -> float:
     return min(PAUSE_S * 2.0 ** min(failures - 1, 32), PAUSE_MAX_S)
 
 
-class _Lane(Generic[_Source]):
+class _KeyQueue(Generic[_Source]):
     """One key that is busy."""
 
     __slots__ = ("behind", "failures", "turn")
@@ -42,11 +42,11 @@ class _Lane(Generic[_Source]):
         self.behind: deque[Entry[_Source]] = deque()
 
 
-class Lanes(Generic[_Source]):
+class KeyOrder(Generic[_Source]):
     """``enter`` before a message is handled, ``leave`` after it."""
 
     def __init__(self) -> None:
-        self._busy: dict[tuple[str, str], _Lane[_Source]] = {}
+        self._busy: dict[tuple[str, str], _KeyQueue[_Source]] = {}
 
     def enter(self, entry: Entry[_Source]) -> bool:
         """True: handle it now. False: it is kept, and comes out of ``leave`` when its turn has come."""
@@ -56,7 +56,7 @@ class Lanes(Generic[_Source]):
             return True
         lane = self._busy.get(key)
         if lane is None:
-            self._busy[key] = _Lane(message)
+            self._busy[key] = _KeyQueue(message)
             return True
         if lane.turn is message:
             return True

@@ -18,7 +18,7 @@ async def _nothing(_connection: Connection) -> None:
     return
 
 
-class Links:
+class ConnectionPool:
     """The open connections by address.
 
     ``on_lost`` is called when one that was in use ends, unless ``close`` ended it.
