@@ -1,4 +1,4 @@
-"""Questions about topics that an application's tools ask: where queues begin and end."""
+"""Administrative queries for an application's tools: the first and end offsets of a topic's queues."""
 
 from typing import NamedTuple
 
@@ -13,17 +13,17 @@ from halfmq.wire.remoting.replies import OffsetReply, read_reply
 
 
 class Bounds(NamedTuple):
-    """Queue offsets: the first message that is there, and the one after the last."""
+    """Queue offsets: of the first stored message, and one past the last."""
 
     first: int
     end: int
 
 
 async def queue_bounds(mq: AsyncClient, topic: str) -> dict[QueueRef, Bounds]:
-    """Every queue of ``topic`` with its bounds at one moment each. Read up to ``end`` to have seen what was there.
+    """The bounds of every queue of ``topic``, each read at its own moment. Reading up to ``end`` covers all that was stored then.
 
     Raises:
-        TopicNotFound: there is no such topic. ConnectError, RequestFailed: the broker could not be asked.
+        TopicNotFound: no such topic. ConnectError: no broker is reachable. RequestFailed: the broker rejected the request.
     """
     context = mq._open()
     route = await context.router.route(topic, max_age_s=0)

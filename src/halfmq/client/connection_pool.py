@@ -1,4 +1,4 @@
-"""One connection for each server, made when it is needed and kept; whoever asks meanwhile waits for the same attempt."""
+"""One connection per server, opened on demand and kept. Concurrent callers share one connection attempt."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ from halfmq.client.connector import Address, Connector
 from halfmq.client.log import log
 from halfmq.errors import ConnectError
 
-#: What each new connection starts with (the heartbeat), before anybody else may use it.
+#: Runs on each new connection before it is used: the first heartbeat.
 Introduce = Callable[[Connection], Awaitable[None]]
 CONNECT_TIMEOUT_S: Final = 5.0
 
@@ -19,9 +19,9 @@ async def _nothing(_connection: Connection) -> None:
 
 
 class ConnectionPool:
-    """The open connections by address.
+    """Open connections by address.
 
-    ``on_lost`` is called when one that was in use ends, unless ``close`` ended it.
+    ``on_lost`` is called when an open connection is lost, but not when ``close`` closes it.
     """
 
     def __init__(
@@ -40,21 +40,22 @@ class ConnectionPool:
         self._connect_timeout_s = connect_timeout_s
         self._open: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
-        #: For good.
+        #: Set by ``close``, permanently.
         self.closed = False
 
     def established(self) -> list[Connection]:
+        """All open connections."""
         return list(self._open.values())
 
     def existing(self, address: Address) -> Connection | None:
-        """The connection if there is one already; the hot path asks here first."""
+        """The open connection to ``address``, or None. Fast path before ``get``."""
         return self._open.get(address)
 
     async def get(self, address: Address) -> Connection:
-        """A connection that has been introduced.
+        """The open connection to ``address``; opens one and sends the first heartbeat if necessary.
 
         Raises:
-            ConnectError: refused, unreachable, or no answer within the connect timeout. Nothing was sent.
+            ConnectError: refused, unreachable, no response within the connect timeout, or closed. Nothing was sent.
         """
         connection = self._open.get(address)
         if connection is not None:
@@ -65,7 +66,7 @@ class ConnectionPool:
         if task is None:
             task = self._opening[address] = asyncio.get_running_loop().create_task(self._connect(address))
             task.add_done_callback(lambda done: self._opened(address, done))
-        # Shielded: one caller's cancellation is not the failure of the others that wait for the same connection.
+        # Shielded: other callers may wait for the same attempt.
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -77,7 +78,7 @@ class ConnectionPool:
     def _opened(self, address: Address, task: "asyncio.Task[Connection]") -> None:
         self._opening.pop(address, None)
         if not task.cancelled():
-            task.exception()  # seen: those who wait have it, and nobody may be waiting any more
+            task.exception()  # mark it as retrieved: perhaps no caller waits any more
 
     async def _connect(self, address: Address) -> Connection:
         loop = asyncio.get_running_loop()
@@ -100,7 +101,7 @@ class ConnectionPool:
             connection.abort("it was lost while it was opened")
             raise ConnectError(f"the connection to {address} was lost at once: {error}") from error
         except BaseException:
-            connection.abort("it was given up while it was opened")  # nobody else knows it
+            connection.abort("it was given up while it was opened")  # no other reference to it exists
             raise
         if connection.closed:
             raise ConnectError(f"the connection to {address} was closed at once")
@@ -115,7 +116,7 @@ class ConnectionPool:
                 self._on_lost(connection.address)
 
     def close(self) -> None:
-        """Close all; later ``get`` calls fail."""
+        """Close all connections; later ``get`` calls raise ConnectError."""
         self.closed = True
         for task in list(self._opening.values()):
             task.cancel()

@@ -1,4 +1,4 @@
-"""What producers and consumers of one client share."""
+"""``ClientContext``: the objects that the producers, consumers and transactions of one client share."""
 
 import random
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from halfmq.runtime.clock import Clock
 
 @dataclass(slots=True)
 class ClientContext:
-    """Connections, routes, identity, and how patient a call is. Times in seconds."""
+    """Connections, routes, client identity, clock, random numbers and timeouts of one client. Times in seconds."""
 
     brokers: ConnectionPool
     router: Router
@@ -23,20 +23,21 @@ class ClientContext:
     ids: UniqueIds
     clock: Clock
     rng: random.Random
-    #: A whole call with its retries.
+    #: For a whole call, retries included.
     timeout_s: float
-    #: One attempt.
+    #: For one attempt.
     attempt_timeout_s: float
 
     def attempts(self, what: str, timeout_s: float | None = None) -> Attempts:
+        """The retry budget of a new call. ``what``: the call, for error messages. ``timeout_s``: default ``self.timeout_s``."""
         total_s = self.timeout_s if timeout_s is None else timeout_s
         return Attempts(what, total_s, self.attempt_timeout_s, self.rng, lambda: self.brokers.closed)
 
     async def broker(self, name: str) -> Connection:
-        """A connection to the broker of this name, wherever it is now.
+        """A connection to the broker ``name``, opened if necessary.
 
         Raises:
-            ConnectError: it is not known, or does not answer.
+            ConnectError: no route names the broker, or it does not answer.
         """
         address = self.router.address_of(name)
         if address is None:
@@ -44,6 +45,6 @@ class ClientContext:
         return await self.brokers.get(address)
 
     def established(self, name: str) -> Connection | None:
-        """The connection to the broker of this name that is there; opens none."""
+        """The open connection to the broker ``name``, or None. Never opens one."""
         address = self.router.address_of(name)
         return None if address is None else self.brokers.existing(address)

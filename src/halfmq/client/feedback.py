@@ -1,10 +1,10 @@
-"""Fetching checks instead of being sent them: a long poll per broker, for where a push cannot reach (FMQ's Feedback, 3.3.5).
+"""Fetching checks with a long poll per broker, for clients that a pushed check cannot reach (FMQ's Feedback, 3.3.5).
 
-What a broker hands out is leased to this client: it asks nobody else before an answer is overdue (``check_answer_ms`` of the
-broker, 5 s). So a client fetches no more than it can answer at once. A lease that ends costs nothing but a check; the
-transaction is handed out again.
+A fetched check is leased to this client: the broker checks with nobody else until the answer is overdue (the broker's
+``check_answer_ms``, 5 s). So the client fetches only as many as it can answer at once. When a lease expires, the
+transaction is checked again.
 
-Only a halfmq broker hands checks out. An Apache RocketMQ broker sends them to who is registered as a producer.
+Only halfmq brokers support this. An Apache RocketMQ broker pushes checks to registered producers.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from halfmq.client.context import ClientContext
     from halfmq.client.transaction_block import Transaction
 
-#: How long a poll waits at the broker, seconds. Below the 25 s that a broker allows.
+#: Long-poll timeout at the broker, seconds. The broker allows up to 25 s.
 WAIT_S: Final = 20.0
-#: How long its answer may take beyond that, seconds.
+#: Additional time for the response, seconds.
 _GRACE_S: Final = 5.0
-#: After a failure the next poll waits at least and at most so long, seconds.
+#: Backoff after a failed poll, seconds.
 _PAUSE_MIN_S: Final = 0.1
 _PAUSE_MAX_S: Final = 2.0
-#: How often it is looked for brokers that are new, seconds.
+#: How often new brokers are looked for, seconds.
 _DISCOVERY_INTERVAL_S: Final = 5.0
-#: The broker does not know what it once asked about: its verdict is past retention, or the store was lost.
+#: The broker no longer knows a transaction that it handed out: its verdict is past retention, or the store was lost.
 _UNKNOWN_TRANSACTION_HINT: Final = (
     "nothing was changed: forget this check, and fetch anew; `halfmq tx show` tells what the broker knows of it"
 )
@@ -53,12 +53,12 @@ _VERDICT_OF: Final[dict[Outcome, Verdict]] = {Outcome.COMMIT: COMMITTED, Outcome
 
 
 class FetchedCheck:
-    """One transaction that this client is asked about, on lease. Give it to ``answer_check`` with what is true of it."""
+    """A leased check. Pass it to ``answer_check`` together with the outcome of the local transaction."""
 
     __slots__ = ("_connection", "_half", "transaction")
 
     def __init__(self, transaction: "Transaction", half: PulledMessage, connection: Connection) -> None:
-        #: As a check function gets it: id, name, query id, message, how often it was asked.
+        #: The same object that a check function receives: id, name, query id, message, number of checks.
         self.transaction = transaction
         self._half = half
         self._connection = connection
@@ -117,10 +117,10 @@ class FetchedCheck:
 async def fetch(
     context: "ClientContext", group: str, address: "Address", *, checks_max: int, wait_s: float
 ) -> list[FetchedCheck]:
-    """The checks of ``group`` that the broker at ``address`` has now, or within ``wait_s`` seconds; possibly none.
+    """Fetch up to ``checks_max`` checks of ``group`` from one broker, waiting up to ``wait_s`` seconds. May return none.
 
     Raises:
-        ConnectError: it does not answer. RequestFailed: it refused. UnsupportedCombination: it hands out no checks.
+        ConnectError: no response. RequestFailed: rejected. UnsupportedCombination: the broker does not support fetching.
     """
     connection = await context.brokers.get(address)
     if not connection.is_halfmq:
@@ -151,7 +151,7 @@ def _unsupported(address: "Address") -> UnsupportedCombination:
 
 
 async def fetch_any(context: "ClientContext", group: str, *, checks_max: int, wait_s: float) -> list[FetchedCheck]:
-    """From whichever brokers have some first. Raises as ``fetch``, if every broker failed."""
+    """Poll all brokers; returns the checks of the first ones that have any. Raises as ``fetch`` if every broker failed."""
     if not context.router.brokers():
         await context.router.learn_brokers()
     brokers = list(context.router.brokers().values())
@@ -185,18 +185,18 @@ async def fetch_any(context: "ClientContext", group: str, *, checks_max: int, wa
 
 
 class CheckFetcher:
-    """Fetches checks from every broker for as long as ``run`` runs, and gives them to the listener."""
+    """Fetches checks from every broker and passes them to ``listener``, at most ``checks`` at once, while ``run`` runs."""
 
     def __init__(self, context: "ClientContext", group: str, listener: "CheckListener", checks: int) -> None:
         self._context = context
         self._group = group
         self._listener = listener
         self._checks = min(checks, limits.FEEDBACK_CHECKS_MAX)
-        #: By broker; that of one that hands out no checks has ended, and is not begun anew.
+        #: Poll loops by broker. The loop of a broker without support has ended, and stays here so that it is not restarted.
         self._loops: dict[Address, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Until cancelled. One loop for each broker; new ones are found within seconds."""
+        """Run until cancelled, with one poll loop per broker."""
         try:
             while True:
                 brokers = set(self._context.router.brokers().values())
@@ -229,4 +229,4 @@ class CheckFetcher:
             for check in fetched:
                 self._listener.on_fetched(check._connection, check.transaction, check._half)
             if not fetched:
-                await asyncio.sleep(_PAUSE_MIN_S)  # also where a broker does not wait, it is not asked all the time
+                await asyncio.sleep(_PAUSE_MIN_S)  # bounds the poll rate if the broker returns at once

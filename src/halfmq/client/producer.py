@@ -1,4 +1,4 @@
-"""Plain sends: one message, or many of one topic in batches."""
+"""Non-transactional sends: single messages, and batches of one topic."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -15,17 +15,17 @@ from halfmq.model import properties as names
 from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.message_codec import BatchEntry, encode_send, join_batch
 
-#: Stored, though not yet as safely as the broker is configured for. RocketMQ counts these as sent.
+#: Response codes of stored messages. All but SUCCESS mean a weaker durability than configured; RocketMQ treats them as sent.
 STORED: Final = {
     ResponseCode.SUCCESS: "SEND_OK",
     ResponseCode.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
     ResponseCode.FLUSH_SLAVE_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
     ResponseCode.SLAVE_NOT_AVAILABLE: "SLAVE_NOT_AVAILABLE",
 }
-#: A broker from 5.0 on delays by any time; before, by levels only.
+#: MQVersion ordinal of 5.0.0, the first with arbitrary delays; older brokers support only delay levels.
 _V5_0_0: Final = 413
-#: Bytes of one batch, entry heads and properties included. Below the broker's limit for one body, which stock
-#: brokers apply to the whole batch.
+#: Bytes of one batch, entry headers and properties included. Below the limit for one body, which Apache RocketMQ applies to
+#: the whole batch.
 _BATCH_BYTES_MAX: Final = limits.BODY_BYTES_MAX - 64 * 1024
 _BATCH_MESSAGES_MAX: Final = 1_024
 _ENTRY_BYTES: Final = 22
@@ -33,25 +33,27 @@ _BATCH_PROPERTIES: Final = b"WAIT\x01true\x02"
 
 
 def unique_key(message_id: str) -> bytes:
+    """The encoded UNIQ_KEY property."""
     return b"UNIQ_KEY\x01%b\x02" % message_id.encode()
 
 
 def delays_any_time(connection: Connection) -> bool:
+    """Whether the broker supports delays other than the standard levels."""
     return connection.is_halfmq or connection.version >= _V5_0_0
 
 
 class Producer:
-    """Sends for one producer group. Safe to use from many tasks at once."""
+    """Sends messages for one producer group. May be used by several tasks at once."""
 
     def __init__(self, context: ClientContext, group: str) -> None:
         self._context = context
         self._group = group
 
     async def send(self, message: OutgoingMessage, timeout_s: float | None = None) -> Receipt:
-        """One message, acknowledged; tried again under the same id.
+        """Send one message and wait for its acknowledgement; retries use the same id.
 
         Raises:
-            SendTimeout: it may have been stored. ConnectError: nothing was sent. RequestFailed: the broker refused.
+            SendTimeout: it may have been stored. ConnectError: nothing was sent. RequestFailed: the broker rejected it.
         """
         context = self._context
         message_id = context.ids.message_id()
@@ -64,11 +66,11 @@ class Producer:
     async def send_many(
         self, topic: str, messages: Sequence[OutgoingMessage], timeout_s: float | None = None
     ) -> list[Receipt]:
-        """Messages of one topic, in batches: each batch is stored whole or not at all, in one queue, in order.
+        """Send messages of one topic in batches. Each batch is stored atomically, in one queue, in order.
 
         Raises:
-            UsageError: a message has a delay or a sharding key; send it by itself.
-            SendTimeout, ConnectError, RequestFailed: of the first batch that failed; earlier ones are stored.
+            UsageError: a message has a delay or a sharding key; use ``send``.
+            SendTimeout, ConnectError, RequestFailed: as ``send``, for the first failed batch; earlier batches are stored.
         """
         for message in messages:
             if message.delay_ms or message.sharding_key:
@@ -85,7 +87,7 @@ class Producer:
             BatchEntry(0, message.body, names.append(message.properties, unique_key(message_id)))
             for message, message_id in zip(batch, ids, strict=True)
         )
-        # Not the first id: brokers up to 5.0 append these properties to each entry's, where the last of two wins.
+        # No UNIQ_KEY here: brokers up to 5.0 append these properties to those of each entry, and the last one wins.
         answer, target = await self._deliver(topic, body, _BATCH_PROPERTIES, "", 0, timeout_s, batch=True)
         first = _receipt(answer, target, topic, ids[0])
         offset_ids = first.offset_id.split(",")
@@ -151,7 +153,7 @@ class Producer:
 
 
 def batches(messages: Iterable[OutgoingMessage]) -> Iterator[list[OutgoingMessage]]:
-    """Cut so that no batch is larger than a broker takes; a message that is too large alone goes alone."""
+    """Split ``messages`` into batches below the broker's limits; a larger message forms a batch of its own."""
     batch: list[OutgoingMessage] = []
     size = 0
     for message in messages:

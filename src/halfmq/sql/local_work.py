@@ -181,7 +181,7 @@ class LocalWork:
         """COMMIT. None: committed. Otherwise what the failure means; the session is rolled back and usable.
 
         Raises: only what is not an ``Exception`` (a cancelled task, an interrupt), after the same clean-up; whether
-        it committed is then unknown unless ``commit_was_sent`` is False.
+        it committed is then unknown.
         """
         assert self._connection is not None
         event.listen(self._connection, "commit", self._on_commit_sent)
@@ -199,10 +199,6 @@ class LocalWork:
             )
         self._establish_for_the_next()
         return None
-
-    @property
-    def commit_was_sent(self) -> bool:
-        return self._commit_sent
 
     def _on_commit_sent(self, _connection: Connection) -> None:
         self._commit_sent = True
