@@ -218,12 +218,12 @@ class Consumer:
         return batch
 
     async def batches(self, max: int = 100, wait: float = 1.0) -> AsyncIterator[Batch]:  # noqa: A002
-        """Batches until the consumer is closed; an empty one each ``wait`` seconds when nothing comes."""
+        """Iterate over batches until the consumer is closed; an empty one every ``wait`` seconds without messages."""
         while not self._open_feed().closed:
             yield await self.take(max, wait)
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """What ``get`` or ``take`` gave, when it did not reach the application."""
+        """Return messages from ``get`` or ``take`` to the front, because they did not reach the application."""
         for message in reversed(messages):
             self._open_feed().put_back(message)
 

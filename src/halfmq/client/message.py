@@ -174,7 +174,7 @@ class Message:
         return self._delivery
 
     def ack(self) -> Awaitable[None]:
-        """Done with it. Takes effect at once, with or without ``await``; the offset is committed soon after."""
+        """Acknowledge the message, at once and with or without ``await``. The offset is committed within about a second."""
         self._required_delivery().ack(self)
         return _DONE
 

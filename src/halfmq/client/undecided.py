@@ -1,4 +1,4 @@
-"""Which transactions a broker still asks about: what must be known before their markers may be forgotten."""
+"""Queries which transactions are still undecided: their markers must not be pruned."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -17,12 +17,12 @@ _WHAT = "asking what is undecided"
 
 
 async def undecided_of(context: "ClientContext", ids: Iterable[str]) -> set[str]:
-    """Those of ``ids`` that are undecided at any broker, in any producer group.
+    """The subset of transaction ``ids`` that are undecided at any known broker, in any producer group.
 
     Raises:
-        ConnectError: a broker did not answer; nothing is known.
-        UnsupportedCombination: a broker is Apache RocketMQ, which does not tell.
-        RequestFailed: a broker refused.
+        ConnectError: a broker did not respond, so the answer would be incomplete.
+        UnsupportedCombination: a broker is Apache RocketMQ, which has no such request.
+        RequestFailed: a broker rejected the request.
     """
     asked = list(ids)
     router = context.router
@@ -42,7 +42,7 @@ async def undecided_of(context: "ClientContext", ids: Iterable[str]) -> set[str]
 
 
 async def _ask(context: "ClientContext", name: str, address: "Address", ids: list[str], timeout_s: float) -> set[str]:
-    """A question repeated does no harm, so what got no answer is asked again."""
+    """Query one broker. The request is read-only, so it is retried also without a response."""
     attempts = context.attempts(f"{_WHAT} at {name}", timeout_s)
     while True:
         try:
@@ -54,7 +54,7 @@ async def _ask(context: "ClientContext", name: str, address: "Address", ids: lis
                 )
             answer = await connection.request(HMQ_UNDECIDED, None, encode_ids(ids), attempts.timeout_s())
         except NoAnswer as error:
-            await attempts.lost(NotSent(str(error)))  # a question: whether it arrived does not matter
+            await attempts.lost(NotSent(str(error)))  # read-only: retry as if it had not been sent
             continue
         except (ConnectError, NotSent) as error:
             await attempts.lost(error)
