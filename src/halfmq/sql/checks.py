@@ -153,12 +153,12 @@ class MarkerChecks:
     def _ask(self, engine: Engine, asked: Asked) -> Outcome:
         with engine.connect() as connection:
             decided = self._decide(connection, asked)
-        return self._said(decided, asked, engine)
+        return self._outcome(decided, asked, engine)
 
     async def _ask_async(self, engine: AsyncEngine, asked: Asked) -> Outcome:
         async with engine.connect() as connection:
             decided = await connection.run_sync(lambda sync: self._decide(sync, asked))
-        return self._said(decided, asked, engine.sync_engine)
+        return self._outcome(decided, asked, engine.sync_engine)
 
     def _decide(self, connection: Connection, asked: Asked) -> Decided:
         asked.decided_by = DECIDED_BY_MARKER
@@ -171,7 +171,7 @@ class MarkerChecks:
             lock_wait_ms=self._lock_wait_ms,
         )
 
-    def _said(self, decided: Decided, asked: Asked, engine: Engine) -> Outcome:
+    def _outcome(self, decided: Decided, asked: Asked, engine: Engine) -> Outcome:
         if decided.remark:
             asked.remark = f"{decided.remark} (asked: {_place(engine.url)})"
             self._warn(asked)

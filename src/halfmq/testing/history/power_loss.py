@@ -1,8 +1,7 @@
-"""What a power loss may take back where durability is ``memory``: it is left out, and everything else is judged.
+"""Ignores what a power loss may legally lose with durability ``memory``; everything else is checked.
 
-A broker that comes back after a power loss says where the log ended that it found (``Started.log_end``). What was answered
-before at or after that place promised nothing, and the place is given again. So of all that was asked before it came
-back, which answer it got on a connection of its earlier life,
+A broker that restarts after a power loss reports the end of the log that it found (``Started.log_end``). Earlier
+acknowledgements at or after that offset prove nothing, and the offset is used again. So of requests before the restart,
 
     an answer that names a place below that end   stands
     any other answer                              is as if it had never come

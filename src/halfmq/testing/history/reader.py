@@ -1,11 +1,10 @@
-"""Reading histories: files, directories of files, or events in memory; a block of events at a time.
+"""Reads histories from files, directories or memory, one block of events at a time.
 
-An event is known by its *place*: the number of its source and its line in there, in one integer, so that what is kept
-of millions of events is small; ``Sources.event`` fetches the line when a violation is told.
+An event is identified by its *place*: number of the source and line number in one integer, which keeps rows small.
+``Sources.event`` loads the line when a violation is reported.
 
-A process that is killed leaves half a line at the end of its file; when it comes back it goes on after it with a new
-``began``. Such a line was never acted upon: it is left out and counted. Any other line that cannot be read makes the
-file unusable, since nobody knows what it would have said.
+A killed process may leave a torn line at the end of its file; after its restart it continues with a new ``began``. A torn line
+was never acted on, so it is ignored and counted. Any other unreadable line makes the file unusable.
 """
 
 import stat
@@ -43,7 +42,7 @@ class Block(NamedTuple):
 
 
 class Source(Protocol):
-    """Something that has events. ``torn`` is right after all blocks were taken."""
+    """A source of events. ``torn`` counts torn lines, and is final after all blocks were read."""
 
     name: str
     size: int

@@ -1,11 +1,11 @@
-"""Third pass: all that is known of one transaction, its messages summed up.
+"""Third pass: checks each transaction, with one summary row per message.
 
-What a verdict *is* comes from three sides, which must agree: who **said** one (application, check, marker, operator),
-what the broker **told** in its answers and wrote into its log, and what the database has (``Local``), which is the
-truth unless an operator said otherwise. What is **visible** is judged against the truth, not against what was told.
+Three sources of a verdict must agree: who **said** it, i.e. requested it (application, check, marker, operator); what the
+broker **told**, i.e. acknowledged or logged; and the database (``Local``), which is the reference unless an operator decided
+otherwise. Visibility is checked against the reference, not against what the broker told.
 
-One cause is named once: a transaction whose verdict changed, was decided by nobody, is stuck or was forgotten is not
-also called lost or torn.
+Each cause is reported once: a transaction whose verdict changed, was decided by nobody, is stuck or was not durable is not
+reported as lost or torn too.
 """
 
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ _by_told_time: Final = itemgetter(1, 2)
 
 
 class Told(NamedTuple):
-    """The broker answered that this verdict stands."""
+    """The broker acknowledged this verdict."""
 
     verdict: str
     us: int
@@ -56,7 +56,7 @@ class Told(NamedTuple):
 
 
 class TransactionFacts:
-    """What is known of one transaction."""
+    """The collected rows of one transaction."""
 
     __slots__ = (
         "asked", "checked_place", "checked_us", "first_seen", "group", "key", "local", "local_place", "messages", "operator",
@@ -69,7 +69,7 @@ class TransactionFacts:
         self.messages: list[Row] = []
         #: When each verdict was asked for first, whatever the answer.
         self.asked: dict[str, int] = {}
-        #: When each verdict was said first, and where. Who was refused has said nothing, but has a place.
+        #: When and where each verdict was requested first. A rejected request has a place, but no time.
         self.said: dict[str, int] = {}
         self.said_place: dict[str, int] = {}
         #: Verdicts that an operator said.
@@ -94,7 +94,7 @@ class Transactions:
     def __init__(self, facts: Facts, findings: Findings, places: Places) -> None:
         self._facts = facts
         self._findings = findings
-        self._looks = findings.looks
+        self._examined = findings.examined
         self._places = places
 
     def judge(self, groups: Iterable[list[Row]]) -> None:
@@ -112,7 +112,7 @@ class Transactions:
 
         Does what ``_transaction`` would do with it; a test holds the two against each other.
         """
-        facts, looks = self._facts, self._looks
+        facts, looks = self._facts, self._examined
         if facts.acknowledgements_void or not facts.atomic:
             return False
         verdict = local = ""
@@ -283,7 +283,7 @@ class Transactions:
         if self._facts.acknowledgements_void:
             return False
         if len(told) + len(records) > 1:
-            self._looks[AT_AGREEMENT] += 1
+            self._examined[AT_AGREEMENT] += 1
         elif not (transaction.seen and transaction.asked):
             return False
         verdicts = {one[0] for one in told}
@@ -328,7 +328,7 @@ class Transactions:
     # --- promise 2 ------------------------------------------------------------------------------------------------
 
     def _by_nobody(self, transaction: TransactionFacts) -> bool:
-        self._looks[AT_VALIDITY] += 1
+        self._examined[AT_VALIDITY] += 1
         by_policy = transaction.group in self._facts.policy_groups
         for row in transaction.records:
             if row[5] == "policy" and (not by_policy or row[3] == COMMITTED):
@@ -467,15 +467,15 @@ class Transactions:
             return False
         whole = self._facts.atomic and len(expected) > 1
         if whole and (transaction.seen or in_queue):
-            self._looks[AT_WHOLE] += 1
+            self._examined[AT_WHOLE] += 1
         missing: list[tuple[Row, Read]] = []
         for row in expected:
             if row[_SEEN_US] < FAR:
-                self._looks[AT_MISSED] += row[_QUEUE] in self._facts.reads
+                self._examined[AT_MISSED] += row[_QUEUE] in self._facts.reads
             elif not row[_DELAY]:
                 read = self._read_of(row, in_queue.get(row[_MESSAGE]), need_us)
                 if read is not None:
-                    self._looks[AT_MISSED] += 1
+                    self._examined[AT_MISSED] += 1
                     missing.append((row, read))
         if not missing:
             return False
@@ -493,7 +493,7 @@ class Transactions:
         message = row[_MESSAGE] if len(missing) == 1 else ""
         told = next((one for one in transaction.told if one[0] == COMMITTED), None)
         if told is not None and not transaction.records and self._facts.restarted_between(told[1], read.since_us):
-            self._looks[AT_DURABLE_RESTART] += 1
+            self._examined[AT_DURABLE_RESTART] += 1
             text = f"COMMITTED was acknowledged, the broker was restarted, and {who}, who read everything, never saw it"
             self._findings.add(AT_DURABLE_RESTART, transaction.key, message, text, places)
             return True
@@ -543,7 +543,7 @@ class Transactions:
         for row in transaction.messages:
             offset = row[_OK_OFFSET]
             if offset >= 0 and facts.log_must_have(offset):
-                self._looks[AT_DURABLE_LOG] += 1
+                self._examined[AT_DURABLE_LOG] += 1
                 if offset not in row[_LOG_OFFSETS]:
                     there = ", ".join(map(str, row[_LOG_OFFSETS][:4]))
                     has = f"has it at {there}" if there else "has no record of it there"
@@ -557,7 +557,7 @@ class Transactions:
             if facts.log_must_have(position) or (
                 position < 0 and any(row[_LOG_OFFSETS] for row in transaction.messages)
             ):
-                self._looks[AT_DURABLE_LOG] += 1
+                self._examined[AT_DURABLE_LOG] += 1
                 if not any(row[4] == position or position < 0 for row in transaction.records):
                     at = f" at log position {position}" if position >= 0 else ""
                     has = f"has it at {transaction.records[0][4]}" if transaction.records else "has no verdict of it"
@@ -584,7 +584,7 @@ class Transactions:
             one[_ASKED_US] <= facts.lost_us and not one[_LOG_OFFSETS] for one in transaction.messages
         ):
             return False  # a power loss may have taken that one, and without it nothing can be decided
-        self._looks[AT_PROGRESS] += 1
+        self._examined[AT_PROGRESS] += 1
         if transaction.told or transaction.records or transaction.seen:
             return False
         if logged is not None:
