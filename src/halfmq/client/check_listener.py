@@ -15,6 +15,7 @@ from halfmq.client.log import log
 from halfmq.client.marker_table import CheckFunction
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
+from halfmq.client.transaction import REMARK_CHARS_MAX
 from halfmq.client.transaction_block import Transaction, checked_outcome
 from halfmq.client.user_code import RunBlocking, call, is_our_cancellation
 from halfmq.client.verdicts import Verdicts
@@ -29,8 +30,6 @@ from halfmq.wire.remoting.message_codec import PulledMessage, encode_end, split_
 #: Pending checks; more are dropped, and the broker checks again. Precedent: RocketMQ ``checkRequestHoldMax``.
 _WAITING_MAX: Final = 2_000
 _END_TIMEOUT_S: Final = 3.0
-#: Characters of the reason that goes with UNKNOWN; the broker keeps 200.
-_REMARK_CHARS_MAX: Final = 500
 
 
 class CheckListener:
@@ -127,7 +126,7 @@ class CheckListener:
             from_check=True,
             decided_by=transaction.decided_by if connection.is_halfmq else "",
             tx_id=transaction.id if connection.is_halfmq else "",
-            remark=transaction.remark[:_REMARK_CHARS_MAX] if outcome is Outcome.UNKNOWN else None,
+            remark=transaction.remark[:REMARK_CHARS_MAX] if outcome is Outcome.UNKNOWN else None,
             oneway=oneway,
         )
         if oneway:

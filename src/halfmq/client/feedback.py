@@ -15,8 +15,9 @@ from halfmq.client.check_listener import transaction_of
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.log import log
 from halfmq.client.outcome import Outcome
-from halfmq.client.receipts import COMMITTED, ROLLED_BACK, UNDECIDED, TransactionReceipt, Verdict
+from halfmq.client.receipts import UNDECIDED, TransactionReceipt
 from halfmq.client.refusals import refusal
+from halfmq.client.transaction import VERDICT_OF
 from halfmq.errors import (
     ConnectError,
     HalfmqError,
@@ -49,7 +50,6 @@ _DISCOVERY_INTERVAL_S: Final = 5.0
 _UNKNOWN_TRANSACTION_HINT: Final = (
     "nothing was changed: forget this check, and fetch anew; `halfmq tx show` tells what the broker knows of it"
 )
-_VERDICT_OF: Final[dict[Outcome, Verdict]] = {Outcome.COMMIT: COMMITTED, Outcome.ROLLBACK: ROLLED_BACK}
 
 
 class FetchedCheck:
@@ -106,7 +106,7 @@ class FetchedCheck:
         reply = read_reply(answer, EndReply)
         return TransactionReceipt(
             self.transaction.id,
-            _VERDICT_OF[outcome],
+            VERDICT_OF[outcome],
             ids,
             position=reply.position if reply.position >= 0 else None,
             durability=reply.durability,

@@ -41,10 +41,10 @@ from halfmq.wire.remoting.replies import EndReply, read_reply
 #: remains.
 _BACKGROUND_S: Final = 600.0
 
-#: Maximum length of the remark sent with UNKNOWN, characters.
-_REMARK_CHARS_MAX: Final = 500
+#: Maximum length of the remark sent with UNKNOWN, characters; the broker keeps 200.
+REMARK_CHARS_MAX: Final = 500
 
-_VERDICT_OF: Final[dict[Outcome, Verdict]] = {Outcome.COMMIT: COMMITTED, Outcome.ROLLBACK: ROLLED_BACK}
+VERDICT_OF: Final[dict[Outcome, Verdict]] = {Outcome.COMMIT: COMMITTED, Outcome.ROLLBACK: ROLLED_BACK}
 
 
 class Settlement:
@@ -80,7 +80,7 @@ class Settlement:
         """The receipt for what has been acknowledged so far."""
         tx_id, reply = self.prepared.tx_id, self.reply
         ids = tuple(half.message_id for half in self.prepared.halves)
-        verdict = _VERDICT_OF[self.outcome]
+        verdict = VERDICT_OF[self.outcome]
         if reply is None:
             return TransactionReceipt(
                 tx_id, verdict, ids, acknowledged=self.acknowledged == set(ids), atomic=len(ids) == 1
@@ -276,17 +276,13 @@ class Transactions:
         """
         settlement = Settlement(prepared, Outcome.UNKNOWN)
         for half in prepared.halves[:1] if prepared.atomic else prepared.halves:
-            connection = self._existing(half)
+            connection = self._context.established(half.broker)
             if connection is not None and not connection.closed:
                 tx_id = prepared.tx_id if connection.is_halfmq else ""
-                remark = remark[:_REMARK_CHARS_MAX]
+                remark = remark[:REMARK_CHARS_MAX]
                 connection.send_oneway_frame(
                     settlement.frame(connection.next_opaque(), half, tx_id=tx_id, remark=remark, oneway=True)
                 )
-
-    def _existing(self, half: PreparedHalf) -> Connection | None:
-        address = self._context.router.address_of(half.broker)
-        return None if address is None else self._context.brokers.existing(address)
 
     # --- in the background ----------------------------------------------------------------------------------------
 
