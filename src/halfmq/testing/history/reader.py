@@ -50,9 +50,13 @@ class Source(Protocol):
     #: ``name`` is a store whose log this is: people find a record there by its log offset, not by a line.
     is_log: bool
 
-    def blocks(self) -> Iterator[Block]: ...
+    def blocks(self) -> Iterator[Block]:
+        """All events in order. Call it once."""
+        ...
 
-    def line(self, number: int) -> str: ...
+    def line(self, number: int) -> str:
+        """The text of a line that was read before, from 1."""
+        ...
 
 
 class FileSource:
@@ -88,7 +92,7 @@ class FileSource:
         self._torn_at: tuple[int, str] | None = None
 
     def blocks(self) -> Iterator[Block]:
-        """Once."""
+        """All events in order. Call it once."""
         line, at, rest = 1, 0, b""
         try:
             file = self.path.open("rb", buffering=0)
@@ -218,9 +222,11 @@ class Sources:
         return (len(self._all) - 1) << PLACE_BITS
 
     def name_and_line(self, place: int) -> tuple[str, int]:
+        """The source's name and the line number of a place."""
         return self._all[place >> PLACE_BITS].name, place & _LINE_MASK
 
     def is_log(self, place: int) -> bool:
+        """Whether the place is in a store's log."""
         return self._all[place >> PLACE_BITS].is_log
 
     def event(self, place: int) -> tuple[AnyEvent, str]:
@@ -230,6 +236,7 @@ class Sources:
 
     @property
     def torn(self) -> int:
+        """The number of torn lines in all sources."""
         return sum(source.torn for source in self._all)
 
 
