@@ -20,7 +20,7 @@ import msgspec
 from halfmq.errors import InvariantViolated, StoreDamaged, WrongVersion
 from halfmq.model import properties as props
 from halfmq.model import stored_message
-from halfmq.model.message_facts import delay_of, half_facts, key_hash_of, pairs_of, plain_facts, tag_hash_of
+from halfmq.model.message_facts import common_values, delay_of, half_facts, key_hash_of, plain_facts, tag_hash_of
 from halfmq.model.records import (
     CARRIED_DELAYED_MESSAGE_AT,
     CARRIED_HALF_MESSAGE_AT,
@@ -173,8 +173,6 @@ def half_identity(properties: bytes) -> tuple[str, str]:
 
 
 _HMQ_TX_ID: Final = props.HMQ_TX_ID.encode()
-_UNIQ_KEY: Final = props.UNIQ_KEY.encode()
-_PGROUP: Final = props.PGROUP.encode()
 
 
 # --- encode ----------------------------------------------------------------------------------------------------
@@ -411,21 +409,20 @@ def _queue_id(data: bytes, message_start: int) -> int:
 def _read_message(data: bytes, at: int, offset: int, size: int) -> MessageRecord:
     message, properties = _stored(data, at + MESSAGE_AT, at + size)
     topic_id = int.from_bytes(data[at + 8 : at + 12], "big")
-    pairs = pairs_of(properties)
-    unique_id = pairs.get(_UNIQ_KEY, b"").decode()
-    return _new(MessageRecord, (offset, size, topic_id, message, unique_id, *plain_facts(pairs)))
+    values = common_values(properties)
+    return _new(MessageRecord, (offset, size, topic_id, message, values[3].decode(), *plain_facts(values)))
 
 
 def _read_half(data: bytes, at: int, offset: int, size: int) -> HalfRecord:
     topic_id, index, count = _half_prefix(data, at)
     message, properties = _stored(data, at + MESSAGE_AT, at + size)
-    pairs = pairs_of(properties)
-    tx_id = pairs.get(_HMQ_TX_ID) or pairs.get(_UNIQ_KEY, b"")
-    group = pairs.get(_PGROUP, b"")
+    values = common_values(properties)
+    pairs, _, group, unique_id, _, _ = values
+    tx_id = pairs.get(_HMQ_TX_ID) or unique_id
     return _new(
         HalfRecord,
         (offset, size, topic_id, message, message[2], _texts.get(group) or _text(group), tx_id.decode(), index, count,
-         *half_facts(pairs)),
+         *half_facts(values)),
     )  # fmt: skip
 
 
