@@ -301,9 +301,6 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if self.alive and error is not None:
             self.on_raised(self, error)
 
-    def default_exception_handler(self, context: dict[str, Any]) -> None:
-        self.call_exception_handler(context)
-
 
 class VirtualClock:
     """A machine's clocks. ``step`` moves its wall clock, as an administrator or a bad NTP server does.
