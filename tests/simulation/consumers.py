@@ -6,11 +6,11 @@ from halfmq.client.consumer import Consumer
 from halfmq.client.message import Message
 from halfmq.errors import ConnectError, HalfmqError
 from halfmq.model.stored_message import StoredMessage
-from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation.closing import seen, seen_of
 from tests.simulation.machine import Machine, SimulatedClient
 from tests.simulation.raw_line import LineLost, RawLine
 from tests.support.raw_client import pull_ext
+from tests.support.virtual_loop import ProcessLoop
 
 READERS = "readers"
 WATCH = "watch"

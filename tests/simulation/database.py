@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, TypeVar
 
 from halfmq.client.outcome import Outcome
-from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
+from tests.support.virtual_loop import ProcessLoop, Scheduler
 
 T = TypeVar("T")
 #: Of a marker that may be pruned; no local transaction here takes as long.

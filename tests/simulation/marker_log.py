@@ -16,9 +16,9 @@ from halfmq.sql.checks import AgeGuard, Asked
 from halfmq.sql.commit_failure import CommitFailure
 from halfmq.sql.local_work import FailedCommit
 from halfmq.sql.transaction import AsyncBlock, SqlTransaction
-from halfmq.testing.virtual_loop import ProcessLoop
 from halfmq.wire.remoting.codes import DECIDED_BY_MARKER
 from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate, Lost
+from tests.support.virtual_loop import ProcessLoop
 
 
 class _Step(NamedTuple):

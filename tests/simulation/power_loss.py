@@ -39,8 +39,8 @@ from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
-from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 from tests.simulation.world import DATA, HandClock, Life, Peer, SeededEntropy
+from tests.support.faulty_disk import FaultyDisk, PowerLost
 from tests.support.raw_client import Answer, property_string
 
 GROUP = "pgroup"

@@ -9,12 +9,12 @@ What it says of other people's transactions is not recorded as said: if the brok
 
 import asyncio
 
-from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.raw_line import LineLost, RawLine
 from tests.simulation.wire_tap import STRANGERS, WireTap
 from tests.support.raw_client import Answer, end_ext, send_ext
+from tests.support.virtual_loop import ProcessLoop
 
 _COMMIT, _ROLLBACK = 8, 12
 

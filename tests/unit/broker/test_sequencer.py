@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, end_ext
 
@@ -26,7 +27,6 @@ from halfmq.runtime.disk import RealDisk
 from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability, Store
 from halfmq.store.watermark_page import Watermark, read_watermark_page
-from halfmq.testing.faulty_disk import FaultyDisk
 
 COMMIT, ROLLBACK = 8, 12
 SMALL = 1 << 16

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.support import log_records as make
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.random_log import SEGMENT, Expected, LogBatch, RandomLog
 from tests.support.store_writer import StoreWriter
 
@@ -18,7 +19,6 @@ from halfmq.runtime.disk import Disk, RealDisk
 from halfmq.store import consume_queue, transaction_table
 from halfmq.store.indexes import Indexes, indexes_are_there
 from halfmq.store.topics_file import TopicInfo, read_topics
-from halfmq.testing.faulty_disk import FaultyDisk
 
 ROOT = Path("/store/shard-0")
 

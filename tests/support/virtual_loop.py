@@ -176,7 +176,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             for _ in range(_CLOSED_AGAIN_MAX):
                 try:
                     coroutine.close()
-                except Exception:  # noqa: BLE001, S112 - nothing that it does or says now has a meaning
+                except Exception:
                     continue
                 break
         self._tasks.clear()
@@ -220,7 +220,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                         callback(*handle.args)
                     else:
                         handle.context.run(callback, *handle.args)
-                except BaseException as error:  # noqa: BLE001 - whoever made the process judges it
+                except BaseException as error:
                     self.on_raised(self, error)
         finally:
             events._set_running_loop(None)

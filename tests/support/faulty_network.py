@@ -30,7 +30,7 @@ from halfmq.broker.front_door import FrontDoor
 from halfmq.broker.listener import Bind, Door
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.client.connector import Address, Connector
-from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
+from tests.support.virtual_loop import ProcessLoop, Scheduler
 
 #: How long a packet that opens a connection waits before it is sent again.
 SYN_AGAIN_US: Final = 1_000_000
