@@ -87,7 +87,7 @@ class Recorder:
     def __init__(self, port: int, output: str, seed: int, connections: int, window: int, rate: float) -> None:
         self.port = port
         self.file = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.prefix = f"{seed}-{os.getpid()}"
         #: Of its own: a check must reach a process that knows the transaction, as with any two services.
         self.group = f"crash-{seed}"
@@ -111,9 +111,9 @@ class Recorder:
 
     def begin(self, home: dict[str, Transaction]) -> Transaction:
         self.serial += 1
-        dice = self.dice
+        rng = self.rng
         tx = Transaction(
-            f"{self.prefix}-{self.serial}", dice.randint(1, 4), dice.randbytes(dice.randint(20, 400)), home,
+            f"{self.prefix}-{self.serial}", rng.randint(1, 4), rng.randbytes(rng.randint(20, 400)), home,
             time.monotonic(),
         )  # fmt: skip
         self.open[tx.tx_id] = home[tx.tx_id] = tx
@@ -325,7 +325,7 @@ class Link(asyncio.Protocol):
         if index == tx.count - 1:
             properties += f"HMQ_TX_COUNT\x01{tx.count}\x02"
         ext = {
-            "a": group, "b": TOPICS[index % 2], "c": "TBW102", "d": "8", "e": str(self.owner.dice.randrange(8)),
+            "a": group, "b": TOPICS[index % 2], "c": "TBW102", "d": "8", "e": str(self.owner.rng.randrange(8)),
             "f": "4", "g": "1795246382304", "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
         }  # fmt: skip
         self._ask(tx, index, 310, ext, tx.body)

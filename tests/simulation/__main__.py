@@ -114,8 +114,8 @@ def many(arguments: argparse.Namespace) -> int:
 
 def new_seed() -> int:
     """Far from the record's seeds, another one each second and commit."""
-    dice = random.Random(f"{record.commit_now()}/{int(time.time())}")
-    return dice.randrange(1, 1 << 20) << 24
+    rng = random.Random(f"{record.commit_now()}/{int(time.time())}")
+    return rng.randrange(1, 1 << 20) << 24
 
 
 def recorded(arguments: argparse.Namespace) -> int:

@@ -35,12 +35,12 @@ class GroupConsumer(Machine):
             else:
                 self.around.chronicle.counts["knob consumer left and joins anew"] += 1
                 await client.close()
-                await asyncio.sleep(self.dice.random())
+                await asyncio.sleep(self.rng.random())
                 client = self.client(process, READERS)
 
     async def _consume(self, process: ProcessLoop, client: SimulatedClient, messages: Consumer) -> None:
         """A drawn number of messages; then it leaves the group in good order, to join anew."""
-        left = self.dice.choice((3, 10, 1 << 30))
+        left = self.rng.choice((3, 10, 1 << 30))
         async for message in messages:
             stored: StoredMessage = message._stored
             event = seen(stored, message.log_offset, self.around.chronicle.now_us, process.name, READERS)
@@ -51,15 +51,15 @@ class GroupConsumer(Machine):
                 return
 
     async def _deal_with(self, message: Message) -> None:
-        draw = self.dice.random()
+        draw = self.rng.random()
         if not self.around.working or draw < 0.86:
             message.ack()
         elif draw < 0.94:
-            await message.retry(self.dice.choice((1, 5)))
+            await message.retry(self.rng.choice((1, 5)))
         elif draw < 0.97:
             await message.reject()
         else:
-            await asyncio.sleep(self.dice.random())
+            await asyncio.sleep(self.rng.random())
             await message.retry()
 
 
@@ -92,4 +92,4 @@ class Watcher(Machine):
                     places[topic, queue] = event.queue_offset + 1
             elif answer.code == 21:
                 places[topic, queue] = int(answer.ext["nextBeginOffset"])
-        await asyncio.sleep((1.0 + self.dice.random()) * swarm.pace if self.around.working else 20.0)
+        await asyncio.sleep((1.0 + self.rng.random()) * swarm.pace if self.around.working else 20.0)

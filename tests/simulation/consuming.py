@@ -4,7 +4,7 @@
                     still there when it came to it; what it handed back, with OK for an answer, is in a retry or dead-letter
                     queue again
     offsets         what is committed for it never passes what it was given, but for what a trim took before
-    soon            between two turns of the broker no parked pull waits for a message that is visible
+    soon            between two turns of the broker no held pull waits for a message that is visible
 
 Promises of another kind than the ten: consumers get messages at least once (docs/promises.md, "What is not promised").
 """
@@ -56,7 +56,7 @@ class Consuming:
     def look(self, broker: Any) -> None:
         """
         Raises:
-            Violation: an offset is committed that nobody was given, or a parked pull sleeps on a message.
+            Violation: an offset is committed that nobody was given, or a held pull sleeps on a message.
         """
         state = broker._sequencer.engine.state
         if not self.forgetful:
@@ -83,10 +83,10 @@ class Consuming:
         pulls = broker._pulls
         if pulls._store.indexes_wait:
             return  # to read would write what waits, and a look must not be where the power fails
-        for (topic_id, queue), there in pulls._parked.items():
+        for (topic_id, queue), there in pulls._held.items():
             _, end = pulls._store.bounds(topic_id, queue)
             for parked in there.values():
-                self._counts["look parked pull"] += 1
+                self._counts["look held pull"] += 1
                 offset = parked.request.queue_offset
                 if offset < end and not parked.peer.is_full and _is_there(pulls, topic_id, queue, parked):
                     raise Violation(

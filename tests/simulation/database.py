@@ -51,7 +51,7 @@ class Database:
         self.answers_lost = 0.02
         self._scheduler = scheduler
         self._mean_us = mean_us
-        self._dice = random.Random(f"{seed}/database/{name}")
+        self._rng = random.Random(f"{seed}/database/{name}")
         #: Marker rows of open transactions, by transaction id.
         self._open: dict[str, DatabaseSession] = {}
 
@@ -70,7 +70,7 @@ class Database:
         """It notices some time later."""
         for tx_id, session in list(self._open.items()):
             if session.process is process:
-                self._scheduler.call_later(self._dice.choice((100, 100_000, 2_000_000)), self._forget, tx_id, session)
+                self._scheduler.call_later(self._rng.choice((100, 100_000, 2_000_000)), self._forget, tx_id, session)
 
     def _forget(self, tx_id: str, session: "DatabaseSession") -> None:
         if self._open.get(tx_id) is session:
@@ -105,7 +105,7 @@ class Database:
         return await answer
 
     def _trip_us(self) -> int:
-        return int(self._mean_us * self.slow * self._dice.random() * 2)
+        return int(self._mean_us * self.slow * self._rng.random() * 2)
 
     def _arrived(self, process: ProcessLoop, work: Callable[[], Any], answer: "asyncio.Future[Any]") -> None:
         value: Any = None
@@ -117,7 +117,7 @@ class Database:
                 value = work()
             except DatabaseError as raised:
                 error = raised
-            if self._dice.random() < self.answers_lost:
+            if self._rng.random() < self.answers_lost:
                 error = Lost("the connection was lost while the answer was on its way")
         self._scheduler.call_later(self._trip_us(), self._answered, process, value, error, self.crashes, answer)
 
@@ -186,7 +186,7 @@ class DatabaseSession:
             raise Lost(
                 "the transaction is gone"
             )  # the database crashed meanwhile: it says so, and a driver cannot tell
-        if database._dice.random() < 0.08:
+        if database._rng.random() < 0.08:
             raise Duplicate("a deferred constraint failed at COMMIT")
         database.rows[tx_id] = "C"
         database._written_us[tx_id] = database._scheduler.now_us

@@ -88,11 +88,11 @@ class MarkerLog:
     name = "marker"
 
     def __init__(
-        self, database: Database, process: ProcessLoop, clock: Clock, dice: random.Random, min_age_ms: int
+        self, database: Database, process: ProcessLoop, clock: Clock, rng: random.Random, min_age_ms: int
     ) -> None:
         self._database = database
         self._process = process
-        self._dice = dice
+        self._rng = rng
         self._guard = AgeGuard(min_age_ms, clock.wall_ms, clock.monotonic_ms)
 
     def bind(

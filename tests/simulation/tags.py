@@ -19,8 +19,8 @@ TAGS: Final = ("red", "blue")
 WHOLE: Final = "whole"
 
 
-def draw_tag(dice: random.Random) -> str | None:
-    return dice.choice((None, *TAGS))
+def draw_tag(rng: random.Random) -> str | None:
+    return rng.choice((None, *TAGS))
 
 
 class Sent:

@@ -8,16 +8,16 @@ from msgspec.structs import replace
 
 from halfmq.cli.entry import run
 from halfmq.core import decide as decisions
-from halfmq.core.commands import EndTransaction, Wanted
+from halfmq.core.commands import EndTransaction, RequestedVerdict
 
 #: Name -> (the verdict that is asked for, the one that is written instead).
 BUGS = {
-    "commit-rolls-back": (Wanted.COMMIT, Wanted.ROLLBACK),
-    "rollback-commits": (Wanted.ROLLBACK, Wanted.COMMIT),
+    "commit-rolls-back": (RequestedVerdict.COMMIT, RequestedVerdict.ROLLBACK),
+    "rollback-commits": (RequestedVerdict.ROLLBACK, RequestedVerdict.COMMIT),
 }
 
 
-def turned(right: Callable[..., Any], asked: Wanted, written: Wanted) -> Callable[..., Any]:
+def turned(right: Callable[..., Any], asked: RequestedVerdict, written: RequestedVerdict) -> Callable[..., Any]:
     """Wrong for one transaction in sixteen or so."""
 
     def wrong(state: Any, command: EndTransaction, now_ms: int) -> Any:

@@ -69,13 +69,13 @@ class Mortal(Child):
     def __init__(
         self, plan: Plan, kind: str, name: str, points: Sequence[str], command: Callable[[int, str], Command]
     ) -> None:
-        dice = random.Random(f"{plan.seed}/{name}")
+        rng = random.Random(f"{plan.seed}/{name}")
 
         def mortal(life: int) -> Command:
-            dies = dice.random() < MORTAL
-            self.point = dice.choice(points) if dies and not self.immortal else ""
+            dies = rng.random() < MORTAL
+            self.point = rng.choice(points) if dies and not self.immortal else ""
             rare = "check" in self.point
-            count = dice.randint(1, 4) if rare else dice.randint(1, 80)
+            count = rng.randint(1, 4) if rare else rng.randint(1, 80)
             return command(life, f"{self.point}:{count}" if self.point else "")
 
         super().__init__(plan, kind, name, mortal)
