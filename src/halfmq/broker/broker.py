@@ -23,11 +23,11 @@ from halfmq.broker.remoting.admin_stats import AdminStats
 from halfmq.broker.remoting.assignments import Assignments
 from halfmq.broker.remoting.checks import PushedChecks
 from halfmq.broker.remoting.client_calls import ClientCommands
-from halfmq.broker.remoting.clients import Clients
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.feedback import Feedback
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.lookups import Lookups
+from halfmq.broker.remoting.members import MemberRequests
 from halfmq.broker.remoting.name_service import NameService
 from halfmq.broker.remoting.operators import Operators
 from halfmq.broker.remoting.producer_groups import ProducerGroupCommands
@@ -137,7 +137,7 @@ class Broker:
         began_s = self._clock.elapsed_s()
         self._gateway = Gateway(
             self._loop,
-            lambda: self._sequencer.backlog + self._clients.waiting,
+            lambda: self._sequencer.backlog + self._members.members.waiting,
             clock=self._clock.elapsed_s,
             connections_max=self.config.connections_max,
             unfinished_bytes_max=self.config.unfinished_bytes_max,
@@ -288,16 +288,17 @@ class Broker:
 
             Resources(self._http, sequencer, transactions, self._health)
         ProducerGroupCommands(gateway, sequencer, ProducerGroups(sequencer, time, gateway.say))
-        self._clients = Clients(gateway, sequencer, groups, time, broker_name=settings.broker_name)
+        self._members = MemberRequests(gateway, sequencer, groups, time, broker_name=settings.broker_name)
+        members = self._members.members
         requesters = PushedReplies(gateway, store_host=settings.store_host)
-        replies = Replies(requesters, self._clients.connection_of, time, body_bytes_max=settings.body_bytes_max)
+        replies = Replies(requesters, members.connection_of, time, body_bytes_max=settings.body_bytes_max)
         RequestReply(gateway, replies)
         Assignments(gateway, sequencer, queues, broker_name=settings.broker_name)
         self._calls: ClientCalls[Request[Any]] = ClientCalls(view, self._loop, gateway.flush)
         ClientCommands(gateway, self._calls)
         traffic = Traffic(lambda: store.queues.entries_written, time.now_ms())
         self._pulls.on_given = traffic.note
-        AdminStats(gateway, sequencer, store, self._clients, traffic, time, self._loop, address=address)
+        AdminStats(gateway, sequencer, store, members, traffic, time, self._loop, address=address)
         gateway.on_closed = self._connection_closed
         gateway.on_drained = self._connection_drained
         self._maintenance = Maintenance(
@@ -356,7 +357,7 @@ class Broker:
         self._pulls.peer_gone(number)
         self._checks.peer_gone(number)
         self._check_polls.peer_gone(number)
-        self._clients.connection_closed(number)
+        self._members.connection_closed(number)
         self._calls.peer_gone(number)
 
     def _fatal(self, error: BaseException) -> None:

@@ -14,12 +14,12 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from halfmq.broker.remoting.clients import Clients
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway, Handler
 from halfmq.broker.remoting.intake import REQUEST_COST
 from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.members import Members
 from halfmq.broker.services.traffic import Traffic
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.queues.offsets import Stored, query_offset
@@ -83,7 +83,7 @@ class _TooMany(Exception):
 
 class AdminStats:
     def __init__(
-        self, gateway: Gateway, sequencer: Sequencer, store: StatsReads, clients: Clients, traffic: Traffic, time: BrokerTime,
+        self, gateway: Gateway, sequencer: Sequencer, store: StatsReads, members: Members, traffic: Traffic, time: BrokerTime,
         loop: asyncio.AbstractEventLoop, *, address: str,
     ) -> None:  # fmt: skip
         """``address``: ``host:port`` of the broker, as clients are told."""
@@ -91,7 +91,7 @@ class AdminStats:
         self._sequencer = sequencer
         self._view = sequencer.view
         self._store = store
-        self._clients = clients
+        self._members = members
         self._traffic = traffic
         self._time = time
         self._durably = DurableAnswers(gateway, sequencer)
@@ -267,7 +267,7 @@ class AdminStats:
         peers = []
         for number, client_id in members.items():
             # Only our client fetches its checks, and it need not have sent a heartbeat.
-            version, language = self._clients.spoken.get(number, (VERSION_OURS, LANGUAGE_OURS))
+            version, language = self._members.software.get(number, (VERSION_OURS, LANGUAGE_OURS))
             peers.append(Peer(client_id, self._address_of(number), language, version))
         self._tell(connection, request, encode_producers(peers))
 

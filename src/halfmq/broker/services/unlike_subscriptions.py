@@ -17,12 +17,12 @@ _NAMED_MAX: Final = 3
 _CHARS_MAX: Final = 100
 
 #: (topic, expression, expression type)
-RequestedVerdict = frozenset[tuple[str, str, str]]
+Subscribed = frozenset[tuple[str, str, str]]
 
 
 class _Member(NamedTuple):
     client_id: str
-    wanted: RequestedVerdict
+    wanted: Subscribed
 
 
 class UnlikeSubscriptions:
@@ -61,7 +61,7 @@ class UnlikeSubscriptions:
             del self._groups[group]
 
 
-def _named(wanted: RequestedVerdict) -> str:
+def _named(wanted: Subscribed) -> str:
     """The first few, and how many more."""
     if not wanted:
         return "nothing beside"

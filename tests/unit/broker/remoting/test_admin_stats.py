@@ -152,7 +152,7 @@ async def test_members_of_a_producer_group_and_who_fetches_its_checks(tmp_path: 
         assert ids == ["old", "fetcher"]
         del running.state.producer_groups["P"].session.pollers[99]
         await old.close()
-        while running.broker._clients.spoken:
+        while running.broker._members.members.software:
             await admin.ask(30, {"topic": "T", "queueId": "0"})
         assert (await admin.ask(204, {"producerGroup": "P"})).code == 1
 
