@@ -24,7 +24,7 @@ from halfmq.model.stored_message import body_crc_of
 from tests.soak import tables
 from tests.soak.notes import Counter, Notes
 from tests.soak.order_service import connected
-from tests.soak.plan import TOPICS, Plan, load_plan
+from tests.soak.plan import TOPICS, Plan, load_plan, tag_of
 from tests.soak.wire_tap import TappedConnector
 
 log = logging.getLogger("soak.long_transactions")
@@ -88,7 +88,10 @@ class LongTransactions:
             connection.execute(insert(tables.open_transactions).values(tx_id=tx_id, messages=count, prepared=False))
         with self._lock:
             self._open[tx_id] = count, False
-        halves: list[OutgoingMessage] = [compose(topic, body, key=tx_id) for topic, body in messages_of(tx_id, count)]
+        halves: list[OutgoingMessage] = [
+            compose(topic, body, tag=tag_of(body_crc_of(body)) or None, key=tx_id)
+            for topic, body in messages_of(tx_id, count)
+        ]
         prepared = self._mq.prepare(halves, tx_id=tx_id, name=CHECK)
         with self._engine.begin() as connection:
             connection.execute(
@@ -122,8 +125,9 @@ class LongTransactions:
                     )
                 )
                 rows = [
-                    {"tx_id": tx_id, "number": number, "topic": topic, "crc": body_crc_of(body)}
+                    {"tx_id": tx_id, "number": number, "topic": topic, "crc": crc, "tag": tag_of(crc)}
                     for number, (topic, body) in enumerate(messages_of(tx_id, count))
+                    for crc in (body_crc_of(body),)
                 ]
                 connection.execute(insert(tables.lines), rows)
 

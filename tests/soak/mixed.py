@@ -32,7 +32,7 @@ from tests.soak.notes import Notes, now_us
 from tests.soak.oracle import compare, read_books, read_sight
 from tests.soak.plan import SQLITE_GROUP, Plan
 from tests.soak.processes import Broker, Child, ProcessFailed, module
-from tests.soak.round import check_history, credits_in, make_topics, verify_store, visible_in, write_oracle
+from tests.soak.round import CONSUMERS, WATCHERS, CaughtUp, check_history, make_topics, verify_store, write_oracle
 from tests.support.ports import free_port
 
 MIB: Final = 1 << 20
@@ -44,6 +44,7 @@ SETTLE_S: Final = 300.0
 #: In the quiet end the process that answers checks is started anew so often: its broker asks again at once.
 NUDGE_S: Final = 75.0
 CATCH_UP_S: Final = 120.0
+WITNESSES: Final = frozenset(name for kind, name, _ in WATCHERS if kind == "witness")
 
 
 class MixedBroker(Broker):
@@ -124,8 +125,8 @@ class Mixed:
             self.long,
         ]
         self.administrator = self._child("administrator", "administrator", 4)
-        self.consumers = [self._child(name, "consumer") for name in ("consumer-0", "consumer-1")]
-        self.watchers = [self._child(name, "watcher") for name in ("watcher", "witness")]
+        self.consumers = [self._child(name, "consumer", *asks) for name, asks in CONSUMERS]
+        self.watchers = [self._child(name, "watcher", subscription) for _, name, subscription in WATCHERS]
         self.everybody: list[Child] = [
             self.broker, *self.producers, self.administrator, *self.consumers, *self.watchers
         ]  # fmt: skip
@@ -177,7 +178,7 @@ class Mixed:
         until = self._began + asked.minutes * 60
         kill_at = self._began + asked.kill_every
         sample_at = self._began
-        others = [child for child in self.everybody if child is not self.broker and child.name != "witness"]
+        others = [child for child in self.everybody if child is not self.broker and child.name not in WITNESSES]
         restart: dict[Child, float] = {}
         turn = 0
         while (now := time.monotonic()) < until:
@@ -273,7 +274,8 @@ class Mixed:
             time.sleep(0.2)
         self._notes.write(Settled(t_us=now_us(), by=self._notes.by))
         until = time.monotonic() + CATCH_UP_S
-        while credits_in(engines) < visible_in(self._plan):
+        caught_up = CaughtUp(self._plan, engines)
+        while not caught_up():
             if time.monotonic() > until:
                 raise ProcessFailed(f"consumers did not catch up in {CATCH_UP_S:.0f} s")
             time.sleep(0.5)

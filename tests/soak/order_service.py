@@ -24,7 +24,7 @@ from halfmq.model.stored_message import body_crc_of
 from halfmq.testing.history.events import Fault
 from tests.soak import tables
 from tests.soak.notes import Counter, Notes, now_us
-from tests.soak.plan import SQLITE_GROUP, TOPICS, Plan, load_plan
+from tests.soak.plan import SQLITE_GROUP, TOPICS, Plan, load_plan, tag_of
 from tests.soak.wire_tap import TappedConnector
 
 log = logging.getLogger("soak.order_service")
@@ -131,10 +131,11 @@ class OrderService:
             for number in range(count):
                 body = dice.randbytes(dice.randint(40, 900))
                 topic = dice.choice(TOPICS)
-                line = {"tx_id": tx.id, "number": number, "topic": topic, "crc": body_crc_of(body)}
+                crc = body_crc_of(body)
+                line = {"tx_id": tx.id, "number": number, "topic": topic, "crc": crc, "tag": tag_of(crc)}
                 session.execute(insert(tables.lines).values(line))
                 shard = f"{self._name}-{worker}" if dice.random() < 0.3 else None
-                tx.send(topic, body, key=tx.id, sharding_key=shard)
+                tx.send(topic, body, tag=tag_of(crc) or None, key=tx.id, sharding_key=shard)
             self._death.at("in-body")
             if fate > 0.95:
                 raise ChangedItsMind

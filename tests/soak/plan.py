@@ -11,8 +11,19 @@ QUEUES: Final = 4
 SQLITE_GROUP: Final = "soak-sqlite"
 POSTGRES_GROUP: Final = "soak-postgres"
 JAVA_GROUP: Final = "soak-java"
-#: The consumer group whose effects are counted.
+#: The consumer group that receives every message.
 CREDITS_GROUP: Final = "soak-credits"
+#: The tag of a message follows from the CRC of its body; a quarter of the messages has none.
+TAGS: Final = ("", "red", "blue", "green")
+#: What the filtering readers subscribe to: a consumer group, and a watcher that reads raw frames.
+SUBSCRIPTION: Final = "red || blue"
+SUBSCRIBED_TAGS: Final = frozenset(("red", "blue"))
+FILTERED_GROUP: Final = "soak-filtered"
+FILTERED_WATCHER: Final = "filtered-witness"
+
+
+def tag_of(crc: int) -> str:
+    return TAGS[crc % len(TAGS)]
 
 
 class Plan(msgspec.Struct, frozen=True):

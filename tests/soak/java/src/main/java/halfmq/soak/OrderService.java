@@ -29,6 +29,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  */
 public final class OrderService implements TransactionListener {
     private static final int THREADS = 3;
+    private static final String[] TAGS = {"", "red", "blue", "green"};
 
     private final Notes notes;
     private final Database database;
@@ -98,6 +99,9 @@ public final class OrderService implements TransactionListener {
         byte[] body = new byte[40 + dice.nextInt(860)];
         dice.nextBytes(body);
         Message message = new Message(topic, body);
+        if (!tagOf(crc(body)).isEmpty()) {
+            message.setTags(tagOf(crc(body)));
+        }
         MessageClientIDSetter.setUniqID(message);
         String id = MessageClientIDSetter.getUniqID(message);
         message.setKeys(id);
@@ -142,7 +146,8 @@ public final class OrderService implements TransactionListener {
             return LocalTransactionState.UNKNOW; // nothing was written: a check shall find out
         }
         try {
-            database.place(id, group, message.getTopic(), crc(message.getBody()), () -> dieAt("in-local-transaction"));
+            long crc = crc(message.getBody());
+            database.place(id, group, message.getTopic(), crc, tagOf(crc), () -> dieAt("in-local-transaction"));
         } catch (Exception error) {
             System.err.println(id + ": " + error);
             return LocalTransactionState.UNKNOW; // perhaps it was written
@@ -188,6 +193,11 @@ public final class OrderService implements TransactionListener {
             notes.write("fault", "what", "kill", "whom", "self", "detail", point);
             Runtime.getRuntime().halt(137);
         }
+    }
+
+    /** As tests/soak/plan.py. */
+    private static String tagOf(long crc) {
+        return TAGS[(int) (crc % TAGS.length)];
     }
 
     private static long crc(byte[] body) {
