@@ -14,6 +14,7 @@ from typing import Any
 
 from halfmq.core.queues.offsets import Stored, query_offset
 from halfmq.testing.history.events import AnyEvent, Logged, QueueRead, Seen
+from tests.simulation.database import Database
 from tests.simulation.promises import Violation
 from tests.simulation.tags import Sent
 
@@ -160,3 +161,17 @@ def _is_there(pulls: Any, topic_id: int, queue: int, parked: Any) -> bool:
         return True
     entries = pulls._store.read_queue(topic_id, queue, parked.request.queue_offset, 1_000)
     return any(entry[2] in parked.tags for entry in entries)
+
+
+def look_at_effects(database: Database, counts: Counter[str]) -> None:
+    """
+    Raises:
+        Violation: a message has more than one effect in the consumers' database, or none although it was handled.
+    """
+    effects = database.effects_by_message()
+    for message, times in effects.items():
+        counts["look inbox"] += 1
+        if times > 1:
+            raise Violation(f"Inbox: {message} has {times} effects", message)
+    for message in database.handled - effects.keys():
+        raise Violation(f"Inbox: {message} was handled, and its effect is not in the database", message)

@@ -4,6 +4,8 @@ import asyncio
 import random
 from typing import Any
 
+from sqlalchemy import insert
+
 from halfmq.client.listener import TransactionListener
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
@@ -11,9 +13,9 @@ from halfmq.client.transaction_block import Transaction
 from halfmq.errors import ConnectError, UnsupportedCombination
 from halfmq.model.properties import CHECK_IMMUNITY_SECONDS
 from halfmq.testing.virtual_loop import ProcessLoop
-from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate
+from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate, orders
 from tests.simulation.machine import ApplicationError, Expected, Machine, SimulatedClient, Surroundings
-from tests.simulation.marker_log import MarkerLog, Session
+from tests.simulation.sql_driver import Markers, sessions_of
 from tests.simulation.tags import draw_tag
 
 
@@ -28,10 +30,9 @@ class _Life:
         self.database = machine.database
         self.serial = 0
         self.client: SimulatedClient = machine.client(process, machine.group, fetches_checks=machine.fetches)
-        self.log = MarkerLog(
-            machine.database, process, machine.clock, machine.dice, min(machine.around.swarm.check_immunities_ms)
-        )
-        self.client.answer_checks(self.log, None)
+        self.markers = Markers(machine.clock, min(machine.around.swarm.check_immunities_ms))
+        self.sessions = sessions_of(machine.database, process)
+        self.client.answer_checks(self.markers, self.sessions)
         self.client.add_check("block", self.check)
         self.client.add_check("", self.check)  # of stock clients of the same group
         self.client.add_listener(OrderListener(self))
@@ -67,9 +68,9 @@ class _Life:
             return f"order:{self.machine.name}.{self.machine.lives}_{self.serial}"
         return ""
 
-    async def by_log(self) -> None:
-        session = Session(self.database, self.process)
-        async with self.client.transaction(session, markers=self.log) as tx:
+    async def by_marker(self) -> None:
+        async with self.sessions() as session, self.client.transaction(session, markers=self.markers) as tx:
+            await session.execute(insert(orders).values(tx_id=tx.id).inline())
             immunity = self.immunity()
             for _ in range(self.dice.choice((1, 1, 2, 3))):
                 topic, body, options = self.in_transaction()
@@ -154,7 +155,7 @@ class _Life:
 
     async def work(self) -> None:
         around = self.machine.around
-        acts = (self.by_log, self.by_log, self.by_block, self.by_block, self.by_listener, self.plain, self.batch)
+        acts = (self.by_marker, self.by_marker, self.by_block, self.by_block, self.by_listener, self.plain, self.batch)
         while around.working:
             await asyncio.sleep(self.swarm.think_ms / 1000 * self.dice.random() * 2)
             if not around.working:
@@ -169,7 +170,7 @@ class _Life:
             self.machine.busy -= 1
 
     async def prune(self) -> None:
-        """As ``MarkerTable.prune`` does: old rows go, but those that the broker still asks about."""
+        """In place of ``MarkerTable.prune`` (see ``sql_driver``): old rows go, except those that the broker still asks about."""
         around, database = self.machine.around, self.database
         while around.working:
             await asyncio.sleep((1 + 2 * self.dice.random()) * self.swarm.pace)

@@ -21,14 +21,14 @@ from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history import check_events
 from halfmq.testing.history.events import AnyEvent, Fault, Settled
 from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
-from tests.simulation import absence, breakages, closing, logged_bugs, lookups
+from tests.simulation import absence, breakages, closing, logged_bugs, lookups, sql_driver
 from tests.simulation.behind_the_end import look_behind_queues
 from tests.simulation.broker_host import BrokerHost
 from tests.simulation.check_looks import CheckLooks
 from tests.simulation.check_times import CheckTimes
 from tests.simulation.chronicle import Chronicle
-from tests.simulation.consumers import GroupConsumer, Watcher
-from tests.simulation.consuming import Consuming
+from tests.simulation.consumers import READERS, GroupConsumer, Watcher
+from tests.simulation.consuming import Consuming, look_at_effects
 from tests.simulation.database import Database
 from tests.simulation.delays import Delays
 from tests.simulation.faults import Faults
@@ -95,6 +95,8 @@ class Run:
         self.host.on_started = self._broker_started
         groups = [f"service{number}" for number in range(swarm.producer_groups)]
         self.databases = {name: Database(name, self.scheduler, swarm.database_us, seed) for name in groups}
+        if swarm.consumers:
+            self.databases[READERS] = Database(READERS, self.scheduler, swarm.database_us, seed)
         self.machines = self._machines(groups)
         self.faults = Faults(self)
         self.host.on_damage = self._start_refused
@@ -119,7 +121,7 @@ class Run:
         for number in range(swarm.stock_producers):
             group = groups[number % len(groups)]
             made.append(StockProducer(f"s{number}", around, group, self.databases[group]))
-        made += [GroupConsumer(f"c{number}", around) for number in range(swarm.consumers)]
+        made += [GroupConsumer(f"c{number}", around, self.databases[READERS]) for number in range(swarm.consumers)]
         made += [Watcher(f"w{number}", around) for number in range(swarm.watchers)]
         made += [Operator(f"o{number}", around, self.databases, self.promises) for number in range(swarm.operators)]
         made += [
@@ -220,7 +222,11 @@ class Run:
     # --- phases ------------------------------------------------------------------------------------------------------
 
     def go(self) -> None:
-        with breakages.planted(self.breakage, self.host.disk) as self.on_started, _looks(self.swarm.looked_at_max):
+        with (
+            breakages.planted(self.breakage, self.host.disk) as self.on_started,
+            _looks(self.swarm.looked_at_max),
+            sql_driver.repeatable(self.swarm.seed, self.scheduler),
+        ):
             self._go()
 
     def _go(self) -> None:
@@ -342,6 +348,7 @@ class Run:
             closing.verify(self.host, self.counts)
         if self.swarm.consumers:
             self.consuming.close(self.chronicle.events, state.log_start, self.tap.handed_back)
+            look_at_effects(self.databases[READERS], self.counts)
         closing.final_looks(self.chronicle, self.promises, self.databases, state.log_start)
         self._check_history()
 
