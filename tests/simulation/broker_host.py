@@ -264,6 +264,8 @@ class BrokerHost:
         self.on_damage: Callable[[StoreDamaged], None] = lambda error: None
         #: Told each time.
         self.on_power_lost: Callable[[], None] = lambda: None
+        #: Before each start but the first.
+        self.on_start: Callable[[], None] = lambda: None
         #: Called after each turn of a broker that serves.
         self.on_turn: Callable[[], None] = lambda: None
         #: Told the letter of each recovery.
@@ -465,4 +467,5 @@ class BrokerHost:
         if self.process is None:
             if not self._network.server_is_up:
                 self._network.power_back()
+            self.on_start()
             self.start()

@@ -50,11 +50,15 @@ _DECIDED_BY = {
 }
 
 
-async def ask_again(process: ProcessLoop, network: Any, tap: WireTap, promises: Promises, most: int) -> None:
-    """ENDs of settled transactions once more, with the verdict that stands and with the opposite."""
+async def ask_again(
+    process: ProcessLoop, network: Any, tap: WireTap, promises: Promises, most: int, queues: int
+) -> None:
+    """ENDs of settled transactions once more, with the verdict that stands and with the opposite. ``queues``: of a topic."""
     line = await RawLine.open(process, network, "reader")
     # What is remembered of verdicts is forgotten with the next batch of the log.
-    await line.ask(310, send_ext("Alpha", "reader", 0, {"UNIQ_KEY": f"READER{process.name}"}), b"x", timeout_s=30.0)
+    await line.ask(
+        310, send_ext("Alpha", "reader", 0, {"UNIQ_KEY": f"READER{process.name}"}, queues=queues), b"x", timeout_s=30.0
+    )
     known = [tx for tx in promises.txs.values() if tx.verdict is not None and tx.tx in tap.places and not tx.forgotten]
     for tx in known[:: max(1, len(known) // most)]:
         group, unique, half_index, offset = tap.places[tx.tx]
@@ -141,9 +145,13 @@ def copy_of(disk: FaultyDisk, *, log_only: bool) -> FaultyDisk:
     return copied
 
 
-def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None) -> Any:
-    """The state that a start from ``disk`` comes to; ``records`` gets all that were redone."""
-    assert host.broker is not None
+def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None, settings: Any = None) -> Any:
+    """The state that a start from ``disk`` comes to; ``records`` gets all that were redone. ``settings``: those of the
+    broker that runs, unless they are given.
+    """
+    if settings is None:
+        assert host.broker is not None
+        settings = host.broker._sequencer.engine.state.settings
     store = Store.open(
         disk,
         DATA,
@@ -162,7 +170,7 @@ def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None) -
 
         store.redo = keeping  # type: ignore[method-assign]
     try:
-        return recover(store, host.broker._sequencer.engine.state.settings)[0].state
+        return recover(store, settings)[0].state
     finally:
         store.close()
 
@@ -267,7 +275,7 @@ def final_looks(chronicle: Chronicle, promises: Promises, databases: dict[str, D
             continue
         counts["look once"] += 1
         place = (event.topic, event.queue, event.queue_offset)
-        if event.message in places and not _sent_twice_on_one_connection(promises, event.message):
+        if event.message in places and not sent_twice_on_one_connection(promises, event.message):
             raise Violation(
                 f"Once: {event.message} at {places[event.message]} and at {place}", event.tx or event.message
             )
@@ -300,7 +308,7 @@ def final_looks(chronicle: Chronicle, promises: Promises, databases: dict[str, D
                 )
 
 
-def _sent_twice_on_one_connection(promises: Promises, message: str) -> bool:
+def sent_twice_on_one_connection(promises: Promises, message: str) -> bool:
     """What docs/promises.md lists as remaining, "Deduplication"."""
     plain = promises.plains.get(message)
     return plain is not None and len(set(plain.asks)) != len(plain.asks)

@@ -9,6 +9,7 @@ close    all queues, the log and the databases are read, and the final looks are
 import gc
 import logging
 import random
+import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from halfmq.testing.history import check_events
 from halfmq.testing.history.events import AnyEvent, Fault, Settled
 from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
 from tests.simulation import absence, breakages, closing, logged_bugs, lookups, sql_driver
+from tests.simulation.after_start import AfterStart
 from tests.simulation.behind_the_end import look_behind_queues
 from tests.simulation.broker_host import BrokerHost
 from tests.simulation.check_looks import CheckLooks
@@ -76,7 +78,7 @@ class Run:
         self.scheduler = Scheduler(seed, turn_us_max=swarm.turn_us)
         self.chronicle = Chronicle(self.scheduler)
         self.counts = self.chronicle.counts
-        self.promises = Promises(self.counts)
+        self.promises = Promises(self.counts, nothing_is_refused=swarm.nothing_is_refused)
         self.chronicle.listeners.append(self.promises.hear)
         self.network = FaultyNetwork(self.scheduler, seed, swarm.manners)
         self.check_looks = CheckLooks(min(swarm.check_immunities_ms), self.counts)
@@ -102,6 +104,8 @@ class Run:
         self.host.on_damage = self._start_refused
         self.host.on_turn = self._broker_turned
         self.host.on_power_lost = self._power_lost
+        self.after_start = AfterStart(self) if swarm.looks_at_starts else None
+        self.host.on_start = self._broker_starts
         #: Durability is ``memory``, and the power was lost: the next start says what is left.
         self._may_forget = False
         self._looked_at = 0
@@ -129,7 +133,7 @@ class Run:
         ]
         if swarm.administration:
             made.append(Administrator("a0", around, groups, self.promises))
-        if random.Random(f"{swarm.seed}/strangers").random() < _STRANGERS:
+        if not swarm.nothing_is_refused and random.Random(f"{swarm.seed}/strangers").random() < _STRANGERS:
             made.append(Stranger(0, around, groups[-1], self.tap, self.promises))
         return made
 
@@ -157,6 +161,13 @@ class Run:
         except Violation as violation:
             self.bug = self.bug or violation
 
+    def _broker_starts(self) -> None:
+        if self.after_start is not None:
+            try:
+                self.after_start.before()
+            except Violation as violation:
+                self._violated(violation)
+
     def _broker_started(self, broker: object) -> None:
         self.on_started(broker)
         self.faults.started()
@@ -173,6 +184,11 @@ class Run:
         self.leaving.started(broker)
         look_behind_queues(self.host.broker._store, self.counts)  # type: ignore[union-attr]
         self._look_at_state()
+        if self.after_start is not None:
+            self.after_start.look(broker)
+            if self.around.working:
+                self._readers += 1
+                self.after_start.ask_again(ProcessLoop(self.scheduler, f"reader.{self._readers}", self._raised))
 
     def _broker_turned(self) -> None:
         assert self.host.broker is not None
@@ -321,7 +337,9 @@ class Run:
             self._until(lambda: self.host.serves, "the broker does not come back")
         if self.swarm.sent_again_ms < 60_000:
             self.pass_time(self.scheduler.now_us // 1_000 + self.swarm.sent_again_ms + 2_000)
-        self._finish(lambda reader: closing.ask_again(reader, self.network, self.tap, self.promises, 10))
+        self._finish(
+            lambda reader: closing.ask_again(reader, self.network, self.tap, self.promises, 10, self.swarm.queues)
+        )
         assert self.host.broker is not None
         state = self.host.broker._sequencer.engine.state
         queues = [
@@ -416,7 +434,8 @@ def run_seed(
         logging.getLogger("simulation").error("seed %d", seed, exc_info=error)
         violation = f"seed {seed}: {type(error).__name__}: {error}"
     finally:
-        run.end()
+        with logged_bugs.listening(), warnings.catch_warnings(action="ignore"):
+            run.end()  # what coroutines of dead processes say while they are closed has no meaning
         logged_bugs.taken()
     faults = sum(count for name, count in run.counts.items() if name.startswith("fault "))
     result = Result(seed, run.chronicle.trace_hash(), len(run.chronicle.events), faults, run.counts, violation, story)
