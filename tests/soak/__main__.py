@@ -24,6 +24,7 @@ from tests.compat.toolchain import VERSIONS, client_classpath
 from tests.soak.plan import Plan
 from tests.soak.planted import BUGS
 from tests.soak.processes import CHECKOUT, ProcessFailed
+from tests.soak.profile import PROFILES
 from tests.soak.record import Broken, Kill, Record, Round, SetAside, Summary, read_lines
 from tests.soak.round import Settings, run_round, save_differences
 from tests.soak.small_disk import CannotMount, SmallDisk
@@ -53,10 +54,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--keep", action="store_true", help="keep what the rounds leave, also of those without difference"
     )
+    parser.add_argument("--profile", choices=PROFILES, default="everything", help="kills: nothing but kills, quickly")
     parser.add_argument("--bug", choices=BUGS, default="", help="plant a bug into the broker: the soak must go red")
     parser.add_argument("--set-aside", type=int, metavar="ROUND", help="do not count this round; nothing is run")
     parser.add_argument("--because", default="", help="why: the fault of the soak that made it red")
     asked = parser.parse_args()
+    if asked.profile == "kills":
+        asked.no_java = asked.no_disk_full = True
     if asked.set_aside is not None and not asked.because:
         parser.error("--set-aside needs --because")
     asked.record = (asked.record or asked.directory / RECORD).absolute()
@@ -158,6 +162,7 @@ def make_plan(asked: argparse.Namespace, directory: Path, number: int, postgres:
         sqlite_url=f"sqlite:///{path / 'shop.db'}", postgres_url=postgres.url("psycopg", database),
         jdbc_url=f"jdbc:postgresql://127.0.0.1:{port}/{database}?user=postgres", rate=asked.rate, retention_s=asked.retention,
         patient_s=round(asked.retention * 1.3), bug=asked.bug,
+        profile_name=asked.profile,
     )  # fmt: skip
     plan.save()
     return plan

@@ -124,7 +124,8 @@ class Found(NamedTuple):
     looked_at: Counter[str]
 
 
-def compare(books: Books, sight: Sight) -> Found:
+def compare(books: Books, sight: Sight, *, consumers: bool = True) -> Found:
+    """``consumers``: there were any."""
     found = Found([], Counter())
     places = _places(sight, found)
     visible: dict[Key, list[Place]] = defaultdict(list)
@@ -132,7 +133,10 @@ def compare(books: Books, sight: Sight) -> Found:
         visible[one.tx, one.index].append(place)
     _books_against_visible(books, visible, places, found)
     _whole_queues(sight, places, found)
-    _credits(books, places, found)
+    if consumers:
+        _credits(books, places, found)
+        if not any(one.reader == CREDITS_GROUP for one in sight.seen):
+            found.differences.append("strange: no consumer saw anything")
     _tags(books, sight, places, found)
     _markers(books, sight, found)
     return found
@@ -262,5 +266,3 @@ def _markers(books: Books, sight: Sight, found: Found) -> None:
     for tx, outcome in books.markers.items():
         if outcome == "C" and tx not in books.orders:
             found.differences.append(f"fence: {tx} is marked as committed and has no order")
-    if not any(one.reader == CREDITS_GROUP for one in sight.seen):
-        found.differences.append("strange: no consumer saw anything")

@@ -5,6 +5,8 @@ from typing import Final
 
 import msgspec
 
+from tests.soak.profile import PROFILES, Profile
+
 TOPICS: Final = ("SoakOrders", "SoakStock", "SoakLoyalty")
 QUEUES: Final = 4
 #: Producer groups: each has processes of its own, and all of one group use one database.
@@ -45,6 +47,12 @@ class Plan(msgspec.Struct, frozen=True):
     patient_s: int
     #: A bug of ``planted`` that the broker has; empty: none of these.
     bug: str = ""
+    #: Name of a ``Profile``.
+    profile_name: str = "everything"
+
+    @property
+    def profile(self) -> Profile:
+        return PROFILES[self.profile_name]
 
     @property
     def path(self) -> Path:

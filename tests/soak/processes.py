@@ -120,7 +120,6 @@ class Child:
 class Broker(Child):
     """``halfmq serve``. Its counter is that of nobody: it is warm when the others got something done."""
 
-    SEGMENT_BYTES = 512 << 10
     #: A little above what the broker must have to claim its next segments.
     RESERVE_BYTES = 6 << 20
 
@@ -133,8 +132,8 @@ class Broker(Child):
         command = [
             sys.executable, "-m", *(("tests.soak.planted", plan.bug) if plan.bug else ("halfmq",)), "serve", "--data", str(data), "--port", str(plan.broker_port),
             "--name-port", str(plan.name_port), "--ports-file", str(self._ports_file), "--durability", "fsync",
-            "--segment-bytes", str(self.SEGMENT_BYTES), "--checkpoint-interval-ms", "1000",
-            "--retention-hours", str(plan.retention_s / 3_600), "--retention-check-ms", "500",
+            "--segment-bytes", str(plan.profile.segment_bytes), *plan.profile.options,
+            "--retention-hours", str(plan.retention_s / 3_600),
             "--sent-again-ms", str(int(plan.retention_s * 1_000)), "--disk-reserve-bytes", str(self.RESERVE_BYTES),
             "--check-immunity-ms", "1000", "--check-interval-ms", "1000",
         ]  # fmt: skip

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -56,8 +56,6 @@ FILTERED_IDLE_S = 6.0
 NUDGE_S = 6.0
 #: From this share of the kills on, nothing begins that may not be asked about for long.
 LATE = 0.6
-#: How many lives of a service have a death of their own, and how far they come.
-MORTAL = 0.6
 JAVA_POINTS = (
     "before-local-commit", "in-local-transaction", "after-local-commit", "in-check", "check-decided",
 )  # fmt: skip
@@ -87,23 +85,27 @@ class Settings(NamedTuple):
 
 
 class Mortal(Child):
-    """A service, some of whose lives end by their own hand at a drawn point."""
+    """A service that kills itself at a point, in some of its lives."""
 
     def __init__(
         self, plan: Plan, kind: str, name: str, points: Sequence[str], command: Callable[[int, str], Command]
     ) -> None:
-        dice = random.Random(f"{plan.seed}/{name}")
+        rng = random.Random(f"{plan.seed}/{name}")
+        profile = plan.profile
+        # Points in a check come last: checks are rare, and a service that waits for one does not die elsewhere.
+        in_turn = iter(sorted(rng.sample(points, len(points)), key=lambda point: "check" in point))
 
         def mortal(life: int) -> Command:
-            dies = dice.random() < MORTAL
-            self.point = dice.choice(points) if dies and not self.immortal else ""
-            rare = "check" in self.point
-            count = dice.randint(1, 4) if rare else dice.randint(1, 80)
+            dies = rng.random() < profile.mortal and not self.immortal
+            drawn = next(in_turn, "") if dies and profile.points_in_turn else rng.choice(points)
+            self.point = drawn if dies else ""
+            visits_max = profile.visits_max if "check" not in self.point else 1 if profile.points_in_turn else 4
+            count = rng.randint(1, visits_max)
             return command(life, f"{self.point}:{count}" if self.point else "")
 
         super().__init__(plan, kind, name, mortal)
         self.point = ""
-        #: From now on it does not kill itself.
+        #: It does not kill itself any more.
         self.immortal = False
 
 
@@ -144,6 +146,7 @@ class Company:
                 lambda life, name=name, asks=asks: module("consumer", plan.directory, name, life, *asks),
             )
             for name, asks in CONSUMERS
+            if plan.profile.consumers
         ]
         self.watchers = [
             Child(
@@ -193,7 +196,8 @@ def run_round(
         chaos = Chaos(
             plan, notes, company.broker, [*company.producers], others, Cutter(engines[1]).cut, settings.disk, on_kill
         )
-        wait_until(lambda: all(one.is_warm for one in company.producers), 60, "a producer did nothing", company)
+        if not plan.profile.points_in_turn:  # else they die before all of them have done something
+            wait_until(lambda: all(one.is_warm for one in company.producers), 60, "a producer did nothing", company)
         while len(chaos.kills) < settings.kills and time.monotonic() < settings.deadline:
             chaos.step()
             if len(chaos.kills) > LATE * settings.kills:
@@ -211,8 +215,10 @@ def run_round(
         books, sight = read_books(engines), read_sight(plan.histories)
         (plan.path / BOOKS).write_bytes(msgspec.msgpack.encode(books))
         write_oracle(notes, books, sight)
-        found = compare(books, sight)
+        found = compare(books, sight, consumers=plan.profile.consumers)
         check_history(plan, found)
+        if not plan.profile.other_faults:
+            found.differences.extend(rejected(company))
     except BaseException:
         keep_store(settings.disk, data, plan)
         raise
@@ -293,8 +299,8 @@ def quiet_end(plan: Plan, company: Company, chaos: Chaos, notes: Notes, engines:
         time.sleep(0.2)
     settled = time.monotonic() - began
     notes.write(Settled(t_us=now_us(), by=notes.by))
-    caught_up = CaughtUp(plan, engines)
-    wait_until(caught_up, CATCH_UP_S, "consumers did not catch up", company)
+    if plan.profile.consumers:
+        wait_until(CaughtUp(plan, engines), CATCH_UP_S, "consumers did not catch up", company)
     return settled
 
 
@@ -387,6 +393,14 @@ def check_history(plan: Plan, found: Found) -> None:
     found.looked_at["events"] = report.events
     for look in report.looked:
         found.looked_at[f"promise {look.promise}: {look.what}"] = look.looked
+
+
+def rejected(company: Company) -> Iterator[str]:
+    """What the broker said to watchers other than messages; nothing disturbs here that would be a reason."""
+    for one in company.watchers:
+        for line in one.last_words(1_000).splitlines():
+            if line.startswith(("refused:", "overtaken:")):
+                yield f"strange: {one.name} was answered {line}"
 
 
 def keep_store(disk: SmallDisk | None, data: Path, plan: Plan) -> None:
