@@ -27,9 +27,9 @@ from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.history.events import Seen
 from halfmq.testing.virtual_loop import ProcessLoop
-from tests.simulation import closing
+from tests.simulation import final_checks
 from tests.simulation.promises import Promises, Tx, Violation
-from tests.simulation.raw_line import LineLost
+from tests.simulation.raw_connection import LineLost
 
 if TYPE_CHECKING:
     from tests.simulation.run import Run
@@ -61,7 +61,7 @@ class AfterStart:
         host = self._run.host
         digests = []
         for log_only in (False, True):
-            state = closing.redo(host, closing.copy_of(host.disk, log_only=log_only), settings=self._settings)
+            state = final_checks.redo(host, final_checks.copy_of(host.disk, log_only=log_only), settings=self._settings)
             invariants.check(state)
             digests.append(durable_digest(state))
         self._counts["look recovery before a start"] += 1
@@ -105,7 +105,7 @@ class AfterStart:
                 raise Violation(f"Durable: {topic.name}/{queue}@{offset} was {message}, now {there}", message)
         for offset, event in found.items():
             place = (topic.name, queue, offset)
-            if event.message in places and not closing.sent_twice_on_one_connection(self._promises, event.message):
+            if event.message in places and not final_checks.sent_twice_on_one_connection(self._promises, event.message):
                 raise Violation(f"Once: {event.message} at {places[event.message]} and at {place}", event.message)
             places[event.message] = place
             offsets[event.message] = event.offset
@@ -125,7 +125,7 @@ class AfterStart:
                 message, offset, size = decode_message(body, here)
                 if body_crc_of(message.body) != message.body_crc:
                     raise Violation(f"Durable: the body at {topic.name}/{queue}@{message.queue_offset} is damaged")
-                found.append(closing.seen(message, offset, 0, _READER, _READER))
+                found.append(final_checks.seen(message, offset, 0, _READER, _READER))
                 here += size
             if pulled.status not in (Status.FOUND, Status.NO_MATCH) or pulled.next_offset <= at:
                 return found
@@ -182,6 +182,6 @@ class AfterStart:
     async def _ask_again(self, reader: ProcessLoop) -> None:
         run = self._run
         try:
-            await closing.ask_again(reader, run.network, run.tap, run.promises, _AGAIN, run.swarm.queues)
+            await final_checks.ask_again(reader, run.network, run.tap, run.promises, _AGAIN, run.swarm.queues)
         except LineLost:
             self._counts["asked again in vain"] += 1  # the power failed meanwhile

@@ -1,7 +1,7 @@
 """When producers are asked, and what counts: promise 7, worked out from what was seen and not from the broker's schedule.
 
     never too early   no check before the immunity is over, the message's own where it has one, in the broker's time; what
-                      clients hear in virtual time is looked at in ``check_looks``
+                      clients hear in virtual time is looked at in ``check_rules``
     never too late    a transaction that is due, with somebody to ask and room to ask, is asked within ``_SLACK_STEPS`` looks
     never too rare    from one check to the next: the back-off as docs/transactions.md has it, and never above its bound
     only what left    a check counts when a connection took it; what reached nobody is taken back

@@ -10,10 +10,10 @@ from halfmq.client.message import Message
 from halfmq.errors import ConnectError, HalfmqError
 from halfmq.model.stored_message import StoredMessage
 from halfmq.testing.virtual_loop import ProcessLoop
-from tests.simulation.closing import seen, seen_of
 from tests.simulation.database import Database, effects, inbox
+from tests.simulation.final_checks import seen, seen_of
 from tests.simulation.machine import Machine, SimulatedClient, Surroundings
-from tests.simulation.raw_line import LineLost, RawLine
+from tests.simulation.raw_connection import LineLost, RawLine
 from tests.simulation.sql_driver import sessions_of
 from tests.support.raw_client import pull_ext
 
@@ -49,12 +49,12 @@ class GroupConsumer(Machine):
             else:
                 self.around.chronicle.counts["knob consumer left and joins anew"] += 1
                 await client.close()
-                await asyncio.sleep(self.dice.random())
+                await asyncio.sleep(self.rng.random())
                 client = self.client(process, READERS)
 
     async def _consume(self, process: ProcessLoop, client: SimulatedClient, messages: Consumer) -> None:
         """A drawn number of messages; then it leaves the group in good order, to join anew."""
-        left = self.dice.choice((3, 10, 1 << 30))
+        left = self.rng.choice((3, 10, 1 << 30))
         async for message in messages:
             stored: StoredMessage = message._stored
             event = seen(stored, message.log_offset, self.around.chronicle.now_us, process.name, READERS)
@@ -65,15 +65,15 @@ class GroupConsumer(Machine):
                 return
 
     async def _deal_with(self, message: Message) -> None:
-        draw = self.dice.random()
+        draw = self.rng.random()
         if not self.around.working or draw < 0.86:
             await self._handle(message)
         elif draw < 0.94:
-            await message.retry(self.dice.choice((1, 5)))
+            await message.retry(self.rng.choice((1, 5)))
         elif draw < 0.97:
             await message.reject()
         else:
-            await asyncio.sleep(self.dice.random())
+            await asyncio.sleep(self.rng.random())
             await message.retry()
 
     def died(self, process: ProcessLoop) -> None:
@@ -91,7 +91,7 @@ class GroupConsumer(Machine):
             return
         counts["knob inbox: first delivery" if first else "knob inbox: duplicate"] += 1
         self._database.handled.add(message.message_id)
-        if self.around.working and self.dice.random() < _SENT_BACK_ALL_THE_SAME:
+        if self.around.working and self.rng.random() < _SENT_BACK_ALL_THE_SAME:
             await message.retry(1)
         else:
             message.ack()
@@ -126,4 +126,4 @@ class Watcher(Machine):
                     places[topic, queue] = event.queue_offset + 1
             elif answer.code == 21:
                 places[topic, queue] = int(answer.ext["nextBeginOffset"])
-        await asyncio.sleep((1.0 + self.dice.random()) * swarm.pace if self.around.working else 20.0)
+        await asyncio.sleep((1.0 + self.rng.random()) * swarm.pace if self.around.working else 20.0)

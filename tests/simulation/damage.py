@@ -41,7 +41,7 @@ class Damage:
     def __init__(self, disk: FaultyDisk, segment_bytes: int, seed: int, counts: Counter[str]) -> None:
         self._disk = disk
         self._segment_bytes = segment_bytes
-        self._dice = random.Random(f"{seed}/damage")
+        self._rng = random.Random(f"{seed}/damage")
         self._counts = counts
         self._flips: list[_Flip] = []
         self._lost: list[_Lost] = []
@@ -98,7 +98,7 @@ class Damage:
         offsets = [offset for offset in offsets if offset < bound]
         if self.any or not offsets:
             return ""
-        offset = self._dice.choice(offsets)
+        offset = self._rng.choice(offsets)
         start = offset - offset % self._segment_bytes
         path = LOG / segment_name(start)
         if not self._disk.exists(path):
@@ -111,7 +111,7 @@ class Damage:
             except (ValueError, IndexError):
                 continue
             if physical == offset and message.body and offset + ahead + size <= bound:
-                return self._flip(path, place + AT_BODY_V4 + self._dice.randrange(len(message.body)), content)
+                return self._flip(path, place + AT_BODY_V4 + self._rng.randrange(len(message.body)), content)
         return ""
 
     def flip_anywhere(self, redo_from: int) -> str:
@@ -119,7 +119,7 @@ class Damage:
         bound = max(self._known_durable(), self._paged_durable())
         if self.any or bound <= redo_from:
             return ""
-        offset = self._dice.randrange(redo_from, bound)
+        offset = self._rng.randrange(redo_from, bound)
         start = offset - offset % self._segment_bytes
         path = LOG / segment_name(start)
         if not self._disk.exists(path):
@@ -132,7 +132,7 @@ class Damage:
         return self._flip(path, offset - start, content)
 
     def _flip(self, path: Path, at: int, content: bytes) -> str:
-        bit = self._dice.randrange(8)
+        bit = self._rng.randrange(8)
         self._disk.flip_bit(path, at, bit)
         self._flips.append(_Flip(path, at, content[at], content[at] ^ (1 << bit)))
         return f"{path.name} at {at}"
@@ -146,7 +146,7 @@ class Damage:
         """
         if self.any:
             return ""
-        what = self._dice.choice(("snapshots", "checkpoint", "all"))
+        what = self._rng.choice(("snapshots", "checkpoint", "all"))
         gone = 0
         for path in self._disk.paths():
             inside = path.relative_to(DATA).parts
@@ -168,7 +168,7 @@ class Damage:
         inner = [path for path in written[1:-1] + last if int(path.name[:20]) > redo_from - self._segment_bytes]
         if self.any or not written:
             return ""
-        chosen = [self._dice.choice(inner)] if inner and self._dice.random() < 0.7 else []
+        chosen = [self._rng.choice(inner)] if inner and self._rng.random() < 0.7 else []
         if not chosen and self._is_known_to_have_a_log():
             chosen = segments
         for path in chosen:

@@ -121,7 +121,7 @@ class Database:
         self.answers_lost = 0.02
         self._scheduler = scheduler
         self._mean_us = mean_us
-        self._dice = random.Random(f"{seed}/database/{name}")
+        self._rng = random.Random(f"{seed}/database/{name}")
         self._store = sqlite3.connect(":memory:", isolation_level=None)
         for statement in _TABLES:
             self._store.execute(statement)
@@ -146,7 +146,7 @@ class Database:
         """The database notices some time later."""
         for session in list(self._open):
             if session.process is process:
-                self._scheduler.call_later(self._dice.choice((100, 100_000, 2_000_000)), session.rollback)
+                self._scheduler.call_later(self._rng.choice((100, 100_000, 2_000_000)), session.rollback)
 
     # --- old markers -------------------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Database:
         return await answer
 
     def _trip_us(self) -> int:
-        return int(self._mean_us * self.slow * self._dice.random() * 2)
+        return int(self._mean_us * self.slow * self._rng.random() * 2)
 
     def _arrived(self, process: ProcessLoop, work: Callable[[], Any], answer: "asyncio.Future[Any]") -> None:
         value: Any = None
@@ -193,7 +193,7 @@ class Database:
                 value = work()
             except DatabaseError as raised:
                 error = raised
-            if self._dice.random() < self.answers_lost:
+            if self._rng.random() < self.answers_lost:
                 error = Lost("the connection was lost while the response was on its way")
         self._scheduler.call_later(self._trip_us(), self._answered, process, value, error, self.crashes, answer)
 
@@ -311,7 +311,7 @@ class DatabaseSession:
         self.rollback()
         if aborted or not writes:
             return
-        if any(written[0].startswith(_BUSINESS) for written in writes) and database._dice.random() < _FAILED_COMMITS:
+        if any(written[0].startswith(_BUSINESS) for written in writes) and database._rng.random() < _FAILED_COMMITS:
             raise ConstraintFailed("a deferred constraint failed at COMMIT")
         database._store.execute("BEGIN")
         for written in writes:

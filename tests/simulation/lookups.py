@@ -13,9 +13,9 @@ from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.history.events import Seen
 from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation.chronicle import Chronicle
-from tests.simulation.closing import WHOLE, seen
+from tests.simulation.final_checks import WHOLE, seen
 from tests.simulation.promises import Violation
-from tests.simulation.raw_line import RawLine
+from tests.simulation.raw_connection import RawLine
 from tests.simulation.wire_tap import WireTap
 
 #: Messages that are asked for, and as many of those that have keys.

@@ -70,7 +70,7 @@ class Machine:
         self.clock = VirtualClock(
             around.scheduler, random.Random(f"{around.swarm.seed}/{name}/clock").choice((0, -7_000, 90_000))
         )
-        self.dice = random.Random(f"{around.swarm.seed}/{name}")
+        self.rng = random.Random(f"{around.swarm.seed}/{name}")
         self.lives = 0
         self.process: ProcessLoop | None = None
         self.stopped = False
@@ -112,7 +112,7 @@ class Machine:
             process.kill()
             self.around.network.process_died(process)
             self.died(process)
-            self.around.scheduler.call_later(self.dice.choice((50_000, 500_000, 3_000_000)), self._start_again)
+            self.around.scheduler.call_later(self.rng.choice((50_000, 500_000, 3_000_000)), self._start_again)
 
     def _start_again(self) -> None:
         if self.process is None and not self.stopped:

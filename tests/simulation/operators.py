@@ -14,7 +14,7 @@ from halfmq.wire.remoting.producer_groups import HMQ_ASK, HMQ_ASK_ASIDE, HMQ_PRO
 from tests.simulation.database import Database, DatabaseError
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.promises import Promises, Violation
-from tests.simulation.raw_line import LineLost, RawLine
+from tests.simulation.raw_connection import LineLost, RawLine
 
 _WORDS = {Outcome.COMMIT: "COMMIT", Outcome.ROLLBACK: "ROLLBACK"}
 
@@ -31,7 +31,7 @@ class Operator(Machine):
 
     async def main(self, process: ProcessLoop) -> None:
         while self.around.working:
-            await asyncio.sleep((0.5 + 3 * self.dice.random()) * self.around.swarm.pace)
+            await asyncio.sleep((0.5 + 3 * self.rng.random()) * self.around.swarm.pace)
             try:
                 line = await RawLine.open(process, self.around.network, self.name)
                 await self._look(process, line)
@@ -44,7 +44,7 @@ class Operator(Machine):
         Raises:
             LineLost: no answer.
         """
-        draw = self.dice.random()
+        draw = self.rng.random()
         if draw < 0.3:
             await self._mistake(line)
             return
@@ -55,7 +55,7 @@ class Operator(Machine):
         rows = msgspec.json.decode(answer.body) if answer.code == 0 else []
         if not rows:
             return
-        row = self.dice.choice(rows)
+        row = self.rng.choice(rows)
         which = {wire.EXT_GROUP: row["group"], wire.EXT_ID: row["tx_id"]}
         await line.ask(wire.HMQ_STORY, which)
         outcome = await self._find_out(process, row["group"], row["tx_id"])
@@ -78,7 +78,7 @@ class Operator(Machine):
         """
         settled = [tx for tx in self.promises.txs.values() if tx.verdict is not None]
         if settled:
-            tx = self.dice.choice(settled)
+            tx = self.rng.choice(settled)
             assert tx.verdict is not None
             opposite = "ROLLBACK" if tx.verdict[0] == "COMMITTED" else "COMMIT"
             which = {wire.EXT_GROUP: tx.group, wire.EXT_ID: tx.tx, wire.EXT_VERDICT_WANTED: opposite}
@@ -90,8 +90,8 @@ class Operator(Machine):
         Raises:
             LineLost: no answer; it may have been done.
         """
-        topic = self.dice.choice(list(self._queues))
-        queues = self._queues[topic] = self.dice.randint(1, self._queues[topic])
+        topic = self.rng.choice(list(self._queues))
+        queues = self._queues[topic] = self.rng.randint(1, self._queues[topic])
         ext = {"topic": topic, "readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6"}
         answer = await line.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
         if queues < self.around.swarm.queues:
@@ -99,9 +99,9 @@ class Operator(Machine):
 
     async def _find_out(self, process: ProcessLoop, group: str, tx_id: str) -> Outcome:
         """What the database says, ruled out where it says nothing; or, now and then, whatever comes to mind."""
-        draw = self.dice.random()
+        draw = self.rng.random()
         if draw < 0.1:
-            return self.dice.choice((Outcome.COMMIT, Outcome.ROLLBACK))
+            return self.rng.choice((Outcome.COMMIT, Outcome.ROLLBACK))
         database = self.databases.get(group)
         if draw < 0.5 or database is None:
             return Outcome.UNKNOWN
@@ -122,16 +122,16 @@ class Administrator(Machine):
         self._limits = [what for what in administration if what != "ask-now"]
         self._asks = "ask-now" in administration
         #: In some seeds all policies are taken back before everything heals, in the others they go on.
-        self._takes_back = self.dice.random() < 0.4
+        self._takes_back = self.rng.random() < 0.4
         #: What is set aside is asked about by group, or one by one.
-        self._in_bulk = self.dice.random() < 0.5
+        self._in_bulk = self.rng.random() < 0.5
         #: What each group is given first.
         self._to_give = [(group, what) for what in self._limits for group in groups]
 
     async def main(self, process: ProcessLoop) -> None:
         pause_s = 0.1
         while True:
-            await asyncio.sleep(pause_s * (0.5 + self.dice.random()))
+            await asyncio.sleep(pause_s * (0.5 + self.rng.random()))
             try:
                 line = await RawLine.open(process, self.around.network, self.name)
                 pause_s = await (self._act(line) if self.around.working else self._take_up(line))
@@ -146,7 +146,7 @@ class Administrator(Machine):
         Raises:
             LineLost: no answer.
         """
-        draw = self.dice.random()
+        draw = self.rng.random()
         if self._to_give:
             group, what = self._to_give.pop()
             await self._set(line, group, self._change(what))
@@ -154,28 +154,28 @@ class Administrator(Machine):
         if draw < 0.1:
             await self._read(line)
         elif self._limits and (not self._asks or draw < 0.6):
-            await self._set(line, self.dice.choice(self.groups), self._change(self.dice.choice(self._limits)))
+            await self._set(line, self.rng.choice(self.groups), self._change(self.rng.choice(self._limits)))
         else:
-            await self._ask(line, self.dice.choice((1, 20)))
+            await self._ask(line, self.rng.choice((1, 20)))
         return 0.8 * self.around.swarm.pace
 
     def _change(self, what: str) -> dict[str, Any]:
-        dice = self.dice
-        if dice.random() < 0.15:
+        rng = self.rng
+        if rng.random() < 0.15:
             return {"check_limit": 0, "past_limit": "wait", "skip_age_ms": 0, "undecided_max": -1}
         match what:
             case "skip-age":
                 return {"skip_age_ms": 60_000}
             case "limits":
-                return dice.choice(
+                return rng.choice(
                     (
-                        {"undecided_max": dice.choice((0, 1, 3, 10))},
-                        {"undecided_bytes_max": dice.choice((2_000, 20_000))},
+                        {"undecided_max": rng.choice((0, 1, 3, 10))},
+                        {"undecided_bytes_max": rng.choice((2_000, 20_000))},
                         {"undecided_max": -1, "undecided_bytes_max": -1},
                     )
                 )
             case _:
-                return {"check_limit": dice.choice((1, 1, 1, 3)), "past_limit": what}
+                return {"check_limit": rng.choice((1, 1, 1, 3)), "past_limit": what}
 
     async def _set(self, line: RawLine, group: str, change: dict[str, Any]) -> None:
         """
@@ -194,7 +194,7 @@ class Administrator(Machine):
         """
         self.around.chronicle.counts["knob stats read"] += 1
         await line.ask(HMQ_STATS, {})
-        await line.ask(HMQ_PRODUCER, {wire.EXT_GROUP: self.dice.choice(self.groups)})
+        await line.ask(HMQ_PRODUCER, {wire.EXT_GROUP: self.rng.choice(self.groups)})
 
     async def _take_up(self, line: RawLine) -> float:
         """Nobody works any more: what a policy set aside is asked about until it is settled.
@@ -223,7 +223,7 @@ class Administrator(Machine):
             return await self._ask_aside(line, sorted({row["group"] for row in aside}))
         self.around.chronicle.counts["seen set aside"] += len(aside)
         if not only_set_aside:
-            rows = [self.dice.choice(rows)] if rows else []
+            rows = [self.rng.choice(rows)] if rows else []
         for row in aside if only_set_aside else rows:
             await self._ask_now(line, row)
         return len(aside)
@@ -234,9 +234,7 @@ class Administrator(Machine):
             LineLost: no answer.
         """
         for group in groups:
-            answer = await line.ask(
-                HMQ_ASK_ASIDE, {wire.EXT_GROUP: group, wire.EXT_MAX: self.dice.choice(("1", "256"))}
-            )
+            answer = await line.ask(HMQ_ASK_ASIDE, {wire.EXT_GROUP: group, wire.EXT_MAX: self.rng.choice(("1", "256"))})
             asked = msgspec.json.decode(answer.body) if answer.code == 0 else []
             self.around.chronicle.counts[f"knob asked in bulk, answer {answer.code}"] += 1
             self.around.chronicle.counts["knob asked in bulk, transactions"] += len(asked)

@@ -22,25 +22,25 @@ from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history import check_events
 from halfmq.testing.history.events import AnyEvent, Fault, Settled
 from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
-from tests.simulation import absence, breakages, closing, logged_bugs, lookups, sql_driver
+from tests.simulation import absence, breakages, final_checks, logged_bugs, lookups, sql_driver
 from tests.simulation.after_start import AfterStart
-from tests.simulation.behind_the_end import look_behind_queues
 from tests.simulation.broker_host import BrokerHost
-from tests.simulation.check_looks import CheckLooks
+from tests.simulation.check_rules import CheckLooks
 from tests.simulation.check_times import CheckTimes
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.consumers import READERS, GroupConsumer, Watcher
 from tests.simulation.consuming import Consuming, look_at_effects
 from tests.simulation.database import Database
 from tests.simulation.delays import Delays
+from tests.simulation.durable_replies import Leaving
 from tests.simulation.faults import Faults
-from tests.simulation.leaving import Leaving
+from tests.simulation.hostile_client import Stranger
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.operators import Administrator, Operator
 from tests.simulation.producers import Fetcher, Producer
 from tests.simulation.promises import Promises, Violation
+from tests.simulation.queue_tails import look_behind_queues
 from tests.simulation.stock_producer import StockProducer
-from tests.simulation.stranger import Stranger
 from tests.simulation.swarm import Swarm, draw
 from tests.simulation.tags import Sent, read_by_tags
 from tests.simulation.wire_tap import WireTap
@@ -331,14 +331,14 @@ class Run:
         self.consuming.stop(self.host.broker._sequencer.engine.state)  # type: ignore[union-attr]
         for machine in self.machines:
             machine.stop()
-        dice = random.Random(f"{self.swarm.seed}/close")
-        if dice.random() < 0.3:
+        rng = random.Random(f"{self.swarm.seed}/close")
+        if rng.random() < 0.3:
             self.host.kill()
             self._until(lambda: self.host.serves, "the broker does not come back")
         if self.swarm.sent_again_ms < 60_000:
             self.pass_time(self.scheduler.now_us // 1_000 + self.swarm.sent_again_ms + 2_000)
         self._finish(
-            lambda reader: closing.ask_again(reader, self.network, self.tap, self.promises, 10, self.swarm.queues)
+            lambda reader: final_checks.ask_again(reader, self.network, self.tap, self.promises, 10, self.swarm.queues)
         )
         assert self.host.broker is not None
         state = self.host.broker._sequencer.engine.state
@@ -347,7 +347,7 @@ class Run:
             for topic in sorted(state.topics_by_id.values(), key=lambda topic: topic.topic_id)
             for queue in range(topic.read_queues)  # what was taken away was empty
         ]
-        self._finish(lambda reader: closing.read_everything(reader, self.network, self.chronicle, queues))
+        self._finish(lambda reader: final_checks.read_everything(reader, self.network, self.chronicle, queues))
         own = [(topic, queue) for topic, queue in queues if topic in self.swarm.topics]
         self._finish(
             lambda reader: read_by_tags(
@@ -357,17 +357,17 @@ class Run:
         self._finish(
             lambda reader: lookups.look_up(reader, self.network, self.chronicle, self.tap, lambda: state.log_start)
         )
-        closing.note_locals(self.chronicle, self.promises, self.databases)
+        final_checks.note_locals(self.chronicle, self.promises, self.databases)
         broker = self.host.broker
         self.host._end_process(close=False)
         self.host.broker = broker
-        closing.read_log(self.host, self.chronicle, self.check_looks, self.delays)
-        if dice.random() < _VERIFIED:
-            closing.verify(self.host, self.counts)
+        final_checks.read_log(self.host, self.chronicle, self.check_looks, self.delays)
+        if rng.random() < _VERIFIED:
+            final_checks.verify(self.host, self.counts)
         if self.swarm.consumers:
             self.consuming.close(self.chronicle.events, state.log_start, self.tap.handed_back)
             look_at_effects(self.databases[READERS], self.counts)
-        closing.final_looks(self.chronicle, self.promises, self.databases, state.log_start)
+        final_checks.final_looks(self.chronicle, self.promises, self.databases, state.log_start)
         self._check_history()
 
     def _finish(self, work: Callable[[ProcessLoop], Coroutine[Any, Any, None]]) -> None:

@@ -12,15 +12,15 @@ from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.history.events import AnyEvent, Seen
 from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation.promises import Violation
-from tests.simulation.raw_line import RawLine
+from tests.simulation.raw_connection import RawLine
 from tests.support.raw_client import pull_ext
 
 TAGS: Final = ("red", "blue")
 WHOLE: Final = "whole"
 
 
-def draw_tag(dice: random.Random) -> str | None:
-    return dice.choice((None, *TAGS))
+def draw_tag(rng: random.Random) -> str | None:
+    return rng.choice((None, *TAGS))
 
 
 class Sent:
@@ -45,7 +45,7 @@ class Sent:
 async def read_by_tags(
     process: ProcessLoop, network: Any, events: list[AnyEvent], sent: Sent, queues: list[tuple[str, int]], counts: Any
 ) -> None:
-    """Call it behind ``closing.read_everything``.
+    """Call it behind ``final_checks.read_everything``.
 
     Raises:
         Violation: a message is not given to whoever asks for its tag, or to whoever asks for another.

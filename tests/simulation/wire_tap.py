@@ -22,7 +22,7 @@ from halfmq.wire.remoting.header import decode
 from halfmq.wire.remoting.message_codec import split_batch
 from halfmq.wire.remoting.operators import HMQ_RESOLVE
 from halfmq.wire.remoting.producer_groups import HMQ_PRODUCER, decode_change
-from tests.simulation.check_looks import CheckLooks
+from tests.simulation.check_rules import CheckLooks
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.tags import Sent
 

@@ -39,11 +39,11 @@ class HandClock:
 
 class SeededEntropy:
     def __init__(self, seed: int) -> None:
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._seed = seed
 
     def token(self, nbytes: int) -> bytes:
-        return self._dice.randbytes(nbytes)
+        return self._rng.randbytes(nbytes)
 
     def stream(self, purpose: str) -> random.Random:
         return random.Random(f"{self._seed}/{purpose}")

@@ -1,8 +1,8 @@
-"""SIGKILL and SIGSTOP by dice, connections to the database that are cut, and a disk that
+"""SIGKILL and SIGSTOP by rng, connections to the database that are cut, and a disk that
 fills up; at each kill, what was going on.
 
 The same seed draws the same victims, moments and pauses. What a process is doing in that microsecond is the machine's
-own dice. A victim is killed when it has done something in this life; the broker when others got something done with it.
+own rng. A victim is killed when it has done something in this life; the broker when others got something done with it.
 """
 
 import random
@@ -129,7 +129,7 @@ class Chaos:
         #: What the broker said when it did not start for want of room.
         self.refused_starts: list[str] = []
         self._started_at = time.monotonic()
-        self._dice = {
+        self._rng = {
             what: random.Random(f"{plan.seed}/{what}") for what in ("kill", "pause", "cut", "disk", "down", "start")
         }
         self._restart_at: dict[Child, float] = {}
@@ -147,14 +147,14 @@ class Chaos:
         self._kill_start_at = 0.0
 
     def _later(self, what: str, span: tuple[float, float]) -> float:
-        return time.monotonic() + self._dice[what].uniform(*span)
+        return time.monotonic() + self._rng[what].uniform(*span)
 
     def _draw_victim(self) -> Child:
         kinds = {child.kind for child in self._everybody}
-        dice = self._dice["kill"]
+        rng = self._rng["kill"]
         weights = {kind: weight for kind, weight in self._profile.weights.items() if kind in kinds}
-        kind = dice.choices([*weights], [*weights.values()])
-        return dice.choice([child for child in self._everybody if child.kind == kind[0]])
+        kind = rng.choices([*weights], [*weights.values()])
+        return rng.choice([child for child in self._everybody if child.kind == kind[0]])
 
     def step(self) -> None:
         self.load.sample()
@@ -170,11 +170,11 @@ class Chaos:
                 self._kill(self._broker, "" if self._broker.look() else "starting")
         if now >= self._kill_at and self._is_ripe(now):
             self._kill(self._victim)
-            if self._profile.other_faults and self._dice["kill"].random() < TOGETHER:
+            if self._profile.other_faults and self._rng["kill"].random() < TOGETHER:
                 self._kill_another()
             self._kill_at = self._later("kill", self._profile.kill_every_s)
             self._victim = self._draw_victim()
-            under_load = self._dice["kill"].random() < self._profile.under_load
+            under_load = self._rng["kill"].random() < self._profile.under_load
             self._load_wanted = self._plan.rate * LOAD_SHARE if under_load else 0.0
         if self._profile.other_faults:
             self._disturb(now)
@@ -214,7 +214,7 @@ class Chaos:
         """Right behind the first, such as the broker and the only one who could answer its checks."""
         others = [child for child in self._everybody if child.is_running and child not in self._restart_at]
         if others:
-            self._kill(self._dice["kill"].choice(others), "together")
+            self._kill(self._rng["kill"].choice(others), "together")
 
     def _about(self, victim: Child, how: str, point: str) -> Kill:
         undecided, ago = self.undecided.now_or_last()
@@ -260,17 +260,17 @@ class Chaos:
                 child.start()
                 if child is self._broker:
                     self._load_at_broker_start = self.load.total
-                    dice = self._dice["start"]
-                    if self._profile.other_faults and dice.random() < KILLED_WHILE_STARTING:
-                        self._kill_start_at = time.monotonic() + dice.uniform(*STARTING_S)
+                    rng = self._rng["start"]
+                    if self._profile.other_faults and rng.random() < KILLED_WHILE_STARTING:
+                        self._kill_start_at = time.monotonic() + rng.uniform(*STARTING_S)
                 self._notes.write(Started(t_us=now_us(), by=self._notes.by, whom=f"{child.name}.{child.lives}"))
 
     # --- pauses and the disk ----------------------------------------------------------------------------------------
 
     def _pause(self) -> None:
-        dice = self._dice["pause"]
-        victim = self._broker if dice.random() < BROKER_PAUSES else dice.choice(self._everybody)
-        seconds = dice.uniform(*PAUSE_S)
+        rng = self._rng["pause"]
+        victim = self._broker if rng.random() < BROKER_PAUSES else rng.choice(self._everybody)
+        seconds = rng.uniform(*PAUSE_S)
         if victim.is_running and not victim.paused and victim not in self._restart_at:
             victim.pause()
             self.pauses[victim.kind] += 1
@@ -285,12 +285,12 @@ class Chaos:
                 victim.go_on()
 
     def _fill(self, disk: SmallDisk) -> None:
-        dice = self._dice["disk"]
-        left = dice.choice((0, 0, 256 << 10, 1 << 20, 3 << 20))
+        rng = self._rng["disk"]
+        left = rng.choice((0, 0, 256 << 10, 1 << 20, 3 << 20))
         disk.fill(left)
         self.fills["full" if left == 0 else "below the reserve"] += 1
-        self._free_at = time.monotonic() + dice.uniform(*FULL_S)
-        self._fill_at = self._free_at + dice.uniform(*FILL_EVERY_S)
+        self._free_at = time.monotonic() + rng.uniform(*FULL_S)
+        self._fill_at = self._free_at + rng.uniform(*FILL_EVERY_S)
         self._fault("full", "broker", f"{left} bytes left")
 
     def _free_disk(self, now: float) -> None:

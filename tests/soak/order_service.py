@@ -103,7 +103,7 @@ class OrderService:
         self._counter = Counter(plan.counter_file(name))
         self.stopping = threading.Event()
 
-    def work(self, mq: Client, dice: random.Random, worker: int) -> None:
+    def work(self, mq: Client, rng: random.Random, worker: int) -> None:
         calls = MortalCalls(mq, self._death, self._plan.profile.untold)
         while not self.stopping.is_set():
             if self._plan.quiet_file.exists():
@@ -111,7 +111,7 @@ class OrderService:
                 continue
             started = time.monotonic()
             try:
-                self._place(calls, dice, worker)
+                self._place(calls, rng, worker)
             except ChangedItsMind:
                 self._counter.add()
             except (HalfmqError, DBAPIError) as error:
@@ -122,23 +122,23 @@ class OrderService:
                 self._counter.add()
             wait_s = self._pause_s - (time.monotonic() - started)
             if wait_s > 0:
-                self.stopping.wait(wait_s * dice.uniform(0.6, 1.4))
+                self.stopping.wait(wait_s * rng.uniform(0.6, 1.4))
 
-    def _place(self, calls: MortalCalls, dice: random.Random, worker: int) -> None:
-        count = dice.randint(1, 4)
-        fate = dice.random()
+    def _place(self, calls: MortalCalls, rng: random.Random, worker: int) -> None:
+        count = rng.randint(1, 4)
+        fate = rng.random()
         session: Session
         with self.sessions() as session, tables.markers.bind(calls, session) as tx:
             customer = tables.NO_CUSTOMER if fate < 0.08 else tables.CUSTOMER
             order = {"tx_id": tx.id, "producer_group": self._group, "customer": customer, "messages": count}
             session.execute(insert(tables.orders).values(order))
             for number in range(count):
-                body = dice.randbytes(dice.randint(40, 900))
-                topic = dice.choice(TOPICS)
+                body = rng.randbytes(rng.randint(40, 900))
+                topic = rng.choice(TOPICS)
                 crc = body_crc_of(body)
                 line = {"tx_id": tx.id, "number": number, "topic": topic, "crc": crc, "tag": tag_of(crc)}
                 session.execute(insert(tables.lines).values(line))
-                shard = f"{self._name}-{worker}" if dice.random() < 0.3 else None
+                shard = f"{self._name}-{worker}" if rng.random() < 0.3 else None
                 tx.send(topic, body, tag=tag_of(crc) or None, key=tx.id, sharding_key=shard)
             self._death.at("in-body")
             if fate > 0.95:

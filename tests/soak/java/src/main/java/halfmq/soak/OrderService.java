@@ -68,14 +68,14 @@ public final class OrderService implements TransactionListener {
         File late = new File(args[3], "late");
         double pauseMs = 1000.0 * THREADS / Double.parseDouble(args[7]);
         for (int thread = 0; thread < THREADS; thread++) {
-            Random dice = new Random((args[6] + "/" + args[4] + "/" + args[5] + "/" + thread).hashCode());
-            new Thread(() -> service.work(producer, dice, args[9].split(","), args[10], quiet, late, pauseMs)).start();
+            Random rng = new Random((args[6] + "/" + args[4] + "/" + args[5] + "/" + thread).hashCode());
+            new Thread(() -> service.work(producer, rng, args[9].split(","), args[10], quiet, late, pauseMs)).start();
         }
         // Ends when it is told to: SIGTERM ends a JVM by itself.
     }
 
     private void work(
-        TransactionMQProducer producer, Random dice, String[] topics, String patient, File quiet, File late, double pauseMs) {
+        TransactionMQProducer producer, Random rng, String[] topics, String patient, File quiet, File late, double pauseMs) {
         while (true) {
             try {
                 if (quiet.exists()) {
@@ -83,9 +83,9 @@ public final class OrderService implements TransactionListener {
                     continue;
                 }
                 long started = System.nanoTime();
-                String immunity = dice.nextInt(5) > 0 ? null : late.exists() ? "1" : patient;
-                place(producer, dice, topics[dice.nextInt(topics.length)], immunity);
-                long waitMs = (long) ((pauseMs - (System.nanoTime() - started) / 1e6) * (0.6 + 0.8 * dice.nextDouble()));
+                String immunity = rng.nextInt(5) > 0 ? null : late.exists() ? "1" : patient;
+                place(producer, rng, topics[rng.nextInt(topics.length)], immunity);
+                long waitMs = (long) ((pauseMs - (System.nanoTime() - started) / 1e6) * (0.6 + 0.8 * rng.nextDouble()));
                 if (waitMs > 0) {
                     Thread.sleep(waitMs);
                 }
@@ -95,9 +95,9 @@ public final class OrderService implements TransactionListener {
         }
     }
 
-    private void place(TransactionMQProducer producer, Random dice, String topic, String immunity) throws InterruptedException {
-        byte[] body = new byte[40 + dice.nextInt(860)];
-        dice.nextBytes(body);
+    private void place(TransactionMQProducer producer, Random rng, String topic, String immunity) throws InterruptedException {
+        byte[] body = new byte[40 + rng.nextInt(860)];
+        rng.nextBytes(body);
         Message message = new Message(topic, body);
         if (!tagOf(crc(body)).isEmpty()) {
             message.setTags(tagOf(crc(body)));
@@ -110,7 +110,7 @@ public final class OrderService implements TransactionListener {
         }
         String operation = ask(id, topic, body);
         try {
-            producer.sendMessageInTransaction(message, dice.nextDouble());
+            producer.sendMessageInTransaction(message, rng.nextDouble());
             synchronized (counter) {
                 counter.putLong(0, counter.getLong(0) + 1);
             }

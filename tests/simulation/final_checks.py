@@ -30,13 +30,13 @@ from halfmq.testing.faulty_disk import FaultyDisk
 from halfmq.testing.history.events import Local, Logged, QueueRead, Seen
 from halfmq.testing.virtual_loop import ProcessLoop, SeededEntropy
 from tests.simulation.broker_host import DATA, BrokerHost
-from tests.simulation.check_looks import CheckLooks
+from tests.simulation.check_rules import CheckLooks
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.database import Database
 from tests.simulation.delays import Delays
-from tests.simulation.policy_looks import look_at_log
+from tests.simulation.policy_rules import look_at_log
 from tests.simulation.promises import Promises, Violation
-from tests.simulation.raw_line import RawLine
+from tests.simulation.raw_connection import RawLine
 from tests.simulation.wire_tap import WireTap
 from tests.support.raw_client import pull_ext, send_ext
 
