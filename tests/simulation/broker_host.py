@@ -1,7 +1,7 @@
-"""The machine that the broker runs on: its disk and clock, its lives, and who starts it again.
+"""The machine that the broker runs on: its disk and clock, its lives, and its restarts.
 
-What threads do in a real process (syncs, slow work) happens here as events of the life that asked for them, a drawn while
-later, so that a kill may come before, between and after them.
+What threads do in a real process (syncs, maintenance) happens here as events some time later, so that a kill may come before,
+between and after them.
 """
 
 import gc

@@ -1,12 +1,13 @@
-"""What a consumer group is given: everything, at least once, and soon.
+"""What a consumer group receives: everything, at least once, and without delay.
 
-    at least once   a group that has run to the end was given every entry of its queues, its retry queue included, that was
-                    still there when it came to it; what it handed back, with OK for an answer, is in a retry or dead-letter
+    at least once   a group that has run to the end received every entry of its queues, its retry queue included, that was
+                    still there when it reached it; what it sent back, with OK as response, is in a retry or dead-letter
                     queue again
-    offsets         what is committed for it never passes what it was given, but for what a trim took before
-    soon            between two turns of the broker no parked pull waits for a message that is visible
+    offsets         no committed offset is beyond what the group received, except for what a trim removed before
+    without delay   between two turns of the broker no parked pull waits for a message that is visible
+    inbox           each handled message has one effect in the consumers' database
 
-Promises of another kind than the ten: consumers get messages at least once (docs/promises.md, "What is not promised").
+These are not among the ten promises: consumers get messages at least once (docs/promises.md, "What is not promised").
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""When what fails: drawn from the seed, done to the world, counted."""
+"""Faults: drawn from the seed, injected, and counted."""
 
 import random
 from collections.abc import Callable

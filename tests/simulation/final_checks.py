@@ -1,7 +1,6 @@
-"""The end of a history: everything heals, what is undecided must settle, and the books are closed.
+"""The end of a history: what is there is read, and compared with everything that was recorded.
 
-All queues are read to their ends over the wire, the log is read from the disk, the database says what happened, and the
-final looks are taken.
+All queues are read to their ends over the wire, the log is read from the disk, and the databases say what happened.
 """
 
 from collections import Counter

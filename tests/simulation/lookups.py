@@ -1,7 +1,7 @@
-"""Messages by id and by key, asked for in the end: whatever is visible is found, with the body that was sent.
+"""Messages by id, by key and by position, queried at the end: whatever is visible is found, with the body that was sent.
 
-By UNIQ_KEY and by KEYS (12), and by the place that a pull answer names (33). A key that more messages have than one answer
-holds finds the newest of them, so only keys of few messages are asked for.
+By UNIQ_KEY and by KEYS (12), and by the position that a pull response names (33). A key that more messages have than fit into
+one response finds the newest of them, so only keys of few messages are queried.
 """
 
 import zlib

@@ -1,5 +1,6 @@
-"""People on call look at what is undecided, and into the database, and sometimes settle a transaction by hand; an
-administrator gives producer groups limits and policies, asks about transactions, and takes up what was set aside."""
+"""Operators who list undecided transactions, query the database, and sometimes settle a transaction by hand; and an
+administrator who sets limits and policies of producer groups, requests checks, and resumes parked transactions.
+"""
 
 import asyncio
 from typing import Any

@@ -1,7 +1,7 @@
-"""The promises, looked at while it happens: each answer that a client gets is held against all earlier ones.
+"""The promises, verified while a history runs: each response that a client receives is compared with all earlier ones.
 
-It reads the recorded history and nothing else, keeps what was *answered* (what was not, may be lost), and counts each look.
-The history checker reads the same events afterwards and knows more; this here stops a seed where it goes wrong.
+It reads only the recorded history, keeps what was *answered* (what was not may be lost), and counts each comparison. The
+history checker reads the same events afterwards and verifies more; this module stops a seed where it goes wrong.
 """
 
 from collections import Counter

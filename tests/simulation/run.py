@@ -1,9 +1,9 @@
-"""One seed from its first event to its last look.
+"""One seed, from its first event to its last check.
 
-work     clients work, consumers consume, and faults happen as the swarm says
-heal     no more faults; whoever is dead is started, whoever is paused goes on, what is cut off is joined again
+work     clients work, consumers consume, and faults are injected as ``swarm`` says
+heal     no more faults; dead processes are started, paused ones resumed, partitions healed
 settle   within ``SETTLE_MS`` nothing may be undecided any more
-close    all queues, the log and the databases are read, and the final looks are taken
+close    all queues, the log and the databases are read, and the final checks run
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""What one seed is about: which faults, which actors, which knobs. Drawn once, before anything runs.
+"""The settings of one seed: which faults, which participants, which parameters. Drawn once, before anything runs.
 
 A seed uses a random part of all that could happen, not all of it at once: a bug that needs many partitions and no crash
 is found by a seed that has only partitions (swarm testing; TigerBeetle's VOPR and FoundationDB's simulation do the same).

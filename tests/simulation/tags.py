@@ -1,7 +1,7 @@
-"""Tags: who asks for some is given these and no others, on whatever way a message came into its queue.
+"""Tags: a reader receives exactly the messages with the tags that it subscribed to, however they came into the queue.
 
-consumers   the group of a seed subscribes to some of the tags; ``consuming`` holds what it is given against what was sent
-in the end  each queue is read once for each tag, and what is given is what was sent with it, of all that is visible
+consumers   the group of a seed subscribes to some of the tags; ``consuming`` compares what it receives with what was sent
+at the end  each queue is read once for each tag, and must return what was sent with it, of all that is visible
 """
 
 import random

@@ -1,7 +1,7 @@
-"""What clients ask and hear, read off the wire: the same for our client, a stock one, an operator and a reader.
+"""Requests and responses of all clients, recorded from the wire: our client, stock ones, operators and readers.
 
-A request is recorded when the client writes it, an answer when it is handed to the client. Nothing depends on what a client
-believes of itself.
+A request is recorded when the client writes it, a response when it is delivered to the client. Nothing depends on what a
+client believes about itself.
 """
 
 from collections.abc import Callable

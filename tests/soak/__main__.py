@@ -1,8 +1,9 @@
 """``python -m tests.soak --kills 1000 --seed S --directory DIR``: real processes, killed as often as asked, and compared.
 
-Rounds of some kills each, every one checked on its own: what the databases say, what is visible, what the log holds.
-The record grows line by line; the next run with the same record goes on where it ends. Exit
-status: 0 no difference, 1 a difference or a process that failed (its round's directory is kept), 2 wrong use.
+Rounds of some kills each, each compared on its own: what the databases say, what is visible, what the log holds. The record
+grows line by line; the next run with the same record continues it. ``--profile kills``: nothing but kills, in quick
+succession. Exit status: 0 no difference, 1 a difference or a process that failed (the directory of its round is kept), 2
+wrong use.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""SIGKILL and SIGSTOP by rng, connections to the database that are cut, and a disk that
-fills up; at each kill, what was going on.
+"""Faults of a round, at random: SIGKILL, SIGSTOP, connections to the database that are cut, a disk that fills up. Each kill
+is recorded with what was going on.
 
-The same seed draws the same victims, moments and pauses. What a process is doing in that microsecond is the machine's
-own rng. A victim is killed when it has done something in this life; the broker when others got something done with it.
+The same seed draws the same victims, moments and pauses. What a process is doing in that microsecond depends on the
+machine. A victim is killed once it has done something in this life; the broker once others got something done with it.
 """
 
 import random
@@ -36,8 +36,6 @@ STARTING_S = (0.05, 1.2)
 TOGETHER = 0.12
 #: How many pauses are the broker's.
 BROKER_PAUSES = 0.35
-#: A kill under load waits until so large a share of the requested rate gets done.
-LOAD_SHARE = 0.08
 #: A victim that does nothing for so long is killed all the same.
 PATIENCE_S = 6.0
 #: The broker may not come back while the disk is full; not longer than this after it was freed.
@@ -141,7 +139,7 @@ class Chaos:
         self._cut_at = self._later("cut", CUT_EVERY_S)
         self._fill_at = self._later("disk", FILL_EVERY_S)
         self._victim = self._draw_victim()
-        self._load_wanted = plan.rate * LOAD_SHARE
+        self._load_wanted = plan.rate * plan.profile.load_share
         self._load_at_broker_start = 0
         #: When the broker that is starting now shall be killed; 0: it may start.
         self._kill_start_at = 0.0
@@ -175,7 +173,7 @@ class Chaos:
             self._kill_at = self._later("kill", self._profile.kill_every_s)
             self._victim = self._draw_victim()
             under_load = self._rng["kill"].random() < self._profile.under_load
-            self._load_wanted = self._plan.rate * LOAD_SHARE if under_load else 0.0
+            self._load_wanted = self._plan.rate * self._profile.load_share if under_load else 0.0
         if self._profile.other_faults:
             self._disturb(now)
 

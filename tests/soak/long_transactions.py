@@ -1,9 +1,9 @@
-"""Transactions that stay undecided for a long time: so many are kept open that the log must copy them forward again and again.
+"""Transactions that stay undecided for a long time: so many are kept open that the log must copy them forward repeatedly.
 
 ``python -m tests.soak.long_transactions DIRECTORY NAME LIFE KEPT RATE``. It opens transactions until KEPT are open, then
-decides an old one for each new one, RATE of them a second. What is open stands in a table before its first half leaves,
-so the next life of a killed process goes on where this one ended: half of the decisions are told to the broker, the
-others it learns when it asks. When it becomes quiet everything is decided; SIGTERM ends it.
+decides an old one for each new one, RATE of them a second. Each open transaction is a row in a table before its first half
+message leaves, so the next life of a killed process continues where this one ended. Half of the decisions are sent to the
+broker; it learns the others from its checks. When producers become quiet everything is decided; SIGTERM ends the process.
 """
 
 import logging

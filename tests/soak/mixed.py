@@ -1,12 +1,13 @@
-"""``python -m tests.soak.mixed --minutes 30 --directory DIR``: does a broker under everything at once stay as large as it is?
+"""``python -m tests.soak.mixed --minutes 30 --directory DIR``: does a broker under every load at once keep its size?
 
 One broker with segments of 1 MiB and a log of 16 MiB; transactions through a database, 25,000 more that stay undecided
-for long, topics and consumer groups made and deleted all the time, consumers and readers; and every minute somebody is
-killed, the broker every other time. Its memory, descriptors and files are looked at every few seconds. In the end
-everything settles, and the databases, the messages, the store and the history are compared, as after any soak.
+for long, topics and consumer groups created and deleted all the time, consumers and readers; and every minute a process is
+killed, the broker every other time. Its memory, descriptors and files are sampled every few seconds. In the end
+everything settles, and the databases, the messages, the store and the history are compared, as after any round.
 
-Memory counts as flat when the median of no five minutes is above that of the second five by more than a tenth, descriptors when
-those of the second half are not above those of the first: within the first five the 25,000 are prepared. Prints one JSON object. Exit status: 0 flat and no difference; 1 not.
+Memory is flat if the median of no five minutes exceeds that of the second five by more than a tenth; descriptors, if those
+of the second half do not exceed those of the first; in the first five minutes the 25,000 are prepared. Prints one JSON
+object. Exit status: 0 flat and no difference; 1 not.
 """
 
 import argparse

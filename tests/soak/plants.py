@@ -1,4 +1,4 @@
-"""What goes wrong with a broker or an application, planted into what a round collected. Each names the difference."""
+"""Differences that a faulty broker or application would cause, planted into the evidence of a round."""
 
 from collections.abc import Callable
 

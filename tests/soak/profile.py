@@ -12,8 +12,9 @@ class Profile(NamedTuple):
     down_s: tuple[float, float]
     #: The broker is killed when so many transactions finished in this life of it, at least.
     broker_warm: int
-    #: Share of the kills that wait for load; the others happen at any moment.
+    #: Share of the kills that wait for load, and for which share of the requested rate; the others happen at any moment.
     under_load: float
+    load_share: float
     #: Share of a service's lives that end at a point of their own; and how often it gets there, at most.
     mortal: float
     visits_max: int
@@ -27,7 +28,7 @@ class Profile(NamedTuple):
     #: Pauses, cut connections to the database, kills during a start, and two kills at once.
     other_faults: bool
     segment_bytes: int
-    #: Further options of the broker.
+    #: Further options of the broker, which override others.
     options: tuple[str, ...]
 
 
@@ -37,6 +38,7 @@ EVERYTHING: Final = Profile(
     down_s=(0.0, 0.6),
     broker_warm=20,
     under_load=0.85,
+    load_share=0.08,
     mortal=0.6,
     visits_max=80,
     points_in_turn=False,
@@ -53,7 +55,8 @@ KILLS: Final = Profile(
     kill_every_s=(0.2, 1.1),
     down_s=(0.0, 0.2),
     broker_warm=5,
-    under_load=0.5,
+    under_load=0.9,
+    load_share=0.3,
     mortal=1.0,
     visits_max=8,
     points_in_turn=True,
@@ -62,7 +65,9 @@ KILLS: Final = Profile(
     other_faults=False,
     segment_bytes=128 << 10,
     options=(
-        "--checkpoint-interval-ms", "500", "--retention-check-ms", "150", "--retention-bytes", str(1 << 20),
+        "--checkpoint-interval-ms", "500", "--retention-check-ms", "150", "--sent-again-ms", "6000",
+        # By size only, so that the log has most of the round in the end.
+        "--retention-hours", "1", "--retention-bytes", str(3 << 20),
     ),
 )  # fmt: skip
 PROFILES: Final = {"everything": EVERYTHING, "kills": KILLS}

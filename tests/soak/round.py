@@ -1,6 +1,6 @@
-"""One round: start everybody, let chaos kill for a while, heal, let checks settle all, and hold what is left together.
+"""One round: start all processes, inject faults for a while, heal, let checks settle everything, and compare what is left.
 
-Each round has a directory, a store and databases of its own, so that its evidence is small and whole.
+Each round has a directory, a store and databases of its own, so that its evidence is small and complete.
 """
 
 import random

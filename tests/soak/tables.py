@@ -1,7 +1,7 @@
-"""The business tables, which are the oracle: a message must be visible exactly if its line is here.
+"""The business tables, which are the oracle: a message must be visible if and only if its line is here.
 
-``orders`` and ``lines`` are written in the local transaction itself; which messages they stand for is said by
-transaction id and index, and what is in them by the CRC of the body. ``credits`` is the consumers' side.
+``orders`` and ``lines`` are written in the local transaction itself: transaction id and index identify a message, and the
+CRC of the body and the tag describe it. ``credits`` is the consumers' side.
 """
 
 from typing import Any

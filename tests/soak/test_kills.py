@@ -28,7 +28,7 @@ Line = dict[str, Any]
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
     directory = tmp_path_factory.mktemp("kills")
     kills = ("--kills", str(KILLS), "--round-kills", str(KILLS))
-    status, output = soak(directory, "--profile", "kills", *kills, "--rate", "400", "--retention", "6", "--keep")
+    status, output = soak(directory, "--profile", "kills", *kills, "--rate", "400", "--keep")
     assert status == 0, output
     lines = list(read_lines(directory / "record.jsonl"))
     (one,) = (line for line in lines if isinstance(line, Round))

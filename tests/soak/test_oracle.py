@@ -1,4 +1,4 @@
-"""The comparison of databases and readers is not blind: each difference is planted alone and seen, none is seen without."""
+"""The comparison of databases and readers can fail: each difference is found when it is planted alone, and none without."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""A short soak, with everybody in it, and a look at whether it would have seen what it did not see.
+"""A short soak with all participants, and the proof that it would have found differences.
 
-``make test`` runs it with some twenty kills. For more: ``python -m tests.soak --kills 1000 --directory DIR``.
+``make test`` runs it with about twenty kills. For more: ``python -m tests.soak --kills 1000 --directory DIR``.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What a watcher was answered it notes, also when the broker dies before the next answer."""
+"""What a watcher records: every response that it received, also when the broker dies before the next one."""
 
 import asyncio
 from pathlib import Path
