@@ -17,8 +17,8 @@ from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.watermark_page import Watermark, read_watermark_page
-from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.world import DATA, HandClock, Life, Peer
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import Answer, property_string
 
 GROUP = "pgroup"

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from halfmq.model.records import DecidedBy
 from halfmq.store.store import Durability
-from halfmq.testing.faulty_disk import FaultyDisk
 from tests.crash_matrix.house import COMMIT, GROUP, ROLLBACK, SEGMENT_BYTES, Book, House, book_copy, config
 from tests.simulation.world import DATA
+from tests.support.faulty_disk import FaultyDisk
 
 SHARD = DATA / "shard-0"
 

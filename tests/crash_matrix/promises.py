@@ -9,9 +9,9 @@ from halfmq.model.settings import ProducerSettings
 from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
 from halfmq.store.verify import verify_store
-from halfmq.testing.faulty_disk import FaultyDisk
 from tests.crash_matrix.house import COMMIT, GROUP, ROLLBACK, House, Said, Tx, Violation
 from tests.simulation.world import DATA, SeededEntropy
+from tests.support.faulty_disk import FaultyDisk
 
 #: What readers committed is logged once a second; a time step of the scripts in addition.
 OFFSETS_LATE_MS = 1_000 + 150

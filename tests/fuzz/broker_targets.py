@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from halfmq.broker.config import BrokerConfig
 from halfmq.errors import ProtocolError
-from halfmq.testing.faulty_disk import FaultyDisk
 from halfmq.wire.remoting import feedback, group_bodies, heartbeat, message_codec, operators, position, producer_groups
 from halfmq.wire.remoting.frame import BrokenFrame, FrameSplitter
 from halfmq.wire.remoting.header import decode
 from tests.fuzz.target import Target, hold, outcome, same
 from tests.fuzz.wire_targets import java_frames, pieces
 from tests.simulation.world import DATA, HandClock, Life
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import command, property_string
 
 _CONFIG: Final = BrokerConfig(

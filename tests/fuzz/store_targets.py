@@ -27,10 +27,10 @@ from halfmq.store.recovery import find_out, settle
 from halfmq.store.segment import SegmentFiles, segment_name
 from halfmq.store.transaction_table import TransactionTable
 from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
-from halfmq.testing.faulty_disk import FaultyDisk
 from tests.fuzz.target import Target, hold, outcome, same
 from tests.support import log_records as make
 from tests.support.core_log import CoreLog, end, half, message, part
+from tests.support.faulty_disk import FaultyDisk
 
 HOME: Final = Path("/store")
 LOG: Final = HOME / "log"

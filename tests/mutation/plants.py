@@ -40,9 +40,8 @@ PLANTS: Final = (
         1,
         "a commit leaves no verdict in memory",
         "core/apply.py",
-        "    verdict = Verdict(group_name, tx_id, True, offset, state.batch_time_ms, halves, places, decided_by)\n"
-        "    remember_verdict(state, group, verdict)",
-        "    verdict = Verdict(group_name, tx_id, True, offset, state.batch_time_ms, halves, places, decided_by)",
+        "    remember_verdict(state, group, verdict)\n\n\ndef _commit_delayed",
+        "\n\ndef _commit_delayed",
     ),
     Plant(
         "row-says-rolled-back",
@@ -640,8 +639,8 @@ PLANTS: Final = (
         0,
         "a message of a transaction is shown without its tag",
         "core/transaction/machine.py",
-        "            half.tag_hash,\n",
-        "            0,\n",
+        "        0, half.tag_hash, half.key_hash,\n",
+        "        0, 0, half.key_hash,\n",
     ),
     Plant(
         "delayed-half-loses-its-tag",

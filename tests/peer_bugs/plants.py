@@ -81,7 +81,7 @@ def moved_half_is_known_by_its_new_offset(patch: pytest.MonkeyPatch) -> None:
     carried = apply_module._APPLY[CarriedHalf]
 
     def forgets(state: Any, record: CarriedHalf) -> None:
-        carried(state, record._replace(first_offset=record.offset))
+        carried(state, replace(record, first_offset=record.offset))
 
     patch.setitem(apply_module._APPLY, CarriedHalf, forgets)
 
@@ -211,7 +211,7 @@ def _count_more(patch: pytest.MonkeyPatch, counted: Callable[[Any, Undecided, in
         known = [one for group in state.producer_groups.values() for one in group.undecided.values()]
         for record in [counted(state, one, now_ms) for one in known]:
             if record is not None:
-                checks.records.append(record._replace(offset=offset))
+                checks.records.append(replace(record, offset=offset))
                 offset += record.size
         return checks
 
@@ -285,7 +285,7 @@ def _immunity_on_the_clients_clock(patch: pytest.MonkeyPatch, believed: Callable
         behind_ms = state.batch_time_ms - record.message.born_time_ms
         if believed(behind_ms):
             rest_ms = record.immunity_ms if record.immunity_ms >= 0 else state.grace_ms
-            record = record._replace(immunity_ms=max(0, rest_ms - behind_ms))
+            record = replace(record, immunity_ms=max(0, rest_ms - behind_ms))
         half(state, record)
 
     patch.setitem(apply_module._APPLY, HalfRecord, from_birth)

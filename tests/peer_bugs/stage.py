@@ -13,8 +13,8 @@ from halfmq.core.decision import ProducerIsSet
 from halfmq.model import properties as props
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 from halfmq.model.stored_message import decode
-from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.world import DATA, HandClock, Life, Peer
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import Answer, end_ext, pull_ext, send_ext
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0

@@ -8,12 +8,12 @@ from typing import Final
 
 import pytest
 from tests.simulation.world import DATA, HandClock, Life
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import Answer, end_ext, pull_ext, send_ext
 
 from halfmq.broker.config import BrokerConfig
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import decode
-from halfmq.testing.faulty_disk import FaultyDisk
 
 #: Two tags and none, in an order in which neither is always the last.
 TAGS: Final = ("red", "blue", "", "red", "blue", "red", "")

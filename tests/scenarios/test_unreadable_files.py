@@ -5,10 +5,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
-
-from halfmq.testing.faulty_disk import FaultyDisk
 
 SMALL = 1 << 16
 ID = "AC10000100002A9F0000000000000001"

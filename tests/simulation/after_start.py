@@ -26,10 +26,10 @@ from halfmq.core.transaction import invariants
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.history.events import Seen
-from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation import final_checks
 from tests.simulation.promises import Promises, Tx, Violation
 from tests.simulation.raw_connection import LineLost
+from tests.support.virtual_loop import ProcessLoop
 
 if TYPE_CHECKING:
     from tests.simulation.run import Run

@@ -6,7 +6,7 @@ from typing import Any
 
 from halfmq.core import decide as decisions
 from halfmq.core.commands import EndTransaction, Wanted
-from halfmq.testing.faulty_disk import FaultyDisk
+from tests.support.faulty_disk import FaultyDisk
 
 #: Name -> what it breaks.
 NAMES = {

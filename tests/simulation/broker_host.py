@@ -21,13 +21,13 @@ from halfmq.errors import StoreDamaged
 from halfmq.model.settings import BrokerSettings
 from halfmq.store.group_flush import Job
 from halfmq.store.store import Durability
-from halfmq.testing.faulty_disk import FaultyDisk, Operation, PowerLost
-from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history.events import Began, Started
-from halfmq.testing.page_cache import CachedFile, Mark
-from halfmq.testing.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.swarm import Swarm
+from tests.support.faulty_disk import FaultyDisk, Operation, PowerLost
+from tests.support.faulty_network import FaultyNetwork
+from tests.support.page_cache import CachedFile, Mark
+from tests.support.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
 
 DATA = Path("/store")
 #: How long the machine needs until the broker is started again, ms.

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from halfmq.testing.history.events import AnyEvent, Event
-from halfmq.testing.virtual_loop import Scheduler
+from tests.support.virtual_loop import Scheduler
 
 
 class Chronicle:

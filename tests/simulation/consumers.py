@@ -9,13 +9,13 @@ from halfmq.client.consumer import Consumer
 from halfmq.client.message import Message
 from halfmq.errors import ConnectError, HalfmqError
 from halfmq.model.stored_message import StoredMessage
-from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation.database import Database, effects, inbox
 from tests.simulation.final_checks import seen, seen_of
 from tests.simulation.machine import Machine, SimulatedClient, Surroundings
 from tests.simulation.raw_connection import LineLost, RawLine
 from tests.simulation.sql_driver import sessions_of
 from tests.support.raw_client import pull_ext
+from tests.support.virtual_loop import ProcessLoop
 
 READERS = "readers"
 WATCH = "watch"

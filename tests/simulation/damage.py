@@ -15,8 +15,8 @@ from halfmq.model.stored_message import AT_BODY_V4
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.segment import segment_name
 from halfmq.store.watermark_page import Watermark, read_watermark_page
-from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.broker_host import DATA
+from tests.support.faulty_disk import FaultyDisk
 
 LOG = DATA / "shard-0" / "log"
 PAGE = DATA / "shard-0" / "published"

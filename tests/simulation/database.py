@@ -22,7 +22,7 @@ from sqlalchemy.schema import CreateTable
 from halfmq.client.outcome import Outcome
 from halfmq.sql import Inbox
 from halfmq.sql.marker import COMMITTED, FENCED, MarkerRows
-from halfmq.testing.virtual_loop import WALL_AT_START_MS, ProcessLoop, Scheduler
+from tests.support.virtual_loop import WALL_AT_START_MS, ProcessLoop, Scheduler
 
 T = TypeVar("T")
 #: (table, primary key)

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from halfmq.model.records import Checked, HalfRecord
-from halfmq.testing.faulty_disk import SECTOR_BYTES, FaultyDisk, Operation
 from tests.simulation.check_times import CheckTimes
 from tests.simulation.damage import LOG
 from tests.simulation.promises import Violation
 from tests.simulation.swarm import Swarm
+from tests.support.faulty_disk import SECTOR_BYTES, FaultyDisk, Operation
 
 _FAR = 1 << 62
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from halfmq.errors import StoreDamaged
 from halfmq.testing.history.events import Fault
-from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation.coverage import Coverage, states_of
 from tests.simulation.damage import Damage
 from tests.simulation.machine import BROKER_PORT
 from tests.simulation.promises import Violation
+from tests.support.virtual_loop import ProcessLoop
 
 if TYPE_CHECKING:
     from tests.simulation.run import Run

@@ -25,9 +25,7 @@ from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
 from halfmq.store.verify import verify_store
-from halfmq.testing.faulty_disk import FaultyDisk
 from halfmq.testing.history.events import Local, Logged, QueueRead, Seen
-from halfmq.testing.virtual_loop import ProcessLoop, SeededEntropy
 from tests.simulation.broker_host import DATA, BrokerHost
 from tests.simulation.check_rules import CheckLooks
 from tests.simulation.chronicle import Chronicle
@@ -37,7 +35,9 @@ from tests.simulation.policy_rules import look_at_log
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.raw_connection import RawLine
 from tests.simulation.wire_tap import WireTap
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import pull_ext, send_ext
+from tests.support.virtual_loop import ProcessLoop, SeededEntropy
 
 WHOLE = "whole"
 _DECIDED_BY = {

@@ -9,12 +9,12 @@ The verdicts that it requests are not recorded as requested: if the broker follo
 
 import asyncio
 
-from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.raw_connection import LineLost, RawLine
 from tests.simulation.wire_tap import STRANGERS, WireTap
 from tests.support.raw_client import Answer, end_ext, send_ext
+from tests.support.virtual_loop import ProcessLoop
 
 _COMMIT, _ROLLBACK = 8, 12
 

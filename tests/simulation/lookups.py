@@ -11,12 +11,12 @@ from typing import Any
 
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.history.events import Seen
-from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.final_checks import WHOLE, seen
 from tests.simulation.promises import Violation
 from tests.simulation.raw_connection import RawLine
 from tests.simulation.wire_tap import WireTap
+from tests.support.virtual_loop import ProcessLoop
 
 #: Messages that are asked for, and as many of those that have keys.
 _ASKED_MAX = 6

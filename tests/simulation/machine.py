@@ -8,12 +8,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from halfmq.client.async_client import AsyncClient
 from halfmq.errors import HalfmqError
-from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history.events import Started
-from halfmq.testing.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.database import DatabaseError
 from tests.simulation.swarm import Swarm
+from tests.support.faulty_network import FaultyNetwork
+from tests.support.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
 
 URL = "rocketmq://10.0.0.1:9876"
 BROKER_PORT = 10_911

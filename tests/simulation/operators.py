@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from halfmq.client.outcome import Outcome
-from halfmq.testing.virtual_loop import ProcessLoop
 from halfmq.wire.remoting import operators as wire
 from halfmq.wire.remoting.codes import EXT_VERDICT, RequestCode
 from halfmq.wire.remoting.producer_groups import HMQ_ASK, HMQ_ASK_ASIDE, HMQ_PRODUCER, HMQ_STATS
@@ -16,6 +15,7 @@ from tests.simulation.database import Database, DatabaseError
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.raw_connection import LineLost, RawLine
+from tests.support.virtual_loop import ProcessLoop
 
 _WORDS = {Outcome.COMMIT: "COMMIT", Outcome.ROLLBACK: "ROLLBACK"}
 

@@ -12,11 +12,11 @@ from halfmq.client.outcome import Outcome
 from halfmq.client.transaction_block import Transaction
 from halfmq.errors import ConnectError, UnsupportedCombination
 from halfmq.model.properties import CHECK_IMMUNITY_SECONDS
-from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate, orders
 from tests.simulation.machine import ApplicationError, Expected, Machine, SimulatedClient, Surroundings
 from tests.simulation.sql_driver import Markers, sessions_of
 from tests.simulation.tags import draw_tag
+from tests.support.virtual_loop import ProcessLoop
 
 
 class _Life:

@@ -18,10 +18,8 @@ from typing import Any, NamedTuple
 from halfmq.core.transaction import invariants, retention
 from halfmq.errors import InvariantViolated, StoreDamaged
 from halfmq.store.store import Durability
-from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history import check_events
 from halfmq.testing.history.events import AnyEvent, Fault, Settled
-from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
 from tests.simulation import absence, breakages, final_checks, logged_bugs, lookups, sql_driver
 from tests.simulation.after_start import AfterStart
 from tests.simulation.broker_host import BrokerHost
@@ -44,6 +42,8 @@ from tests.simulation.stock_producer import StockProducer
 from tests.simulation.swarm import Swarm, draw
 from tests.simulation.tags import Sent, read_by_tags
 from tests.simulation.wire_tap import WireTap
+from tests.support.faulty_network import FaultyNetwork
+from tests.support.virtual_loop import ProcessLoop, Scheduler
 
 #: With every resolver reachable, nothing may be undecided after so long, ms of virtual time: the longest back-off with a
 #: quarter of jitter (75 s), the time of an answer, and what clients need to come back.

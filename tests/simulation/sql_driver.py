@@ -27,9 +27,9 @@ from halfmq.runtime.clock import Clock
 from halfmq.sql import MarkerTable, table_identity
 from halfmq.sql.checks import AgeGuard, Asked, MarkerChecks
 from halfmq.sql.marker import MarkerRows
-from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
 from tests.simulation import database as simulated
 from tests.simulation.database import MARKERS, Database, DatabaseSession, LockTimeout, Lost
+from tests.support.virtual_loop import ProcessLoop, Scheduler
 
 #: How long a statement waits for a lock, ms, unless it says so itself; and between two attempts.
 _LOCK_WAIT_MS: Final = 10_000

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from halfmq import limits
-from halfmq.testing.faulty_network import Manners
+from tests.support.faulty_network import Manners
 
 #: Every kind of fault that the faults' clock may draw; some seeds have few of them, some nearly all.
 FAULTS: Final = (

@@ -10,10 +10,10 @@ from typing import Any, Final
 from halfmq.model import properties
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.history.events import AnyEvent, Seen
-from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation.promises import Violation
 from tests.simulation.raw_connection import RawLine
 from tests.support.raw_client import pull_ext
+from tests.support.virtual_loop import ProcessLoop
 
 TAGS: Final = ("red", "blue")
 WHOLE: Final = "whole"

@@ -8,8 +8,8 @@ import pytest
 from halfmq.broker.config import BrokerConfig
 from halfmq.errors import StoreDamaged
 from halfmq.model.settings import BrokerSettings
-from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.world import DATA, HandClock, Life
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import property_string
 
 LOG = DATA / "shard-0" / "log"

@@ -35,7 +35,7 @@ def policy(past: PastLimit, limit: int = 2, **more: Any) -> tuple[Any, Any]:
 
 
 def half(now_ms: int = 0, tx: str = "T", pairs: bytes = b"", message_bytes: int = 50) -> tuple[Any, Any]:
-    message: Any = SimpleNamespace(properties=pairs)
+    message = make.message(properties=pairs)
     return at(now_ms, make.half_record(64, MESSAGE_AT + message_bytes, 1, message, 0, "g", tx, 0, 1))
 
 

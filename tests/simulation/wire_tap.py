@@ -13,7 +13,6 @@ from halfmq.model import properties
 from halfmq.model.ids import parse_offset_message_id
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
-from halfmq.testing.faulty_network import End
 from halfmq.testing.history.events import Answered, Began, CheckHeard, CheckUnanswered, EndAsked, HalfAsked, PlainAsked
 from halfmq.wire.remoting.codes import EXT_POSITION, EXT_VERDICT
 from halfmq.wire.remoting.feedback import HMQ_FEEDBACK, decode_handed_out
@@ -25,6 +24,7 @@ from halfmq.wire.remoting.producer_groups import HMQ_PRODUCER, decode_change
 from tests.simulation.check_rules import CheckLooks
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.tags import Sent
+from tests.support.faulty_network import End
 
 _VERDICTS = {8: "COMMITTED", 12: "ROLLED_BACK", "COMMIT": "COMMITTED", "ROLLBACK": "ROLLED_BACK"}
 

@@ -17,7 +17,7 @@ from halfmq.broker.broker import Broker
 from halfmq.broker.config import BrokerConfig
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.store.group_flush import HandFlush, Job
-from halfmq.testing.faulty_disk import FaultyDisk
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import Answer, command
 
 DATA = Path("/store")

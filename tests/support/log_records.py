@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from halfmq.model import properties as props
-from halfmq.model.message_facts import half_facts, pairs_of, plain_facts
+from halfmq.model.message_facts import common_values, half_facts, plain_facts
 from halfmq.model.placement import aligned
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
@@ -97,7 +97,7 @@ def half_properties(tx_id: str, group: str = GROUP, **more: str) -> bytes:
 
 def message_record(offset: int, size: int, topic_id: int, stored: StoredMessage, unique_id: str) -> MessageRecord:
     """With what a decision reads in the message's properties."""
-    return MessageRecord(offset, size, topic_id, stored, unique_id, *plain_facts(pairs_of(stored.properties)))
+    return MessageRecord(offset, size, topic_id, *stored, unique_id, *plain_facts(common_values(stored.properties)))
 
 
 def half_record(
@@ -105,8 +105,9 @@ def half_record(
     count: int,
 ) -> HalfRecord:  # fmt: skip
     """With what a decision reads in the message's properties."""
-    facts = half_facts(pairs_of(stored.properties))
-    return HalfRecord(offset, size, topic_id, stored, half_index, group, tx_id, index, count, *facts)
+    stored = stored._replace(queue_offset=half_index)
+    facts = half_facts(common_values(stored.properties))
+    return HalfRecord(offset, size, topic_id, *stored, group, tx_id, index, count, *facts)
 
 
 def plain(body: bytes = b"hello", unique_id: str = "K1", topic: str = "orders", queue_offset: int = 17) -> Make:
@@ -151,7 +152,7 @@ def delayed(due_ms: int = 1_700_000_050_000) -> Make:
     properties = props.encode({"UNIQ_KEY": "D1", "DELAY": "3"})
     stored = message(properties=properties)
     size = delayed_record_size("orders", 5, len(properties))
-    return lambda offset: DelayedRecord(offset, size, 7, stored, "D1", due_ms, -9, 10**15)
+    return lambda offset: DelayedRecord(offset, size, 7, *stored, "D1", due_ms, -9, 10**15)
 
 
 def released(*refs: Ref) -> Make:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from halfmq.errors import HalfmqError
-from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
+from tests.support.faulty_disk import FaultyDisk, PowerLost
 
 
 class Lost(AssertionError):

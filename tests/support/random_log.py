@@ -223,7 +223,7 @@ class RandomLog:
         message = self._message(topic_id, queue_id, -1)
         size = delayed_record_size(message.topic, len(message.body), len(message.properties))
         due = self.now_ms + 100
-        record = DelayedRecord(self._at, size, topic_id, message, "", due, _tag(message), _key(message))
+        record = DelayedRecord(self._at, size, topic_id, *message, "", due, _tag(message), _key(message))
         self._remember(7, message)
         self._add(record)
         self.delayed.append(record)
@@ -312,10 +312,13 @@ class Expected:
 
     def _fold(self, record: Record, now_ms: int, firsts: dict[str, int]) -> None:
         match record:
-            case MessageRecord(offset, _, topic_id, message):
+            case MessageRecord(offset=offset, topic_id=topic_id, message=message):
                 entry = QueueEntry(offset, len(_packed(message)), _tag(message), offset, now_ms, -1, _key(message))
                 self.entries.setdefault((topic_id, message.queue_id), {})[message.queue_offset] = entry
-            case HalfRecord(offset, _, topic_id, message, half_index, _, tx_id, index, count):
+            case HalfRecord(
+                offset=offset, topic_id=topic_id, message=message, half_index=half_index, tx_id=tx_id, index=index,
+                count=count,
+            ):  # fmt: skip
                 firsts.setdefault(tx_id, half_index)
                 self.rows[half_index] = {
                     "state": 1, "original_offset": offset, "current_offset": offset, "topic_id": topic_id,

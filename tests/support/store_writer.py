@@ -191,7 +191,7 @@ class StoreWriter:
         message = self.message(topic, queue, body, properties, -1)
         released = released_size(1)
         self._room(size + released)
-        record = self._put(size, lambda at: DelayedRecord(at, size, number, message, "", self.now_ms, 0, 0))
+        record = self._put(size, lambda at: DelayedRecord(at, size, number, *message, "", self.now_ms, 0, 0))
         ref = Ref(record.offset, size - 32, record.offset, -1, number, queue, self._take(number, queue), 0, 0, 0)
         self._put(released, lambda at: Released(at, released, (ref,)))
 

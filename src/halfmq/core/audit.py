@@ -13,6 +13,8 @@ this record where the segment has no space for it, and the broker's output alone
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from halfmq import limits
 from halfmq.core.base_room import why_no_base
 from halfmq.core.commands import Actor
@@ -48,10 +50,10 @@ def signed(decision: Decision, action: OperatorAction, subject: str, by: Actor |
     while isinstance(records[at], CarriedHalf | CarriedDelayed):
         at += 1
     acted = operator_acted(records[at].offset, action, subject, by)
-    moved = [record._replace(offset=record.offset + acted.size) for record in records[at:]]
+    moved = [replace(record, offset=record.offset + acted.size) for record in records[at:]]
     reply = decision.reply
     if isinstance(reply, Settled):
-        reply = reply._replace(position=reply.position + acted.size)
+        reply = replace(reply, position=reply.position + acted.size)
     return Decision((*records[:at], acted, *moved), reply, decision.effects, decision.events)
 
 

@@ -8,6 +8,8 @@ may leave.
 from enum import Enum
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from halfmq.core.events import DecisionEvent
 from halfmq.model.records import AsideBecause, Record
 from halfmq.model.settings import ProducerSettings
@@ -47,7 +49,7 @@ class Why(Enum):
     CLIENT_TIMEOUT = "client-timeout"
 
 
-class Sent(NamedTuple):
+class Sent(Struct, frozen=True, gc=False):
     """Stored (or already stored, when it was sent again). For a half, ``queue_offset`` is its half index."""
 
     log_offset: int
@@ -62,7 +64,7 @@ class SentBatch(NamedTuple):
     queue_offset: int
 
 
-class Settled(NamedTuple):
+class Settled(Struct, frozen=True, gc=False):
     """This verdict stands: now, or since earlier (``repeated``)."""
 
     group: str

@@ -25,6 +25,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from halfmq import limits
 from halfmq.core.apply import apply, apply_all, close_batch, open_batch
 from halfmq.core.base import make_base
@@ -313,7 +315,7 @@ class Engine:
             self._roll(now_ms)
         else:
             self._open(state.log_end, now_ms)
-        record = record._replace(offset=next_offset(state))
+        record = replace(record, offset=next_offset(state))
         apply(state, record)
         self._records.append(record)
         batch = self._closed()

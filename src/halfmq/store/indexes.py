@@ -216,64 +216,43 @@ class Indexes:
 
     def _half(self, record: HalfRecord, now_ms: int) -> None:
         self.table.prepared(record, now_ms)
-        keys = record[14]
-        if keys:
-            self.keys.add(record[3][0], keys, record[0])
+        if record.keys:
+            self.keys.add(record.topic, record.keys, record.offset)
 
     def _message(self, record: MessageRecord, now_ms: int) -> None:
-        offset, size, topic_id, message, _, tag, key, keys = record
-        self.queues.add(
-            topic_id,
-            message.queue_id,
-            message.queue_offset,
-            _pack_entry(
-                offset,
-                size - MESSAGE_AT,
-                tag,
-                offset,
-                now_ms,
-                NO_HALF,
-                key,
-            ),
-        )
-        if keys:
-            self.keys.add(message.topic, keys, offset)
+        offset = record.offset
+        entry = _pack_entry(offset, record.size - MESSAGE_AT, record.tag_hash, offset, now_ms, NO_HALF, record.key_hash)
+        self.queues.add(record.topic_id, record.queue_id, record.queue_offset, entry)
+        if record.keys:
+            self.keys.add(record.topic, record.keys, offset)
 
     def _committed(self, record: Committed, now_ms: int) -> None:
-        position, _, group, tx_id, decided_by, refs = record
-        settled = self.table.settled
-        for (
-            offset,
-            message_bytes,
-            _,
-            half_index,
-            topic_id,
-            queue_id,
-            queue_offset,
-            due_ms,
-            tag,
-            key,
-        ) in refs:
-            settled(half_index, ROW_COMMITTED, decided_by, position, now_ms, queue_offset, due_ms)
-            if not due_ms:
-                self.queues.add(
-                    topic_id,
-                    queue_id,
-                    queue_offset,
-                    _pack_entry(offset, message_bytes, tag, position, now_ms, half_index, key),
+        position = record.offset
+        decided_by = record.decided_by
+        refs = record.refs
+        for ref in refs:
+            half_index = ref.half_index
+            queue_offset = ref.queue_offset
+            self.table.settled(half_index, ROW_COMMITTED, decided_by, position, now_ms, queue_offset, ref.due_ms)
+            if not ref.due_ms:
+                entry = _pack_entry(
+                    ref.offset, ref.message_bytes, ref.tag_hash, position, now_ms, half_index, ref.key_hash
                 )
+                self.queues.add(ref.topic_id, ref.queue_id, queue_offset, entry)
         if len(refs) > 1:
             halves = [ref.half_index for ref in refs]
-            self.table.settled_together(group, tx_id, halves, halves[0], len(refs))
+            self.table.settled_together(record.group, record.tx_id, halves, halves[0], len(refs))
 
     def _rolled_back(self, record: RolledBack, now_ms: int) -> None:
-        position, _, group, tx_id, decided_by, halves = record
+        position = record.offset
+        decided_by = record.decided_by
+        halves = record.half_indexes
         # The first record of a half that was settled before a trim may be gone: then its row is made here.
         together = len(halves) > 1 or any(self.table.is_empty(half_index) for half_index in halves)
         for half_index in halves:
             self.table.settled(half_index, ROW_ROLLED_BACK, decided_by, position, now_ms, -1, 0)
         if together:
-            self.table.settled_together(group, tx_id, halves, halves[0], len(halves))
+            self.table.settled_together(record.group, record.tx_id, halves, halves[0], len(halves))
 
     def _carried_half(self, record: CarriedHalf, now_ms: int) -> None:
         self.table.carried(record)

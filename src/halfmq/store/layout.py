@@ -31,9 +31,6 @@ BATCH_VERSION: Final = 1
 BATCH_HEADER: Final = struct.Struct(">4sBBHIIqqqIII12x")
 BATCH_CHECKSUM_AT: Final = 48
 
-#: Kind, flags, reserved, record length in bytes (head included).
-RECORD_HEAD: Final = struct.Struct(">BBHI")
-
 # --- indexes ---------------------------------------------------------------------------------------------
 
 

@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from halfmq.errors import InvariantViolated, StoreDamaged, WrongVersion
+from halfmq.errors import StoreDamaged, WrongVersion
 from halfmq.model import properties as props
 from halfmq.model import stored_message
-from halfmq.model.message_facts import delay_of, half_facts, key_hash_of, pairs_of, plain_facts, tag_hash_of
+from halfmq.model.message_facts import common_values, delay_of, half_facts, key_hash_of, plain_facts, tag_hash_of
 from halfmq.model.records import (
     CARRIED_DELAYED_MESSAGE_AT,
     CARRIED_HALF_MESSAGE_AT,
@@ -65,7 +65,6 @@ from halfmq.model.stored_message import (
     MAGIC_V1,
     SYS_BORN_HOST_V6,
     SYS_STORE_HOST_V6,
-    StoredMessage,
 )
 
 _HEAD: Final = struct.Struct(">BBHI")
@@ -173,8 +172,6 @@ def half_identity(properties: bytes) -> tuple[str, str]:
 
 
 _HMQ_TX_ID: Final = props.HMQ_TX_ID.encode()
-_UNIQ_KEY: Final = props.UNIQ_KEY.encode()
-_PGROUP: Final = props.PGROUP.encode()
 
 
 # --- encode ----------------------------------------------------------------------------------------------------
@@ -205,38 +202,40 @@ def _text(raw: bytes) -> str:
     return text
 
 
-def _pieces(kind: int, offset: int, size: int, topic_id: int, last: int, message: StoredMessage) -> Pieces:
+def _pieces(kind: int, last: int, record: MessageRecord | HalfRecord) -> Pieces:
     """Head, prefix and message. ``kind``: the first four bytes of the head, ``last``: those of the prefix after the topic id."""
-    (topic, queue_id, queue_offset, flag, sys_flag, born_time_ms, born_host, store_time_ms, store_host,
-     reconsume_times, prepared_offset, body, body_crc, properties) = message  # fmt: skip
+    topic = record.topic
+    born_host = record.born_host
+    store_host = record.store_host
     if len(topic) > 127 or len(born_host) != 8 or len(store_host) != 8:
-        before, body, after = stored_message.encode(message, offset)
-        return _MESSAGE_HEAD.pack(kind, size, topic_id, last) + before, body, after
-    after = (_topic_tails.get(topic) or _topic_tail(topic)) + len(properties).to_bytes(2, "big") + properties
+        before, body, after = stored_message.encode(record.message, record.offset)
+        return _MESSAGE_HEAD.pack(kind, record.size, record.topic_id, last) + before, body, after
+    body = record.body
     body_bytes = len(body)
+    properties = record.properties
+    after = (_topic_tails.get(topic) or _topic_tail(topic)) + len(properties).to_bytes(2, "big") + properties
     before = _pack_message_v4(
-        kind, size, topic_id, last, 88 + body_bytes + len(after), MAGIC_V1, body_crc, queue_id, flag, queue_offset,
-        offset, sys_flag, born_time_ms, born_host, store_time_ms, store_host, reconsume_times, prepared_offset,
-        body_bytes,
+        kind, record.size, record.topic_id, last, 88 + body_bytes + len(after), MAGIC_V1, record.body_crc,
+        record.queue_id, record.flag, record.queue_offset, record.offset, record.sys_flag, record.born_time_ms,
+        born_host, record.store_time_ms, store_host, record.reconsume_times, record.prepared_offset, body_bytes,
     )  # fmt: skip
     return before, body, after
 
 
 def _message(record: MessageRecord, copy: Copy) -> Pieces:
-    return _pieces(_MESSAGE_WORD, record[0], record[1], record[2], 0, record[3])
+    return _pieces(_MESSAGE_WORD, 0, record)
 
 
 def _half(record: HalfRecord, copy: Copy) -> Pieces:
-    offset, size, topic_id, message, half_index, _, _, index, count, *_ = record
-    if message[2] != half_index:
-        raise InvariantViolated(f"half {half_index} says queue offset {message.queue_offset}: it must be its index")
-    return _pieces(_HALF_WORD, offset, size, topic_id, index << 16 | count, message)
+    return _pieces(_HALF_WORD, record.index << 16 | record.count, record)
 
 
 def _delayed(record: DelayedRecord, copy: Copy) -> Pieces:
-    offset, size, topic_id, message, _, due_ms, tag_hash, key_hash = record
-    before, body, after = stored_message.encode(message, offset)
-    return _DELAYED_HEAD.pack(Kind.DELAYED, 0, 0, size, topic_id, tag_hash, due_ms, key_hash) + before, body, after
+    before, body, after = stored_message.encode(record.message, record.offset)
+    head = _DELAYED_HEAD.pack(
+        Kind.DELAYED, 0, 0, record.size, record.topic_id, record.tag_hash, record.due_ms, record.key_hash
+    )
+    return head + before, body, after
 
 
 def _moved(before: bytes, offset: int) -> bytes:
@@ -263,56 +262,58 @@ def _carried_delayed(record: CarriedDelayed, copy: Copy) -> Pieces:
 
 
 def _ref(ref: Ref) -> bytes:
-    (offset, message_bytes, first_offset, half_index, topic_id, queue_id, queue_offset, due_ms, tag_hash,
-     key_hash) = ref  # fmt: skip
     return _REF.pack(
-        offset, first_offset, half_index, queue_offset, due_ms, key_hash, message_bytes, topic_id, queue_id, tag_hash
-    )
+        ref.offset, ref.first_offset, ref.half_index, ref.queue_offset, ref.due_ms, ref.key_hash, ref.message_bytes,
+        ref.topic_id, ref.queue_id, ref.tag_hash,
+    )  # fmt: skip
 
 
 def _committed(record: Committed, copy: Copy) -> bytes:
-    _, size, group, tx_id, decided_by, refs = record
-    raw_group = group.encode()
-    raw_id = tx_id.encode()
-    head = _VERDICT_HEAD.pack(_KIND_COMMITTED, 0, 0, size, decided_by, 0, len(raw_group), len(raw_id), len(refs))
+    refs = record.refs
+    raw_group = record.group.encode()
+    raw_id = record.tx_id.encode()
+    head = _VERDICT_HEAD.pack(
+        _KIND_COMMITTED, 0, 0, record.size, record.decided_by, 0, len(raw_group), len(raw_id), len(refs)
+    )
     if len(refs) == 1:
         return head + raw_group + raw_id + _ref(refs[0])
     return b"".join((head, raw_group, raw_id, *map(_ref, refs)))
 
 
 def _rolled_back(record: RolledBack, copy: Copy) -> bytes:
-    _, size, group, tx_id, decided_by, halves = record
-    raw_group = group.encode()
-    raw_id = tx_id.encode()
-    head = _VERDICT_HEAD.pack(Kind.ROLLED_BACK, 0, 0, size, decided_by, 0, len(raw_group), len(raw_id), len(halves))
+    halves = record.half_indexes
+    raw_group = record.group.encode()
+    raw_id = record.tx_id.encode()
+    head = _VERDICT_HEAD.pack(
+        Kind.ROLLED_BACK, 0, 0, record.size, record.decided_by, 0, len(raw_group), len(raw_id), len(halves)
+    )
     return head + raw_group + raw_id + struct.pack(f">{len(halves)}q", *halves)
 
 
 def _checked(record: Checked, copy: Copy) -> bytes:
-    _, size, group, tx_id, half_index, checks, next_check_at_ms = record
-    raw_group = group.encode()
-    raw_id = tx_id.encode()
+    raw_group = record.group.encode()
+    raw_id = record.tx_id.encode()
     head = _CHECKED_HEAD.pack(
-        Kind.CHECKED, 0, 0, size, half_index, next_check_at_ms, checks, len(raw_group), len(raw_id)
-    )
+        Kind.CHECKED, 0, 0, record.size, record.half_index, record.next_check_at_ms, record.checks, len(raw_group),
+        len(raw_id),
+    )  # fmt: skip
     return head + raw_group + raw_id
 
 
 def _set_aside(record: SetAside, copy: Copy) -> bytes:
-    _, size, group, tx_id, half_index, checks, decided_by, because = record
-    raw_group = group.encode()
-    raw_id = tx_id.encode()
+    raw_group = record.group.encode()
+    raw_id = record.tx_id.encode()
     head = _SET_ASIDE_HEAD.pack(
-        Kind.SET_ASIDE, 0, 0, size, half_index, checks, decided_by, because, len(raw_group), len(raw_id), 0
-    )
+        Kind.SET_ASIDE, 0, 0, record.size, record.half_index, record.checks, record.decided_by, record.because,
+        len(raw_group), len(raw_id), 0,
+    )  # fmt: skip
     return head + raw_group + raw_id
 
 
 def _operator_acted(record: OperatorActed, copy: Copy) -> bytes:
-    _, size, action, *texts = record
-    raw = [text.encode() for text in texts]
-    head = _OPERATOR_ACTED_HEAD.pack(Kind.OPERATOR_ACTED, 0, 0, size, action, 0, *map(len, raw), 0)
-    return b"".join((head, *raw, size.to_bytes(OPERATOR_ACTED_END_BYTES, "big")))
+    raw = [text.encode() for text in (record.subject, record.name, record.reason, record.peer)]
+    head = _OPERATOR_ACTED_HEAD.pack(Kind.OPERATOR_ACTED, 0, 0, record.size, record.action, 0, *map(len, raw), 0)
+    return b"".join((head, *raw, record.size.to_bytes(OPERATOR_ACTED_END_BYTES, "big")))
 
 
 def _released(record: Released, copy: Copy) -> bytes:
@@ -366,33 +367,33 @@ def encode_record(record: Record, copy: Copy) -> Pieces | bytes:
     """The bytes of ``record``: three pieces when it holds a message, else one. The caller compares with ``size``.
 
     Raises:
-        InvariantViolated: a half whose stored queue offset is not its index.
         struct.error: a number does not fit its field.
     """
     return ENCODE_BY_TYPE[type(record)](record, copy)
 
 
+_Message = tuple[str, int, int, int, int, int, bytes, int, bytes, int, int, bytes, int, bytes]
+
+
 # --- decode ----------------------------------------------------------------------------------------------------
 
-_new = tuple.__new__
 
-
-def _stored(data: bytes, at: int, end: int) -> tuple[StoredMessage, bytes]:
-    """(the message that fills ``data[at:end]``, its properties). The batch's checksum has vouched for the bytes."""
+def _stored(data: bytes, at: int, end: int) -> _Message:
+    """The fields of the message that fills ``data[at:end]``, as in ``StoredMessage``. The batch's checksum has vouched for the
+    bytes.
+    """
     (_, magic, body_crc, queue_id, flag, queue_offset, _, sys_flag, born_time_ms, born_host, store_time_ms,
      store_host, reconsume_times, prepared_offset, body_bytes) = _V4.unpack_from(data, at)  # fmt: skip
     if magic != MAGIC_V1 or sys_flag & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6):
-        message, _, _ = stored_message.decode(data, at)
-        return message, message.properties
+        return stored_message.decode(data, at)[0]
     body_end = at + 88 + body_bytes
     topic_end = body_end + 1 + data[body_end]
     raw_topic = data[body_end + 1 : topic_end]
-    properties = data[topic_end + 2 : end]
-    fields = (
+    return (
         _texts.get(raw_topic) or _text(raw_topic), queue_id, queue_offset, flag, sys_flag, born_time_ms, born_host,
-        store_time_ms, store_host, reconsume_times, prepared_offset, data[at + 88 : body_end], body_crc, properties,
+        store_time_ms, store_host, reconsume_times, prepared_offset, data[at + 88 : body_end], body_crc,
+        data[topic_end + 2 : end],
     )  # fmt: skip
-    return _new(StoredMessage, fields), properties
 
 
 def _properties(data: bytes, message_start: int, end: int) -> bytes:
@@ -409,31 +410,29 @@ def _queue_id(data: bytes, message_start: int) -> int:
 
 
 def _read_message(data: bytes, at: int, offset: int, size: int) -> MessageRecord:
-    message, properties = _stored(data, at + MESSAGE_AT, at + size)
+    message = _stored(data, at + MESSAGE_AT, at + size)
     topic_id = int.from_bytes(data[at + 8 : at + 12], "big")
-    pairs = pairs_of(properties)
-    unique_id = pairs.get(_UNIQ_KEY, b"").decode()
-    return _new(MessageRecord, (offset, size, topic_id, message, unique_id, *plain_facts(pairs)))
+    values = common_values(message[-1])
+    return MessageRecord(offset, size, topic_id, *message, values[3].decode(), *plain_facts(values))
 
 
 def _read_half(data: bytes, at: int, offset: int, size: int) -> HalfRecord:
     topic_id, index, count = _half_prefix(data, at)
-    message, properties = _stored(data, at + MESSAGE_AT, at + size)
-    pairs = pairs_of(properties)
-    tx_id = pairs.get(_HMQ_TX_ID) or pairs.get(_UNIQ_KEY, b"")
-    group = pairs.get(_PGROUP, b"")
-    return _new(
-        HalfRecord,
-        (offset, size, topic_id, message, message[2], _texts.get(group) or _text(group), tx_id.decode(), index, count,
-         *half_facts(pairs)),
+    message = _stored(data, at + MESSAGE_AT, at + size)
+    values = common_values(message[-1])
+    pairs, _, group, unique_id, _, _ = values
+    tx_id = pairs.get(_HMQ_TX_ID) or unique_id
+    return HalfRecord(
+        offset, size, topic_id, *message, _texts.get(group) or _text(group), tx_id.decode(), index, count,
+        *half_facts(values),
     )  # fmt: skip
 
 
 def _read_delayed(data: bytes, at: int, offset: int, size: int) -> DelayedRecord:
     _, _, _, _, topic_id, tag_hash, due_ms, key_hash = _DELAYED_HEAD.unpack_from(data, at)
-    message, properties = _stored(data, at + DELAYED_MESSAGE_AT, at + size)
-    unique_id = (props.find(properties, props.UNIQ_KEY) or b"").decode()
-    return DelayedRecord(offset, size, topic_id, message, unique_id, due_ms, tag_hash, key_hash)
+    message = _stored(data, at + DELAYED_MESSAGE_AT, at + size)
+    unique_id = (props.find(message[-1], props.UNIQ_KEY) or b"").decode()
+    return DelayedRecord(offset, size, topic_id, *message, unique_id, due_ms, tag_hash, key_hash)
 
 
 def _read_carried_half(data: bytes, at: int, offset: int, size: int) -> CarriedHalf:
@@ -463,7 +462,7 @@ def _read_carried_delayed(data: bytes, at: int, offset: int, size: int) -> Carri
 def _read_ref(data: bytes, at: int) -> Ref:
     (offset, first, half, queue_offset, due_ms, key_hash, message_bytes, topic_id, queue_id,
      tag_hash) = _unpack_ref(data, at)  # fmt: skip
-    return _new(Ref, (offset, message_bytes, first, half, topic_id, queue_id, queue_offset, due_ms, tag_hash, key_hash))
+    return Ref(offset, message_bytes, first, half, topic_id, queue_id, queue_offset, due_ms, tag_hash, key_hash)
 
 
 def _read_refs(data: bytes, at: int, count: int) -> tuple[Ref, ...]:
@@ -477,12 +476,9 @@ def _read_committed(data: bytes, at: int, offset: int, size: int) -> Committed:
     id_at = at + 16 + group_bytes
     refs_at = id_at + id_bytes
     group = data[at + 16 : id_at]
-    return _new(
-        Committed,
-        (
-            offset, size, _texts.get(group) or _text(group), data[id_at:refs_at].decode(), decided_by,
-            _read_refs(data, refs_at, count),
-        ),
+    return Committed(
+        offset, size, _texts.get(group) or _text(group), data[id_at:refs_at].decode(), decided_by,
+        _read_refs(data, refs_at, count),
     )  # fmt: skip
 
 
@@ -491,10 +487,7 @@ def _read_rolled_back(data: bytes, at: int, offset: int, size: int) -> RolledBac
     id_at = at + 16 + group_bytes
     halves_at = id_at + id_bytes
     indexes = struct.unpack_from(f">{halves}q", data, halves_at)
-    return _new(
-        RolledBack,
-        (offset, size, _text(data[at + 16 : id_at]), data[id_at:halves_at].decode(), decided_by, indexes),
-    )
+    return RolledBack(offset, size, _text(data[at + 16 : id_at]), data[id_at:halves_at].decode(), decided_by, indexes)
 
 
 def _read_checked(data: bytes, at: int, offset: int, size: int) -> Checked:

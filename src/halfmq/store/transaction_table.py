@@ -145,13 +145,17 @@ class TransactionTable:
 
     def prepared(self, record: HalfRecord, now_ms: int) -> None:
         """A half was prepared at broker time ``now_ms``: a new row, undecided. The caller calls ``flush``, as after each change."""
-        offset, size, topic_id, message, half_index, group, tx_id, index, count, _, _, id_hash, *_ = record
+        offset = record.offset
+        half_index = record.queue_offset
+        group = record.group
+        index = record.index
+        count = record.count
         if index == 0:
             first = half_index
             if count != 1:
-                self._first_halves[(group, tx_id)] = half_index
+                self._first_halves[(group, record.tx_id)] = half_index
         else:
-            first = self._first_halves.get((group, tx_id), -1)
+            first = self._first_halves.get((group, record.tx_id), -1)
         number = half_index >> 5
         page = self._pages.get(number)
         if page is None:
@@ -163,13 +167,13 @@ class TransactionTable:
             first,
             offset,
             offset,
-            size - MESSAGE_AT,
-            topic_id,
-            message[1],
+            record.size - MESSAGE_AT,
+            record.topic_id,
+            record.queue_id,
             index,
             count,
             self._group_hashes.get(group) or self._group_hash(group),
-            id_hash,
+            record.id_hash,
             now_ms,
             ROW_UNDECIDED,
             -1,

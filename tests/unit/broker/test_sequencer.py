@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, end_ext
 
@@ -25,7 +27,6 @@ from halfmq.runtime.disk import RealDisk
 from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability, Store
 from halfmq.store.watermark_page import Watermark, read_watermark_page
-from halfmq.testing.faulty_disk import FaultyDisk
 
 COMMIT, ROLLBACK = 8, 12
 SMALL = 1 << 16
@@ -711,7 +712,7 @@ async def test_what_fits_no_segment_although_the_bound_said_so_fails_alone_and_r
             def too_much(state: Any, command: Any, now_ms: int) -> Any:
                 decision = real(state, command, now_ms)
                 record = decision.records[-1]
-                return decision._replace(records=(*decision.records[:-1], record._replace(size=SMALL)))
+                return decision._replace(records=(*decision.records[:-1], replace(record, size=SMALL)))
 
             patch.setattr(engine, "decide", too_much)
             before = running.log_bytes()

@@ -2,9 +2,11 @@
 
 import random
 
+import pytest
+
 from halfmq.model import message_facts
 from halfmq.model.ids import hash64, java_string_hash
-from halfmq.model.message_facts import delay_of, half_facts, key_hash_of, pairs_of, tag_hash_of
+from halfmq.model.message_facts import common_values, delay_of, half_facts, key_hash_of, pairs_of, tag_hash_of
 from halfmq.model.properties import encode, find, to_dict
 
 
@@ -34,12 +36,29 @@ def test_a_learned_layout_reads_as_the_rules_say() -> None:
     assert len(message_facts._layouts) == message_facts._LAYOUTS_MAX
 
 
+@pytest.mark.parametrize("more", [[], ["x"], ["DELAY"], ["HMQ_TX_ID", "HMQ_TX_INDEX"], ["TRACE_ON"], ["KEYS"]])
+def test_common_values_are_those_of_all_pairs_whether_the_layout_is_known_or_not(more: list[str]) -> None:
+    dice = random.Random(7)
+    message_facts._layouts.clear()
+    for number in range(200):
+        names = ["TRAN_MSG", "PGROUP", "UNIQ_KEY", "TAGS", "KEYS", *more]
+        if number % 3:
+            dice.shuffle(names)
+            del names[dice.randrange(len(names)) :]
+        raw = b"\x02".join([f"{name}\x01{dice.choice(['v', 'true', 'ü'])}{number}".encode() for name in names])
+        rare, *values = common_values(raw)
+        pairs = pairs_of(raw)
+        assert values == [pairs.get(name, b"") for name in (b"TRAN_MSG", b"PGROUP", b"UNIQ_KEY", b"TAGS", b"KEYS")]
+        assert rare == pairs or (rare == {} and set(names) <= {"TRAN_MSG", "PGROUP", "UNIQ_KEY", "TAGS", "KEYS", "x"})
+    assert message_facts._layouts
+
+
 def test_no_layout_is_kept_that_takes_much_memory() -> None:
     for names in (["n" * 2_000], [f"n{number}" for number in range(100)]):
         raw = encode(dict.fromkeys(names, "v"))
         for _ in range(200):
             assert len(pairs_of(raw)) == len(names)
-    for kept, _ in message_facts._layouts:
+    for kept, _, _ in message_facts._layouts:
         assert len(kept) <= 32
         assert sum(map(len, kept)) <= 1_024
 
@@ -53,7 +72,7 @@ def test_half_facts_are_what_the_single_readings_say() -> None:
         {"TIMER_DELAY_MS": "9", "UNIQ_KEY": "U"},
     ):
         raw = encode(pairs)
-        tag_hash, key_hash, _, delay, _, _ = half_facts(pairs_of(raw))
+        tag_hash, key_hash, _, delay, _, _ = half_facts(common_values(raw))
         assert (tag_hash, key_hash, delay) == (tag_hash_of(raw), key_hash_of(raw), delay_of(raw))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.support import log_records as make
+from tests.support.faulty_disk import FaultyDisk
 
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned
 from halfmq.model.records import BATCH_HEADER_BYTES, HalfRecord, Kind
@@ -15,7 +16,6 @@ from halfmq.runtime.disk import RealDisk
 from halfmq.store import segment
 from halfmq.store.log_scan import Batch, LogScan
 from halfmq.store.segment import SegmentFiles, segment_name
-from halfmq.testing.faulty_disk import FaultyDisk
 
 HOME = Path("/store/log")
 

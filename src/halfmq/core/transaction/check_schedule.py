@@ -42,6 +42,8 @@ from itertools import islice
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from halfmq import limits
 from halfmq.core.commands import AskAside, AskNow, CheckNotSent
 from halfmq.core.decision import DONE, NOTHING, Asked, AskedAside, Decision, Done, Effect, Refused, SendCheck, Why
@@ -415,7 +417,7 @@ def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
     round_ = _Round(group, now_ms)
     if not round_.somebody:
         checks = 0 if parked else known.checks
-        record = _checked(state, known, checks, offset, now_ms)._replace(next_check_at_ms=now_ms)
+        record = replace(_checked(state, known, checks, offset, now_ms), next_check_at_ms=now_ms)
         return Decision((record,), Asked("", checks + 1), (), (*taken_up, CheckWaits(group.name, known.tx_id)))
     record, effect = round_.ask(state, known, 1 if parked else known.checks + 1, offset, now_ms)
     name = group.session.members.get(effect.connection) or group.session.pollers.get(effect.connection, "")

@@ -51,10 +51,8 @@ from halfmq.model.stored_message import (
     SYS_BORN_HOST_V6,
     SYS_STORE_HOST_V6,
     SYS_TRANSACTION_MASK,
-    StoredMessage,
 )
 
-_new = tuple.__new__
 _ID: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.TRANSACTION_ID_CHARS_MAX}}}")
 #: Bits of a client's sys flag that the broker sets by itself or not at all.
 NOT_STORED_BITS: Final = SYS_TRANSACTION_MASK | SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
@@ -104,8 +102,7 @@ def prepare(state: State, command: SendHalf, place: Place, now_ms: int) -> Decid
         delay
         or state.session.disk_full
         or body_bytes > settings.body_bytes_max
-        or not tx_id.isalnum()
-        or not tx_id.isascii()
+        or not tx_id.encode().isalnum()  # of ASCII only, and in a sixth of the time that text takes
         or len(tx_id) > limits.TRANSACTION_ID_CHARS_MAX
     ):
         refused = _refuse_message(state, tx_id, body, delay, now_ms)
@@ -125,17 +122,13 @@ def prepare(state: State, command: SendHalf, place: Place, now_ms: int) -> Decid
     if refused is not None:
         return Decision(NOTHING, refused)
     half_index = state.next_half_index
-    message = _new(
-        StoredMessage,
-        (topic.name, queue_id, half_index, command.flag, command.sys_flag & ~NOT_STORED_BITS, command.born_time_ms,
-         born_host, now_ms, settings.store_host, command.reconsume_times, 0, body, crc32(body) & 0x7FFFFFFF, properties),
+    record = HalfRecord(
+        offset, size, topic.topic_id, topic.name, queue_id, half_index, command.flag,
+        command.sys_flag & ~NOT_STORED_BITS, command.born_time_ms, born_host, now_ms, settings.store_host,
+        command.reconsume_times, 0, body, crc32(body) & 0x7FFFFFFF, properties, group_name, tx_id, command.index,
+        command.count, command.tag_hash, command.key_hash, command.id_hash, delay, command.immunity_ms, command.keys,
     )  # fmt: skip
-    record = _new(
-        HalfRecord,
-        (offset, size, topic.topic_id, message, half_index, group_name, tx_id, command.index, command.count,
-         command.tag_hash, command.key_hash, command.id_hash, delay, command.immunity_ms, command.keys),
-    )  # fmt: skip
-    reply = _new(Sent, (offset, queue_id, half_index, command.unique_id))
+    reply = Sent(offset, queue_id, half_index, command.unique_id)
     return (*made, record) if made else (record,), reply, effects, NOTHING
 
 
@@ -319,23 +312,12 @@ def _commit_one(state: State, known: Undecided, half: Half, decided_by: DecidedB
     topic_id = half.topic_id
     queue_id = half.queue_id
     topic = state.topics_by_id[topic_id]
-    ref = _new(
-        Ref,
-        (
-            half.offset,
-            half.message_bytes,
-            half.first_offset,
-            half.half_index,
-            topic_id,
-            queue_id,
-            topic.ends[queue_id],
-            0,
-            half.tag_hash,
-            half.key_hash,
-        ),
-    )
-    record = _new(Committed, (offset, committed_size(group_name, tx_id, 1), group_name, tx_id, decided_by, (ref,)))
-    reply = _new(Settled, (group_name, tx_id, True, offset, False))
+    ref = Ref(
+        half.offset, half.message_bytes, half.first_offset, half.half_index, topic_id, queue_id, topic.ends[queue_id],
+        0, half.tag_hash, half.key_hash,
+    )  # fmt: skip
+    record = Committed(offset, committed_size(group_name, tx_id, 1), group_name, tx_id, decided_by, (ref,))
+    reply = Settled(group_name, tx_id, True, offset, False)
     return (record,), reply, topic.wakes[queue_id], NOTHING
 
 

@@ -3,6 +3,7 @@
 from zlib import crc32
 
 import pytest
+from msgspec.structs import replace
 from tests.support.core_log import PEER, CoreLog, changed, end, half, message, part, raw, refused, sent
 
 from halfmq import limits
@@ -342,7 +343,7 @@ def test_the_first_verdict_stands_whatever_comes_later(
         )  # fmt: skip
     reply = nothing_logged(log, end("T1", half_sent, second, settled=row))
     if answer == "repeated":
-        assert reply == settled._replace(repeated=True)
+        assert reply == replace(settled, repeated=True)
     elif answer == "noted":
         assert reply == Noted()
     else:
@@ -480,8 +481,8 @@ def test_an_operator_gets_the_same_table() -> None:
     refused(nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.UNKNOWN, "ann")), Why.INVALID_PARAMETER)
     settled = log.do(ResolveTransaction("PG", "T1", Wanted.ROLLBACK, "ann"))
     assert settled == Settled("PG", "T1", False, log.of(RolledBack)[0].offset, False)
-    assert nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.ROLLBACK, "ann")) == settled._replace(
-        repeated=True
+    assert nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.ROLLBACK, "ann")) == replace(
+        settled, repeated=True
     )
     refused(nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.COMMIT, "ann")), Why.VERDICT_CONFLICT)
 
@@ -659,7 +660,7 @@ def test_what_an_operator_is_told() -> None:
     settled = log.do(resolve)
     assert settled == Settled("PG", "T1", True, log.of(Committed)[0].offset, False)
     assert log.of(Committed)[0].decided_by is DecidedBy.OPERATOR
-    assert log.do(resolve) == settled._replace(repeated=True)
+    assert log.do(resolve) == replace(settled, repeated=True)
     conflict = log.do(resolve._replace(wanted=Wanted.ROLLBACK))
     assert (conflict.standing, conflict.position) == ("COMMITTED", settled.position)
 
@@ -780,11 +781,11 @@ def test_what_the_log_keeps_of_a_half_is_all_that_its_commit_shows() -> None:
             copies = {copy.half_index: copy for copy in log.of(CarriedHalf)}
             for one, ref in zip(known[tx_id].halves, committed.refs, strict=True):
                 place = copies[one.half_index].offset if carried else one.offset
-                assert (ref[0], ref[2]) == (place, one.first_offset)
+                assert (ref.offset, ref.first_offset) == (place, one.first_offset)
                 assert ref.half_index == one.half_index
                 assert (ref.topic_id, ref.queue_id) == (one.topic_id, one.queue_id)
-                assert ref[1] == one.message_bytes == records[one.half_index].size - MESSAGE_AT
-                assert ref[-2:] == (one.tag_hash, one.key_hash)
+                assert ref.message_bytes == one.message_bytes == records[one.half_index].size - MESSAGE_AT
+                assert (ref.tag_hash, ref.key_hash) == (one.tag_hash, one.key_hash)
                 if carried:
                     copy = copies[one.half_index]
                     whole = known[tx_id]

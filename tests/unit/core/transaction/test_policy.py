@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.support.core_log import START_MS, CoreLog, end, half, part, producer, refused, sent
 from tests.support.parts_of_a_tick import policies_of_a_tick
 
@@ -575,7 +576,7 @@ def test_a_record_about_a_transaction_that_redo_does_not_know_is_nothing() -> No
     run(log, 30_000)
     (record,) = log.of(SetAside)
     other = CoreLog()
-    other.engine.log([record._replace(offset=next_offset(other.state))], other.now_ms)
+    other.engine.log([replace(record, offset=next_offset(other.state))], other.now_ms)
     assert not other.state.producer_groups
 
 
