@@ -99,7 +99,7 @@ class World:
             if turns:
                 self.life.settle()
         self.life.settle()
-        self.clock.now_ms += 31_000  # parked pulls and checks come due
+        self.clock.now_ms += 31_000  # held pulls and checks come due
         self.life.settle()
         stranger.protocol.connection_lost(None)
         self.life.settle()
@@ -293,8 +293,8 @@ def _conversations() -> tuple[bytes, ...]:
 
 def mixed(seed: int) -> bytes:
     """Several conversations on one connection."""
-    dice = random.Random(seed)
-    return bytes((seed & 255,)) + b"".join(dice.choice(_conversations())[1:] for _ in range(dice.randrange(2, 5)))
+    rng = random.Random(seed)
+    return bytes((seed & 255,)) + b"".join(rng.choice(_conversations())[1:] for _ in range(rng.randrange(2, 5)))
 
 
 TARGETS: Final = (

@@ -1,7 +1,7 @@
 """A connection that is closed leaves nothing behind: no container of the broker is longer after a thousand of them.
 
 The broker runs in one thread under a clock that stands still unless it is moved, so that nothing differs between two looks but
-what connections did. Each is closed in the middle of something else: a parked pull, a producer and a consumer with a
+what connections did. Each is closed in the middle of something else: a held pull, a producer and a consumer with a
 heartbeat, a prepared transaction, half of a frame, an answer that is not taken.
 """
 

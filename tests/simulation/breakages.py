@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from halfmq.core import decide as decisions
-from halfmq.core.commands import EndTransaction, Wanted
+from halfmq.core.commands import EndTransaction, RequestedVerdict
 from tests.support.faulty_disk import FaultyDisk
 
 #: Name -> what it breaks.
@@ -42,8 +42,8 @@ def _answer_early(broker: Any) -> None:
 
 def _turned(right: Callable[..., Any]) -> Callable[..., Any]:
     def wrong(state: Any, command: EndTransaction, now_ms: int) -> Any:
-        if command.wanted is Wanted.COMMIT and command.tx_id.endswith(("3", "7")):
-            command = command._replace(wanted=Wanted.ROLLBACK)
+        if command.wanted is RequestedVerdict.COMMIT and command.tx_id.endswith(("3", "7")):
+            command = command._replace(wanted=RequestedVerdict.ROLLBACK)
         return right(state, command, now_ms)
 
     return wrong

@@ -250,7 +250,7 @@ class BrokerHost:
                 check_answer_ms=swarm.check_answer_ms,
                 checks_in_flight_max=swarm.checks_in_flight_max,
                 undecided_max=swarm.undecided_max,
-                sent_again_ms=swarm.sent_again_ms,
+                dedup_window_ms=swarm.dedup_window_ms,
             ),
         )
         self.lives = 0

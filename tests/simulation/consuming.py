@@ -4,7 +4,7 @@
                     still there when it reached it; what it sent back, with OK as response, is in a retry or dead-letter
                     queue again
     offsets         no committed offset is beyond what the group received, except for what a trim removed before
-    without delay   between two turns of the broker no parked pull waits for a message that is visible
+    without delay   between two turns of the broker no held pull waits for a message that is visible
     inbox           each handled message has one effect in the consumers' database
 
 These are not among the ten promises: consumers get messages at least once (docs/promises.md, "What is not promised").
@@ -58,7 +58,7 @@ class Consuming:
     def look(self, broker: Any) -> None:
         """
         Raises:
-            Violation: an offset is committed that nobody was given, or a parked pull sleeps on a message.
+            Violation: an offset is committed that nobody was given, or a held pull sleeps on a message.
         """
         state = broker._sequencer.engine.state
         if not self.forgetful:
@@ -85,10 +85,10 @@ class Consuming:
         pulls = broker._pulls
         if pulls._store.indexes_wait:
             return  # to read would write what waits, and a look must not be where the power fails
-        for (topic_id, queue), there in pulls._parked.items():
+        for (topic_id, queue), there in pulls._held.items():
             _, end = pulls._store.bounds(topic_id, queue)
             for parked in there.values():
-                self._counts["look parked pull"] += 1
+                self._counts["look held pull"] += 1
                 offset = parked.request.queue_offset
                 if offset < end and not parked.peer.is_full and _is_there(pulls, topic_id, queue, parked):
                     raise Violation(

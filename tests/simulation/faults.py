@@ -20,7 +20,7 @@ _SUDDEN = frozenset(
     ("kill", "kill_in_step", "power", "power_in_step", "crash_while_it_starts", "pause", "reset", "client_kill", "sync_error",
      "write_error", "database_crash", "partition", "one_way", "stall", "drain", "full", "rot_at_rest", "derived_lost")
 )  # fmt: skip
-_MOMENTS = ("not durable", "halves partly stored", "check in flight", "undecided", "set aside")
+_MOMENTS = ("not durable", "halves partly stored", "check in flight", "undecided", "parked")
 
 
 class Faults:

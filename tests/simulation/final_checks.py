@@ -11,8 +11,8 @@ from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import invariants
 from halfmq.model import properties
 from halfmq.model.records import (
-    CarriedHalf,
     Committed,
+    CopiedHalf,
     DecidedBy,
     DelayedRecord,
     HalfRecord,
@@ -227,7 +227,7 @@ def _logged(record: Any, names: dict[int, str], now_us: int) -> Logged:
                 kind="half", **common, group=record.group, tx=record.tx_id, index=record.index,
                 **{**_of_message(record.message), "queue_offset": -1},
             )  # fmt: skip
-        case CarriedHalf():
+        case CopiedHalf():
             return Logged(
                 kind="copy", **common, group=record.group, tx=record.tx_id, index=record.index,
                 topic=names.get(record.topic_id, ""), queue=record.queue_id,

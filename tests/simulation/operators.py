@@ -10,7 +10,7 @@ import msgspec
 from halfmq.client.outcome import Outcome
 from halfmq.wire.remoting import operators as wire
 from halfmq.wire.remoting.codes import EXT_VERDICT, RequestCode
-from halfmq.wire.remoting.producer_groups import HMQ_ASK, HMQ_ASK_ASIDE, HMQ_PRODUCER, HMQ_STATS
+from halfmq.wire.remoting.producer_groups import HMQ_ASK, HMQ_ASK_PARKED, HMQ_PRODUCER, HMQ_STATS
 from tests.simulation.database import Database, DatabaseError
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.promises import Promises, Violation
@@ -113,7 +113,7 @@ class Operator(Machine):
 
 
 class Administrator(Machine):
-    """What ``halfmq tx limits``, ``tx check`` and ``tx stats`` do. In the end it asks about all that was set aside."""
+    """What ``halfmq tx limits``, ``tx check`` and ``tx stats`` do. In the end it asks about all that was parked."""
 
     def __init__(self, name: str, around: Surroundings, groups: list[str], promises: Promises) -> None:
         super().__init__(name, around)
@@ -198,7 +198,7 @@ class Administrator(Machine):
         await line.ask(HMQ_PRODUCER, {wire.EXT_GROUP: self.rng.choice(self.groups)})
 
     async def _take_up(self, line: RawLine) -> float:
-        """Nobody works any more: what a policy set aside is asked about until it is settled.
+        """Nobody works any more: what a policy parked is asked about until it is settled.
 
         Raises:
             LineLost: no answer.
@@ -212,7 +212,7 @@ class Administrator(Machine):
         return 1.0 if await self._ask(line, 100, only_set_aside=True) else 4.0
 
     async def _ask(self, line: RawLine, most: int, *, only_set_aside: bool = False) -> int:
-        """About one of those listed, or about all that were set aside; how many of these there were.
+        """About one of those listed, or about all that were parked; how many of these there were.
 
         Raises:
             LineLost: no answer.
@@ -222,7 +222,7 @@ class Administrator(Machine):
         aside = [row for row in rows if row["set_aside"]]
         if only_set_aside and aside and self._in_bulk:
             return await self._ask_aside(line, sorted({row["group"] for row in aside}))
-        self.around.chronicle.counts["seen set aside"] += len(aside)
+        self.around.chronicle.counts["seen parked"] += len(aside)
         if not only_set_aside:
             rows = [self.rng.choice(rows)] if rows else []
         for row in aside if only_set_aside else rows:
@@ -235,7 +235,9 @@ class Administrator(Machine):
             LineLost: no answer.
         """
         for group in groups:
-            answer = await line.ask(HMQ_ASK_ASIDE, {wire.EXT_GROUP: group, wire.EXT_MAX: self.rng.choice(("1", "256"))})
+            answer = await line.ask(
+                HMQ_ASK_PARKED, {wire.EXT_GROUP: group, wire.EXT_MAX: self.rng.choice(("1", "256"))}
+            )
             asked = msgspec.json.decode(answer.body) if answer.code == 0 else []
             self.around.chronicle.counts[f"knob asked in bulk, answer {answer.code}"] += 1
             self.around.chronicle.counts["knob asked in bulk, transactions"] += len(asked)
@@ -250,7 +252,7 @@ class Administrator(Machine):
         tx = self.promises.txs.get(row["tx_id"])
         known = None if tx is None else tx.verdict
         answer = await line.ask(HMQ_ASK, {wire.EXT_GROUP: row["group"], wire.EXT_ID: row["tx_id"]})
-        counts[f"knob asked now, answer {answer.code}{' of one set aside' if row['set_aside'] else ''}"] += 1
+        counts[f"knob asked now, answer {answer.code}{' of one parked' if row['set_aside'] else ''}"] += 1
         if tx is not None and known is not None and tx.verdict == known and not tx.forgotten:
             counts["look agreement of who asks now"] += 1
             if answer.code == 0 or answer.ext.get(EXT_VERDICT, known[0]) != known[0]:

@@ -210,7 +210,7 @@ class Run:
             state = self.host.broker._sequencer.engine.state
             self.counts["look invariants"] += 1
             self.counts["facts"] += invariants.check(state)
-            self.counts["delayed message put aside"] += len(state.session.delayed_aside)
+            self.counts["delayed message postponed"] += len(state.session.delayed_postponed)
             self.promises.log_start = state.log_start
             store = self.host.broker._store
             assert store is not None
@@ -335,8 +335,8 @@ class Run:
         if rng.random() < 0.3:
             self.host.kill()
             self._until(lambda: self.host.serves, "the broker does not come back")
-        if self.swarm.sent_again_ms < 60_000:
-            self.pass_time(self.scheduler.now_us // 1_000 + self.swarm.sent_again_ms + 2_000)
+        if self.swarm.dedup_window_ms < 60_000:
+            self.pass_time(self.scheduler.now_us // 1_000 + self.swarm.dedup_window_ms + 2_000)
         self._finish(
             lambda reader: final_checks.ask_again(reader, self.network, self.tap, self.promises, 10, self.swarm.queues)
         )

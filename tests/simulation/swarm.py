@@ -93,7 +93,7 @@ class Swarm:
     undecided_max: int
     disk_reserve_bytes: int
     #: What is remembered of verdicts and sent messages; longer than any call of a client.
-    sent_again_ms: int
+    dedup_window_ms: int
     call_timeout_ms: int
     attempt_timeout_ms: int
     sync_us: int
@@ -175,7 +175,7 @@ def _power_loss(swarm: Swarm, rng: random.Random) -> Swarm:
         retention_check_ms=700,
         undecided_max=1_000,
         disk_reserve_bytes=0,
-        sent_again_ms=12_000 if retention_bytes else 20_000,
+        dedup_window_ms=12_000 if retention_bytes else 20_000,
         call_timeout_ms=4_000,
         prunes=False,
         looks_at_starts=True,
@@ -212,7 +212,7 @@ def _crowded(swarm: Swarm, rng: random.Random) -> Swarm:
         retention_check_ms=rng.choice((200, 500)),
         undecided_max=1_000,
         disk_reserve_bytes=0,
-        sent_again_ms=12_000,
+        dedup_window_ms=12_000,
         call_timeout_ms=4_000,
         looked_at_max=rng.choice((2, 3, 5)),
         copy_again_ms=rng.choice((0, 5_000, limits.COPY_AGAIN_MS)),
@@ -289,7 +289,7 @@ def _draw(seed: int) -> Swarm:
         checks_in_flight_max=rng.choice((2, 16, 256)),
         undecided_max=rng.choice((4, 1_000, 1_000)),
         disk_reserve_bytes=rng.choice((0, 0, 30_000, 200_000)),
-        sent_again_ms=12_000 if retention_bytes else rng.choice((20_000, 120_000)),
+        dedup_window_ms=12_000 if retention_bytes else rng.choice((20_000, 120_000)),
         call_timeout_ms=rng.choice((1_500, 4_000, 10_000)),
         attempt_timeout_ms=rng.choice((300, 1_000, 3_000)),
         sync_us=rng.choice((300, 3_000, 20_000)),

@@ -26,7 +26,7 @@ from tests.soak.plan import Plan
 from tests.soak.planted import BUGS
 from tests.soak.processes import CHECKOUT, ProcessFailed
 from tests.soak.profile import PROFILES
-from tests.soak.record import Broken, Kill, Record, Round, SetAside, Summary, read_lines
+from tests.soak.record import Broken, Kill, Parked, Record, Round, Summary, read_lines
 from tests.soak.round import Settings, run_round, save_differences
 from tests.soak.small_disk import CannotMount, SmallDisk
 from tests.support.ports import free_port
@@ -72,7 +72,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     asked = arguments()
     if asked.set_aside is not None:
-        Record(asked.record).write(SetAside(round=asked.set_aside, because=asked.because))
+        Record(asked.record).write(Parked(round=asked.set_aside, because=asked.because))
         show(Console(), Summary(read_lines(asked.record)))
         return 0
     # Ended from outside it still ends everybody, and unmounts what it mounted.
@@ -208,7 +208,7 @@ def show(console: Console, total: Summary) -> None:
         highlight=False,
     )
     for one in total.set_aside:
-        console.print(f"round {one.round} is set aside: {one.because}", highlight=False)
+        console.print(f"round {one.round} is parked: {one.because}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class Plan(msgspec.Struct, frozen=True):
     """``rate``: transactions per second of all producers together while nothing is killed.
 
     ``retention_s``: the log is trimmed of what is older. ``patient_s``: some transactions may not be asked about for so
-    long; more than the retention, so that they must be carried forward.
+    long; more than the retention, so that they must be copied forward.
     """
 
     directory: str

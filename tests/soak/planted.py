@@ -10,13 +10,13 @@ from halfmq.broker.remoting import send_commands
 from halfmq.broker.services import pulls
 from halfmq.cli.entry import run
 from halfmq.core import decide as decisions
-from halfmq.core.commands import EndTransaction, Wanted
+from halfmq.core.commands import EndTransaction, RequestedVerdict
 from halfmq.core.queues.filter import TagFilter
 
 #: Name -> (the requested verdict, the one that is written instead).
 VERDICT_BUGS = {
-    "commit-rolls-back": (Wanted.COMMIT, Wanted.ROLLBACK),
-    "rollback-commits": (Wanted.ROLLBACK, Wanted.COMMIT),
+    "commit-rolls-back": (RequestedVerdict.COMMIT, RequestedVerdict.ROLLBACK),
+    "rollback-commits": (RequestedVerdict.ROLLBACK, RequestedVerdict.COMMIT),
 }
 
 
@@ -44,7 +44,7 @@ def _without_some_tags(right: Callable[..., Any]) -> Callable[..., Any]:
     return wrong
 
 
-def turned(right: Callable[..., Any], asked: Wanted, written: Wanted) -> Callable[..., Any]:
+def turned(right: Callable[..., Any], asked: RequestedVerdict, written: RequestedVerdict) -> Callable[..., Any]:
     """Wrong for one transaction in sixteen or so."""
 
     def wrong(state: Any, command: EndTransaction, now_ms: int) -> Any:

@@ -134,7 +134,7 @@ class Broker(Child):
             "--name-port", str(plan.name_port), "--ports-file", str(self._ports_file), "--durability", "fsync",
             "--segment-bytes", str(plan.profile.segment_bytes),
             "--retention-hours", str(plan.retention_s / 3_600),
-            "--sent-again-ms", str(int(plan.retention_s * 1_000)), "--disk-reserve-bytes", str(self.RESERVE_BYTES),
+            "--dedup-window-ms", str(int(plan.retention_s * 1_000)), "--disk-reserve-bytes", str(self.RESERVE_BYTES),
             "--check-immunity-ms", "1000", "--check-interval-ms", "1000", *plan.profile.options,
         ]  # fmt: skip
         super().__init__(plan, "broker", "broker", lambda life: command)

@@ -65,7 +65,7 @@ KILLS: Final = Profile(
     other_faults=False,
     segment_bytes=128 << 10,
     options=(
-        "--checkpoint-interval-ms", "500", "--retention-check-ms", "150", "--sent-again-ms", "6000",
+        "--checkpoint-interval-ms", "500", "--retention-check-ms", "150", "--dedup-window-ms", "6000",
         # By size only, so that the log has most of the round in the end.
         "--retention-hours", "1", "--retention-bytes", str(3 << 20),
     ),

@@ -53,7 +53,7 @@ def test_segments_rolled_and_trims_and_copies_happened_meanwhile(killed: Soaked)
     log = killed.round.log
     assert log["base"] > 1, "no segment was rolled"
     assert log["trim"] > 0, "no trim happened"
-    assert log["carried_half"] > 0, "no half message was copied forward"
+    assert log["copied_half"] > 0, "no half message was copied forward"
     assert log["committed"] > 50
     assert log["rolled_back"] > 5
     assert log["verdict by marker"] > 0, "no check settled anything"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from halfmq.broker.config import BrokerConfig, address_text, check_caps, packed_host
 from halfmq.broker.listener import Bind, Door, bind
+from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.maintenance import Maintenance
 from halfmq.broker.offload import Offload, ThreadOffload
 from halfmq.broker.problems import Problems
@@ -33,7 +34,6 @@ from halfmq.broker.remoting.producer_groups import ProducerGroupCommands
 from halfmq.broker.remoting.pulls import PullHandlers
 from halfmq.broker.remoting.request_reply import PushedReplies, RequestReply
 from halfmq.broker.remoting.sends import Sends
-from halfmq.broker.seldom import Seldom
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.checks import Checks
@@ -123,7 +123,7 @@ class Broker:
         self._check_polls: CheckPolls
         self._maintenance: Maintenance | None = None
         self._timer: DeadlineTimer
-        self._not_stored = Seldom(loop.time)
+        self._not_stored = LogThrottle(loop.time)
 
     # --- start -----------------------------------------------------------------------------------------------
 
@@ -327,7 +327,7 @@ class Broker:
             self._tick()
 
     def _on_effects(self, effects: list[Effect]) -> None:
-        if self._pulls.has_parked:
+        if self._pulls.has_held:
             # Many commits of one turn wake the same queue: once is enough.
             for effect in dict.fromkeys(effects):
                 if type(effect) is WakeQueue:

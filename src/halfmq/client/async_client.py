@@ -188,7 +188,7 @@ class AsyncClient:
                 await self._look_for_brokers()
             except HalfmqError as error:
                 log.debug("after a fork: %s", error)
-                await asyncio.sleep(pause_s * self._plumbing.dice.uniform(0.5, 1.0))
+                await asyncio.sleep(pause_s * self._plumbing.rng.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, _RECONNECT_MAX_S)
             else:
                 return
@@ -202,7 +202,7 @@ class AsyncClient:
         self._opened_in = forks.generation
         host, process = self._whoami()
         ids = UniqueIds(self._clock, self._entropy, pid=process)
-        dice = self._entropy.stream("client")
+        rng = self._entropy.stream("client")
         client_id = f"{host}@{process}#{self._entropy.token(6).hex()}"
         membership = Membership(client_id)
         self._names = Links(self._connector, on_push=self._on_push, connect_timeout_s=self._connect_timeout_s)
@@ -213,9 +213,9 @@ class AsyncClient:
             introduce=membership.introduce,
             connect_timeout_s=self._connect_timeout_s,
         )
-        router = Router(NameServers(self._servers, self._names), dice)
+        router = Router(NameServers(self._servers, self._names), rng)
         self._plumbing = Plumbing(
-            brokers, router, membership, ids, self._clock, dice, self._timeout_s, self._attempt_timeout_s
+            brokers, router, membership, ids, self._clock, rng, self._timeout_s, self._attempt_timeout_s
         )
         self._producer = Producer(self._plumbing, self.group or NO_GROUP)
         self._made_transactions: Transactions | None = None
@@ -763,7 +763,7 @@ class AsyncClient:
         pause_s = 0.05
         try:
             while self._closing is None and address in self._plumbing.router.brokers().values():
-                await asyncio.sleep(pause_s * self._plumbing.dice.uniform(0.5, 1.0))
+                await asyncio.sleep(pause_s * self._plumbing.rng.uniform(0.5, 1.0))
                 try:
                     await self._plumbing.brokers.get(address)
                 except ConnectError as error:

@@ -220,7 +220,7 @@ class CheckFetcher:
                 return
             except HalfmqError as error:
                 log.debug("%s", error)
-                await asyncio.sleep(pause_s * self._plumbing.dice.uniform(0.5, 1.0))
+                await asyncio.sleep(pause_s * self._plumbing.rng.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
                 continue
             pause_s = _PAUSE_MIN_S

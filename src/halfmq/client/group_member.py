@@ -320,7 +320,7 @@ class GroupMember:
             self._dead_letters,
             start,
             self.retries,
-            self._plumbing.dice,
+            self._plumbing.rng,
             commit_first,
         )
         self._pullers[queue] = puller, asyncio.get_running_loop().create_task(self._run(puller))

@@ -22,7 +22,7 @@ class Plumbing:
     membership: Membership
     ids: UniqueIds
     clock: Clock
-    dice: random.Random
+    rng: random.Random
     #: A whole call with its retries.
     timeout_s: float
     #: One attempt.
@@ -30,7 +30,7 @@ class Plumbing:
 
     def attempts(self, what: str, timeout_s: float | None = None) -> Attempts:
         total_s = self.timeout_s if timeout_s is None else timeout_s
-        return Attempts(what, total_s, self.attempt_timeout_s, self.dice, lambda: self.brokers.closed)
+        return Attempts(what, total_s, self.attempt_timeout_s, self.rng, lambda: self.brokers.closed)
 
     async def broker(self, name: str) -> Connection:
         """A connection to the broker of this name, wherever it is now.

@@ -209,7 +209,7 @@ class QueuePuller:
         dead_letters: DeadLetterOrigins,
         start: Start,
         retries: int,
-        dice: random.Random,
+        rng: random.Random,
         commit_first: "Callable[[QueuePuller], Awaitable[None]] | None" = None,
     ) -> None:
         """``commit_first``: commits where this one starts, if the group has no offset there, before anything is pulled."""
@@ -228,7 +228,7 @@ class QueuePuller:
         self._origins: dict[int, str] = {}
         self._start = start
         self._retries = retries
-        self._dice = dice
+        self._rng = rng
         self._commit_first = commit_first
         self._tracker: OffsetTracker | None = None
         self._committed = -1
@@ -270,7 +270,7 @@ class QueuePuller:
             except (ConnectError, NotSent, NoAnswer) as error:
                 log.debug("%s: %s; again in %.1f s", self.queue, error, pause_s)
                 self._plumbing.router.suspect(self.queue.topic)
-                await asyncio.sleep(pause_s * self._dice.uniform(0.7, 1.0))
+                await asyncio.sleep(pause_s * self._rng.uniform(0.7, 1.0))
                 pause_s = min(2 * pause_s, 2.0)
             except (RequestFailed, ProtocolError) as error:
                 self._say_refused(error)

@@ -47,7 +47,15 @@ class Attempts:
     """The budget of one call. Ask ``timeout_s`` before each attempt, do ``within`` it what comes before; report each failure."""
 
     __slots__ = (
-        "_attempt_timeout_s", "_backoff_s", "_deadline", "_dice", "_is_closed", "_last", "_left", "_now", "_unknown",
+        "_attempt_timeout_s",
+        "_backoff_s",
+        "_deadline",
+        "_is_closed",
+        "_last",
+        "_left",
+        "_now",
+        "_rng",
+        "_unknown",
         "_what",
     )  # fmt: skip
 
@@ -56,7 +64,7 @@ class Attempts:
         what: str,
         timeout_s: float,
         attempt_timeout_s: float,
-        dice: random.Random,
+        rng: random.Random,
         is_closed: Callable[[], bool],
     ) -> None:
         self._what = what
@@ -65,7 +73,7 @@ class Attempts:
         self._now = asyncio.get_running_loop().time
         self._deadline = self._now() + timeout_s
         self._attempt_timeout_s = attempt_timeout_s
-        self._dice = dice
+        self._rng = rng
         self._left = ATTEMPTS
         self._backoff_s = BACKOFF_S
         self._unknown: Exception | None = None
@@ -139,7 +147,7 @@ class Attempts:
         left_s = self._deadline - self._now()
         if left_s <= 0:
             return False
-        pause_s = self._backoff_s * self._dice.uniform(0.5, 1.0)
+        pause_s = self._backoff_s * self._rng.uniform(0.5, 1.0)
         self._backoff_s = min(2 * self._backoff_s, BACKOFF_MAX_S)
         await asyncio.sleep(min(pause_s, left_s))
         return True

@@ -86,9 +86,9 @@ class NameServers:
 class Router:
     """Routes by topic, and the choice of a queue to send to."""
 
-    def __init__(self, names: NameServers, dice: random.Random) -> None:
+    def __init__(self, names: NameServers, rng: random.Random) -> None:
         self._names = names
-        self._dice = dice
+        self._rng = rng
         self._routes: dict[str, Route] = {}
         self._fetching: dict[str, asyncio.Task[Route]] = {}
         self._turns: dict[str, int] = {}
@@ -249,7 +249,7 @@ class Router:
             return targets[abs(java_string_hash(sharding_key)) % len(targets)]
         turn = self._turns.get(route.topic)
         if turn is None:
-            turn = self._dice.randrange(len(targets))
+            turn = self._rng.randrange(len(targets))
         self._turns[route.topic] = turn + 1
         if failed:
             bad = {target.broker for target in failed}

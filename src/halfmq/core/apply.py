@@ -38,10 +38,10 @@ from halfmq.model.records import (
     DELAYED_MESSAGE_AT,
     MESSAGE_AT,
     Base,
-    CarriedDelayed,
-    CarriedHalf,
     Checked,
     Committed,
+    CopiedDelayed,
+    CopiedHalf,
     DelayedRecord,
     EpochStarted,
     GroupDeleted,
@@ -50,12 +50,12 @@ from halfmq.model.records import (
     MessageRecord,
     OffsetsCommitted,
     OperatorActed,
+    Parked,
     ProducerSet,
     Record,
     Ref,
     Released,
     RolledBack,
-    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -148,7 +148,7 @@ def _delayed(state: State, record: DelayedRecord) -> None:
         remember(state, topic, sent)
 
 
-def _carried_delayed(state: State, record: CarriedDelayed) -> None:
+def _copied_delayed(state: State, record: CopiedDelayed) -> None:
     add_delayed(
         state,
         Delayed(
@@ -181,7 +181,7 @@ def _half(state: State, record: HalfRecord) -> None:
     group_name = record.group
     tx_id = record.tx_id
     count = record.count
-    immunity_ms = record.immunity_ms
+    grace_ms = record.grace_ms
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
     message_bytes = record.size - MESSAGE_AT
     half = Half(
@@ -189,7 +189,7 @@ def _half(state: State, record: HalfRecord) -> None:
         record.key_hash, record.delay,
     )  # fmt: skip
     now_ms = state.batch_time_ms
-    grace_until_ms = now_ms + (immunity_ms if immunity_ms >= 0 else state.grace_ms)
+    grace_until_ms = now_ms + (grace_ms if grace_ms >= 0 else state.grace_ms)
     state.topics_by_id[topic_id].derived.pending += 1
     state.next_half_index = half_index + 1
     derived = state.derived
@@ -237,7 +237,7 @@ def _replace(
         schedule_or_suspend(state, group, tx_id, next_check)
 
 
-def _carried_half(state: State, record: CarriedHalf) -> None:
+def _copied_half(state: State, record: CopiedHalf) -> None:
     group = state.producer_group(record.group)
     half = Half(
         record.index, record.half_index, record.offset, record.first_offset, record.topic_id, record.queue_id,
@@ -255,14 +255,14 @@ def _carried_half(state: State, record: CarriedHalf) -> None:
     if known is None:
         count_undecided(state, group)
         group.undecided[record.tx_id] = Undecided(
-            record.group, record.tx_id, (half,), record.count, record.prepared_at_ms, record.immune_until_ms,
+            record.group, record.tx_id, (half,), record.count, record.prepared_at_ms, record.grace_until_ms,
             record.checks, check,
         )  # fmt: skip
         schedule_or_suspend(state, group, record.tx_id, check)
         return
     _replace(
         state, group, known, _with_half(known.halves, half), record.count, record.prepared_at_ms,
-        record.immune_until_ms, record.checks, check,
+        record.grace_until_ms, record.checks, check,
     )  # fmt: skip
 
 
@@ -277,7 +277,7 @@ def _checked(state: State, record: Checked) -> None:
     )  # fmt: skip
 
 
-def _set_aside(state: State, record: SetAside) -> None:
+def _parked(state: State, record: Parked) -> None:
     group = state.producer_groups.get(record.group)
     known = group.undecided.get(record.tx_id) if group is not None else None
     if group is None or known is None:
@@ -440,12 +440,12 @@ _APPLY: Final[dict[type, Callable[[State, Any], None]]] = for_each_kind(
     {
         MessageRecord: _message,
         HalfRecord: _half,
-        CarriedHalf: _carried_half,
+        CopiedHalf: _copied_half,
         Committed: _committed,
         RolledBack: _rolled_back,
         Checked: _checked,
         DelayedRecord: _delayed,
-        CarriedDelayed: _carried_delayed,
+        CopiedDelayed: _copied_delayed,
         Released: _released,
         TopicSet: _topic_set,
         TopicDeleted: _topic_deleted,
@@ -455,7 +455,7 @@ _APPLY: Final[dict[type, Callable[[State, Any], None]]] = for_each_kind(
         Base: apply_base,
         Trim: _trim,
         ProducerSet: _producer_set,
-        SetAside: _set_aside,
+        Parked: _parked,
         GroupDeleted: _group_deleted,
         OperatorActed: _operator_acted,
     }

@@ -1,6 +1,6 @@
 """Who stands behind a decision: the record that says so, directly before the record that it explains.
 
-    [CarriedHalf ...] OperatorActed Committed
+    [CopiedHalf ...] OperatorActed Committed
     OperatorActed RolledBack | ProducerSet | TopicDeleted | TopicSet | GroupSet [TopicSet] | OffsetsCommitted
 
 Both are records of one decision, so they are in one batch: a crash keeps both or none. ``apply`` does nothing for it; the
@@ -21,7 +21,7 @@ from halfmq.core.commands import Actor
 from halfmq.core.decision import Decision, Settled
 from halfmq.core.state import State
 from halfmq.model.placement import fits
-from halfmq.model.records import CarriedDelayed, CarriedHalf, OperatorActed, OperatorAction, operator_acted_size
+from halfmq.model.records import CopiedDelayed, CopiedHalf, OperatorActed, OperatorAction, operator_acted_size
 
 #: The longest name of a topic, group or transaction, and more than an address has.
 _SUBJECT_CHARS_MAX: Final = limits.RETRY_TOPIC_CHARS_MAX
@@ -47,7 +47,7 @@ def signed(decision: Decision, action: OperatorAction, subject: str, by: Actor |
     if by is None or not records:
         return decision
     at = 0
-    while isinstance(records[at], CarriedHalf | CarriedDelayed):
+    while isinstance(records[at], CopiedHalf | CopiedDelayed):
         at += 1
     acted = operator_acted(records[at].offset, action, subject, by)
     moved = [replace(record, offset=record.offset + acted.size) for record in records[at:]]

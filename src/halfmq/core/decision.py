@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from halfmq.core.events import DecisionEvent
-from halfmq.model.records import AsideBecause, Record
+from halfmq.model.records import ParkedBecause, Record
 from halfmq.model.settings import ProducerSettings
 
 
@@ -94,8 +94,8 @@ class Asked(NamedTuple):
     checks: int
 
 
-class AskedAside(NamedTuple):
-    """Checks of these transactions, which were set aside, go out; so many others of the group are set aside still."""
+class AskedParked(NamedTuple):
+    """Checks of these transactions, which were parked, go out; so many others of the group are parked still."""
 
     tx_ids: tuple[str, ...]
     left: int
@@ -127,11 +127,11 @@ class GroupIsGone(NamedTuple):
     kept: tuple[str, ...]
 
 
-Reply = Sent | SentBatch | Settled | Refused | Noted | Asked | AskedAside | ProducerIsSet | GroupIsGone | Locked | Done
+Reply = Sent | SentBatch | Settled | Refused | Noted | Asked | AskedParked | ProducerIsSet | GroupIsGone | Locked | Done
 
 
 class WakeQueue(NamedTuple):
-    """Messages became visible in this queue; parked pulls for it look again."""
+    """Messages became visible in this queue; held pulls for it look again."""
 
     topic_id: int
     queue_id: int
@@ -157,7 +157,7 @@ class PolicyActed(NamedTuple):
 
     group: str
     tx_id: str
-    because: AsideBecause
+    because: ParkedBecause
     checks: int
     rolled_back: bool
 

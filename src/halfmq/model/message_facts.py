@@ -33,7 +33,7 @@ from halfmq.model.properties import (
 NO_DELAY: Final = 0
 #: The longest rest that a half may ask for, ms: without a bound nobody would ever ask about it.
 #: As long as the longest timer (RocketMQ ``timerMaxDelaySec``).
-IMMUNITY_MAX_MS: Final = 3 * 86_400_000
+GRACE_MAX_MS: Final = 3 * 86_400_000
 _HMQ_TX_ID: Final = HMQ_TX_ID.encode()
 _CHECK_IMMUNITY_SECONDS: Final = CHECK_IMMUNITY_SECONDS.encode()
 _DELAY: Final = DELAY.encode()
@@ -167,7 +167,7 @@ def delay_in(pairs: Mapping[bytes, bytes]) -> int:
     return NO_DELAY
 
 
-def immunity_in(pairs: Mapping[bytes, bytes]) -> int:
+def grace_in(pairs: Mapping[bytes, bytes]) -> int:
     """How long the half asks to rest before its producer is first asked, ms: CHECK_IMMUNITY_TIME_IN_SECONDS. -1: as the
     broker's setting says; so says RocketMQ with -1 and with nonsense.
 
@@ -177,7 +177,7 @@ def immunity_in(pairs: Mapping[bytes, bytes]) -> int:
     text = pairs.get(_CHECK_IMMUNITY_SECONDS)
     if text is None or not text.isdigit() or len(text) > 12:
         return -1
-    return min(int(text) * 1_000, IMMUNITY_MAX_MS)
+    return min(int(text) * 1_000, GRACE_MAX_MS)
 
 
 def plain_facts(values: CommonValues) -> tuple[int, int, bytes]:
@@ -187,14 +187,14 @@ def plain_facts(values: CommonValues) -> tuple[int, int, bytes]:
 
 
 def half_facts(values: CommonValues) -> tuple[int, int, int, int, int, bytes]:
-    """The last six fields of a ``HalfRecord``: tag hash, key hash, id hash, delay, immunity, KEYS."""
+    """The last six fields of a ``HalfRecord``: tag hash, key hash, id hash, delay, grace period, KEYS."""
     pairs, _, _, unique_id, tags, keys = values
     key_hash = hash64(unique_id) if unique_id else 0
     if not pairs:
         return tag_hash(tags) if tags else 0, key_hash, key_hash, NO_DELAY, -1, keys
     tx_id = pairs.get(_HMQ_TX_ID)
     id_hash = key_hash if tx_id is None else hash64(tx_id)
-    return tag_hash(tags) if tags else 0, key_hash, id_hash, delay_in(pairs), immunity_in(pairs), keys
+    return tag_hash(tags) if tags else 0, key_hash, id_hash, delay_in(pairs), grace_in(pairs), keys
 
 
 def _number(text: bytes | None) -> int:

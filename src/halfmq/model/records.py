@@ -4,7 +4,7 @@
 log offsets; ``store`` writes exactly these sizes, and yields equal records back when it redoes the log. So
 sizes live here, below both. The bytes themselves are in ``store/record_codec.py``.
 
-Two things are read back from elsewhere: ``source`` of a carried record is its own offset after a redo (the bytes lie
+Two things are read back from elsewhere: ``source`` of a copied record is its own offset after a redo (the bytes lie
 there now), and the fields of a record whose content is its payload (topics, groups, offsets, epochs) come from the
 payload: a MessagePack array that **begins with these fields in their order**; what follows is core's own.
 
@@ -17,7 +17,7 @@ included). A record that holds a message holds its fields, not a message: a half
 decision to the log, since Python pays for each object.
 
 FMQ source (3.3.1) to ours: MESSAGE -> Message; PREPARE + PRE_MESSAGE -> Half; REF_MESSAGE and COMMIT -> Committed;
-TX_MESSAGE -> CarriedHalf directly before Committed; ROLLBACK -> RolledBack.
+TX_MESSAGE -> CopiedHalf directly before Committed; ROLLBACK -> RolledBack.
 """
 
 from collections.abc import Collection, Mapping
@@ -43,12 +43,12 @@ class Kind(IntEnum):
 
     MESSAGE = 1
     HALF = 2
-    CARRIED_HALF = 3
+    COPIED_HALF = 3
     COMMITTED = 4
     ROLLED_BACK = 5
     CHECKED = 6
     DELAYED = 7
-    CARRIED_DELAYED = 8
+    COPIED_DELAYED = 8
     RELEASED = 9
     TOPIC_SET = 16
     TOPIC_DELETED = 17
@@ -58,7 +58,7 @@ class Kind(IntEnum):
     BASE = 21
     TRIM = 22
     PRODUCER_SET = 23
-    SET_ASIDE = 24
+    PARKED = 24
     GROUP_DELETED = 25
     #: From 32 on: what only says something of the record directly behind it.
     OPERATOR_ACTED = 32
@@ -122,7 +122,7 @@ class HalfRecord(StoredRecord, frozen=True, gc=False):
     """One half message of a transaction, under its true topic and queue, invisible.
 
     ``queue_offset`` is the half index: the message has no place in its queue yet. What else recovery needs (group,
-    transaction id, index, count, name, immunity) is in the message's properties, so that it is written once.
+    transaction id, index, count, name, grace period) is in the message's properties, so that it is written once.
     """
 
     group: str
@@ -137,7 +137,7 @@ class HalfRecord(StoredRecord, frozen=True, gc=False):
     id_hash: int
     delay: int
     #: What it asks to rest before its producer is first asked, ms; -1: the broker's setting.
-    immunity_ms: int
+    grace_ms: int
     #: The value of KEYS.
     keys: bytes
 
@@ -146,12 +146,12 @@ class HalfRecord(StoredRecord, frozen=True, gc=False):
         return self.queue_offset
 
 
-class CarriedHalf(_Record, frozen=True, gc=False):
+class CopiedHalf(_Record, frozen=True, gc=False):
     """A half whose bytes are written again further on: before its segment is trimmed, or before a commit elsewhere.
 
     ``source`` is where the bytes lie now; the store copies them, the decision never sees them. What identifies the
     half (``first_offset``, ``half_index``) stays; ``offset`` is its place from now on. Carries all that replay from
-    here needs, since the first record may be gone. ``prepared_at_ms``, ``immune_until_ms``, ``checks`` and
+    here needs, since the first record may be gone. ``prepared_at_ms``, ``grace_until_ms``, ``checks`` and
     ``next_check_at_ms`` are of the transaction. The last four fields lie on disk only inside the message: a decoder
     takes ``queue_id`` from it and the others from its properties with ``model.message_facts``.
     """
@@ -166,7 +166,7 @@ class CarriedHalf(_Record, frozen=True, gc=False):
     index: int
     count: int
     prepared_at_ms: int
-    immune_until_ms: int
+    grace_until_ms: int
     checks: int
     next_check_at_ms: int
     queue_id: int
@@ -223,7 +223,7 @@ class Checked(_Record, frozen=True, gc=False):
     next_check_at_ms: int
 
 
-class AsideBecause(IntEnum):
+class ParkedBecause(IntEnum):
     """Why nobody asks about an undecided transaction any more, by itself."""
 
     #: It was asked about as often as its group's policy allows.
@@ -232,11 +232,11 @@ class AsideBecause(IntEnum):
     AGE = 2
 
 
-#: ``next_check_at_ms`` of a transaction that was set aside is this plus the reason: later than any time.
-SET_ASIDE_MS: Final = 1 << 62
+#: ``next_check_at_ms`` of a transaction that was parked is this plus the reason: later than any time.
+PARKED_MS: Final = 1 << 62
 
 
-class SetAside(_Record, frozen=True, gc=False):
+class Parked(_Record, frozen=True, gc=False):
     """Nobody asks about the transaction any more by itself. It stays undecided; a later Checked takes it up again."""
 
     group: str
@@ -245,7 +245,7 @@ class SetAside(_Record, frozen=True, gc=False):
     #: Sent so far.
     checks: int
     decided_by: int
-    #: An ``AsideBecause``.
+    #: An ``ParkedBecause``.
     because: int
 
 
@@ -291,8 +291,8 @@ class DelayedRecord(StoredRecord, frozen=True, gc=False):
     key_hash: int
 
 
-class CarriedDelayed(_Record, frozen=True, gc=False):
-    """A delayed message written again further on, like ``CarriedHalf``."""
+class CopiedDelayed(_Record, frozen=True, gc=False):
+    """A delayed message written again further on, like ``CopiedHalf``."""
 
     source: int
     first_offset: int
@@ -380,12 +380,12 @@ class Trim(_Record, frozen=True, gc=False):
 Record = (
     MessageRecord
     | HalfRecord
-    | CarriedHalf
+    | CopiedHalf
     | Committed
     | RolledBack
     | Checked
     | DelayedRecord
-    | CarriedDelayed
+    | CopiedDelayed
     | Released
     | TopicSet
     | TopicDeleted
@@ -395,7 +395,7 @@ Record = (
     | Base
     | Trim
     | ProducerSet
-    | SetAside
+    | Parked
     | GroupDeleted
     | OperatorActed
 )
@@ -405,12 +405,12 @@ Record = (
 TYPE_OF_KIND: Final[dict[Kind, type]] = {
     Kind.MESSAGE: MessageRecord,
     Kind.HALF: HalfRecord,
-    Kind.CARRIED_HALF: CarriedHalf,
+    Kind.COPIED_HALF: CopiedHalf,
     Kind.COMMITTED: Committed,
     Kind.ROLLED_BACK: RolledBack,
     Kind.CHECKED: Checked,
     Kind.DELAYED: DelayedRecord,
-    Kind.CARRIED_DELAYED: CarriedDelayed,
+    Kind.COPIED_DELAYED: CopiedDelayed,
     Kind.RELEASED: Released,
     Kind.TOPIC_SET: TopicSet,
     Kind.TOPIC_DELETED: TopicDeleted,
@@ -420,7 +420,7 @@ TYPE_OF_KIND: Final[dict[Kind, type]] = {
     Kind.BASE: Base,
     Kind.TRIM: Trim,
     Kind.PRODUCER_SET: ProducerSet,
-    Kind.SET_ASIDE: SetAside,
+    Kind.PARKED: Parked,
     Kind.GROUP_DELETED: GroupDeleted,
     Kind.OPERATOR_ACTED: OperatorActed,
 }
@@ -442,17 +442,17 @@ def for_each_kind(table: Mapping[type, _T], *, nothing: Collection[type] = ()) -
 
 #: Fixed bytes between the head of a record and the message in it, per kind that holds a message.
 #: message: topic id 4, reserved 4; half: topic id 4, index 2, count 2; delayed: topic id 4, tag hash 4, due 8, key hash 8;
-#: carried half: first offset 8, half index 8, topic id 4, index 2, count 2, prepared 8, immune until 8, next check 8, checks 4, reserved 4;
-#: carried delayed: first offset 8, half index 8, due 8, key hash 8, tag hash 4, topic id 4.
+#: copied half: first offset 8, half index 8, topic id 4, index 2, count 2, prepared 8, grace until 8, next check 8, checks 4, reserved 4;
+#: copied delayed: first offset 8, half index 8, due 8, key hash 8, tag hash 4, topic id 4.
 MESSAGE_PREFIX_BYTES: Final = 8
 DELAYED_PREFIX_BYTES: Final = 24
-CARRIED_HALF_PREFIX_BYTES: Final = 56
-CARRIED_DELAYED_PREFIX_BYTES: Final = 40
+COPIED_HALF_PREFIX_BYTES: Final = 56
+COPIED_DELAYED_PREFIX_BYTES: Final = 40
 #: Where the stored message begins, from the start of the record.
 MESSAGE_AT: Final = RECORD_HEAD_BYTES + MESSAGE_PREFIX_BYTES
 DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + DELAYED_PREFIX_BYTES
-CARRIED_HALF_MESSAGE_AT: Final = RECORD_HEAD_BYTES + CARRIED_HALF_PREFIX_BYTES
-CARRIED_DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + CARRIED_DELAYED_PREFIX_BYTES
+COPIED_HALF_MESSAGE_AT: Final = RECORD_HEAD_BYTES + COPIED_HALF_PREFIX_BYTES
+COPIED_DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + COPIED_DELAYED_PREFIX_BYTES
 
 #: One ref: offset 8, first offset 8, half index 8, queue offset 8, due 8, key hash 8, size 4, topic id 4, queue id 4, tag hash 4.
 REF_BYTES: Final = 64
@@ -462,7 +462,7 @@ HALF_INDEX_BYTES: Final = 8
 #: half index 8, next check 8, checks 4, group length 2, id length 2.
 CHECKED_PREFIX_BYTES: Final = 24
 #: half index 8, checks 4, decided by 1, because 1, group length 2, id length 2, reserved 2.
-SET_ASIDE_PREFIX_BYTES: Final = 20
+PARKED_PREFIX_BYTES: Final = 20
 #: action 1, reserved 1, lengths of subject, name, reason and peer 2 each, reserved 2.
 OPERATOR_ACTED_PREFIX_BYTES: Final = 12
 #: Behind the texts: the size of the record.
@@ -478,12 +478,12 @@ def delayed_record_size(topic: str, body_bytes: int, properties_bytes: int, born
     return DELAYED_MESSAGE_AT + size_of(len(topic), body_bytes, properties_bytes, born_host_bytes)
 
 
-def carried_half_size(message_bytes: int) -> int:
-    return CARRIED_HALF_MESSAGE_AT + message_bytes
+def copied_half_size(message_bytes: int) -> int:
+    return COPIED_HALF_MESSAGE_AT + message_bytes
 
 
-def carried_delayed_size(message_bytes: int) -> int:
-    return CARRIED_DELAYED_MESSAGE_AT + message_bytes
+def copied_delayed_size(message_bytes: int) -> int:
+    return COPIED_DELAYED_MESSAGE_AT + message_bytes
 
 
 def committed_size(group: str, tx_id: str, refs: int) -> int:
@@ -498,8 +498,8 @@ def checked_size(group: str, tx_id: str) -> int:
     return RECORD_HEAD_BYTES + CHECKED_PREFIX_BYTES + len(group) + len(tx_id)
 
 
-def set_aside_size(group: str, tx_id: str) -> int:
-    return RECORD_HEAD_BYTES + SET_ASIDE_PREFIX_BYTES + len(group) + len(tx_id)
+def parked_size(group: str, tx_id: str) -> int:
+    return RECORD_HEAD_BYTES + PARKED_PREFIX_BYTES + len(group) + len(tx_id)
 
 
 def operator_acted_size(subject: str, name: str, reason: str, peer: str) -> int:

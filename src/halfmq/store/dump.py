@@ -17,13 +17,13 @@ from halfmq.errors import StoreDamaged, UsageError
 from halfmq.model import properties as props
 from halfmq.model.records import (
     TYPE_OF_KIND,
-    AsideBecause,
-    CarriedDelayed,
-    CarriedHalf,
+    CopiedDelayed,
+    CopiedHalf,
     DecidedBy,
     HalfRecord,
     MessageRecord,
     OperatorAction,
+    ParkedBecause,
     Record,
     StoredRecord,
     Trim,
@@ -44,7 +44,7 @@ KINDS: Final = frozenset(KIND_OF.values())
 #: Fields that a decoder reads in the properties, which are shown.
 _IN_PROPERTIES: Final[dict[type, tuple[str, ...]]] = {
     MessageRecord: ("tag_hash", "key_hash", "keys"),
-    HalfRecord: ("tag_hash", "key_hash", "id_hash", "delay", "immunity_ms", "keys"),
+    HalfRecord: ("tag_hash", "key_hash", "id_hash", "delay", "grace_ms", "keys"),
 }
 _OF_MESSAGE: Final = frozenset(StoredMessage._fields)
 _VERIFY: Final = "`halfmq store verify` says what to do"
@@ -171,10 +171,10 @@ def _fields(record: Record, raw: memoryview, *, bodies: bool) -> dict[str, Any]:
         elif name == "action":
             fields["action"] = _name_of(OperatorAction, value)
         elif name == "because":
-            fields["because"] = _name_of(AsideBecause, value)
+            fields["because"] = _name_of(ParkedBecause, value)
         elif name != "source":
             fields[name] = value
-    if isinstance(record, CarriedHalf | CarriedDelayed):
+    if isinstance(record, CopiedHalf | CopiedDelayed):
         message, _, _ = decode(raw[MESSAGE_AT_BY_KIND[raw[0]] :])
         fields["message"] = _message(message, bodies=bodies)
     return fields

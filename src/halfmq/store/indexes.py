@@ -4,10 +4,10 @@
 else writes these files. So they can always be made again, and an entry never names a record that a crash can take back.
 
     MessageRecord               queue entry, visible at its own offset
-    HalfRecord, CarriedHalf     table row: undecided, and where the bytes lie
+    HalfRecord, CopiedHalf     table row: undecided, and where the bytes lie
     Committed, Released         queue entries, visible at this record; rows settled
     RolledBack, Checked,        rows
-    SetAside
+    Parked
     DelayedRecord               nothing until it is released
     TopicSet, TopicDeleted      topics.json, at a checkpoint where there are many; a deleted topic's queues go
     OperatorActed               nothing: it explains the record after it
@@ -33,12 +33,12 @@ from halfmq.model import properties as props
 from halfmq.model.ids import hash64
 from halfmq.model.records import (
     MESSAGE_AT,
-    SET_ASIDE_MS,
+    PARKED_MS,
     Base,
-    CarriedDelayed,
-    CarriedHalf,
     Checked,
     Committed,
+    CopiedDelayed,
+    CopiedHalf,
     DelayedRecord,
     EpochStarted,
     GroupDeleted,
@@ -47,12 +47,12 @@ from halfmq.model.records import (
     MessageRecord,
     OffsetsCommitted,
     OperatorActed,
+    Parked,
     ProducerSet,
     Record,
     Ref,
     Released,
     RolledBack,
-    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -254,11 +254,11 @@ class Indexes:
         if together:
             self.table.settled_together(record.group, record.tx_id, halves, halves[0], len(halves))
 
-    def _carried_half(self, record: CarriedHalf, now_ms: int) -> None:
-        self.table.carried(record)
+    def _copied_half(self, record: CopiedHalf, now_ms: int) -> None:
+        self.table.copied(record)
         self._add_keys_at(record.offset)
 
-    def _carried_delayed(self, record: CarriedDelayed, now_ms: int) -> None:
+    def _copied_delayed(self, record: CopiedDelayed, now_ms: int) -> None:
         if record.half_index >= 0:
             self.table.moved(record.half_index, record.offset, record.message_bytes)
         self._add_keys_at(record.offset)
@@ -279,8 +279,8 @@ class Indexes:
     def _checked(self, record: Checked, now_ms: int) -> None:
         self.table.checked(record.half_index, record.checks, record.next_check_at_ms)
 
-    def _set_aside(self, record: SetAside, now_ms: int) -> None:
-        self.table.set_aside(record.half_index, record.checks, SET_ASIDE_MS + record.because, record.decided_by)
+    def _parked(self, record: Parked, now_ms: int) -> None:
+        self.table.set_aside(record.half_index, record.checks, PARKED_MS + record.because, record.decided_by)
 
     def _topic_set(self, record: TopicSet, now_ms: int) -> None:
         self._topics[record.topic_id] = TopicInfo(
@@ -302,12 +302,12 @@ class Indexes:
             Committed: _committed,
             MessageRecord: _message,
             RolledBack: _rolled_back,
-            CarriedHalf: _carried_half,
-            CarriedDelayed: _carried_delayed,
+            CopiedHalf: _copied_half,
+            CopiedDelayed: _copied_delayed,
             DelayedRecord: _delayed,
             Released: _released,
             Checked: _checked,
-            SetAside: _set_aside,
+            Parked: _parked,
             TopicSet: _topic_set,
             TopicDeleted: _topic_deleted,
             Trim: _trim,

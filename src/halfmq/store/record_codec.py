@@ -22,23 +22,23 @@ from halfmq.model import properties as props
 from halfmq.model import stored_message
 from halfmq.model.message_facts import common_values, delay_of, half_facts, key_hash_of, plain_facts, tag_hash_of
 from halfmq.model.records import (
-    CARRIED_DELAYED_MESSAGE_AT,
-    CARRIED_HALF_MESSAGE_AT,
     CHECKED_PREFIX_BYTES,
+    COPIED_DELAYED_MESSAGE_AT,
+    COPIED_HALF_MESSAGE_AT,
     DELAYED_MESSAGE_AT,
     MESSAGE_AT,
     OPERATOR_ACTED_END_BYTES,
     OPERATOR_ACTED_PREFIX_BYTES,
+    PARKED_PREFIX_BYTES,
     RECORD_HEAD_BYTES,
     REF_BYTES,
-    SET_ASIDE_PREFIX_BYTES,
     TYPE_OF_KIND,
     VERDICT_PREFIX_BYTES,
     Base,
-    CarriedDelayed,
-    CarriedHalf,
     Checked,
     Committed,
+    CopiedDelayed,
+    CopiedHalf,
     DelayedRecord,
     EpochStarted,
     GroupDeleted,
@@ -48,12 +48,12 @@ from halfmq.model.records import (
     MessageRecord,
     OffsetsCommitted,
     OperatorActed,
+    Parked,
     ProducerSet,
     Record,
     Ref,
     Released,
     RolledBack,
-    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -71,11 +71,11 @@ _HEAD: Final = struct.Struct(">BBHI")
 #: Kind, flags and reserved as one word; then size, topic id, and reserved or (index, count of a half).
 _MESSAGE_HEAD: Final = struct.Struct(">IIiI")
 _DELAYED_HEAD: Final = struct.Struct(">BBHIiiqq")
-_CARRIED_HALF_HEAD: Final = struct.Struct(">BBHIqqiHHqqqiI")
-_CARRIED_DELAYED_HEAD: Final = struct.Struct(">BBHIqqqqii")
+_COPIED_HALF_HEAD: Final = struct.Struct(">BBHIqqiHHqqqiI")
+_COPIED_DELAYED_HEAD: Final = struct.Struct(">BBHIqqqqii")
 _VERDICT_HEAD: Final = struct.Struct(">BBHIBBHHH")
 _CHECKED_HEAD: Final = struct.Struct(">BBHIqqiHH")
-_SET_ASIDE_HEAD: Final = struct.Struct(">BBHIqiBBHHH")
+_PARKED_HEAD: Final = struct.Struct(">BBHIqiBBHHH")
 _OPERATOR_ACTED_HEAD: Final = struct.Struct(">BBHIBBHHHHH")
 #: Of a record, from its start.
 kind_and_size: Final = struct.Struct(">B3xI").unpack_from
@@ -97,11 +97,11 @@ _V4: Final = struct.Struct(">" + _V4_FIELDS)
 
 assert _MESSAGE_HEAD.size == MESSAGE_AT
 assert _DELAYED_HEAD.size == DELAYED_MESSAGE_AT
-assert _CARRIED_HALF_HEAD.size == CARRIED_HALF_MESSAGE_AT
-assert _CARRIED_DELAYED_HEAD.size == CARRIED_DELAYED_MESSAGE_AT
+assert _COPIED_HALF_HEAD.size == COPIED_HALF_MESSAGE_AT
+assert _COPIED_DELAYED_HEAD.size == COPIED_DELAYED_MESSAGE_AT
 assert _VERDICT_HEAD.size == RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES
 assert _CHECKED_HEAD.size == RECORD_HEAD_BYTES + CHECKED_PREFIX_BYTES
-assert _SET_ASIDE_HEAD.size == RECORD_HEAD_BYTES + SET_ASIDE_PREFIX_BYTES
+assert _PARKED_HEAD.size == RECORD_HEAD_BYTES + PARKED_PREFIX_BYTES
 assert _OPERATOR_ACTED_HEAD.size == RECORD_HEAD_BYTES + OPERATOR_ACTED_PREFIX_BYTES
 assert _REF.size == REF_BYTES
 assert _V4.size == AT_BODY_V4
@@ -109,16 +109,16 @@ assert _V4.size == AT_BODY_V4
 _MESSAGE_AT: Final = {
     Kind.MESSAGE: MESSAGE_AT,
     Kind.HALF: MESSAGE_AT,
-    Kind.CARRIED_HALF: CARRIED_HALF_MESSAGE_AT,
+    Kind.COPIED_HALF: COPIED_HALF_MESSAGE_AT,
     Kind.DELAYED: DELAYED_MESSAGE_AT,
-    Kind.CARRIED_DELAYED: CARRIED_DELAYED_MESSAGE_AT,
+    Kind.COPIED_DELAYED: COPIED_DELAYED_MESSAGE_AT,
 }
 #: The same by plain number, 0 for a record without a message: what scans and readers index.
 MESSAGE_AT_BY_KIND: Final = tuple(_MESSAGE_AT.get(cast(Kind, kind), 0) for kind in range(256))
 
 #: Before the body, the body, after the body.
 Pieces = tuple[bytes, bytes, bytes]
-#: Where a carried record's bytes come from: the stored message whose record starts at an offset, in three pieces.
+#: Where a copied record's bytes come from: the stored message whose record starts at an offset, in three pieces.
 Copy = Callable[[int], Pieces]
 Buffer = bytes | memoryview
 
@@ -243,19 +243,19 @@ def _moved(before: bytes, offset: int) -> bytes:
     return before[:AT_PHYSICAL_OFFSET] + offset.to_bytes(8, "big") + before[AT_PHYSICAL_OFFSET + 8 :]
 
 
-def _carried_half(record: CarriedHalf, copy: Copy) -> Pieces:
+def _copied_half(record: CopiedHalf, copy: Copy) -> Pieces:
     before, body, after = copy(record.source)
-    head = _CARRIED_HALF_HEAD.pack(
-        Kind.CARRIED_HALF, 0, 0, record.size, record.first_offset, record.half_index, record.topic_id, record.index,
-        record.count, record.prepared_at_ms, record.immune_until_ms, record.next_check_at_ms, record.checks, 0,
+    head = _COPIED_HALF_HEAD.pack(
+        Kind.COPIED_HALF, 0, 0, record.size, record.first_offset, record.half_index, record.topic_id, record.index,
+        record.count, record.prepared_at_ms, record.grace_until_ms, record.next_check_at_ms, record.checks, 0,
     )  # fmt: skip
     return head + _moved(before, record.offset), body, after
 
 
-def _carried_delayed(record: CarriedDelayed, copy: Copy) -> Pieces:
+def _copied_delayed(record: CopiedDelayed, copy: Copy) -> Pieces:
     before, body, after = copy(record.source)
-    head = _CARRIED_DELAYED_HEAD.pack(
-        Kind.CARRIED_DELAYED, 0, 0, record.size, record.first_offset, record.half_index, record.due_ms,
+    head = _COPIED_DELAYED_HEAD.pack(
+        Kind.COPIED_DELAYED, 0, 0, record.size, record.first_offset, record.half_index, record.due_ms,
         record.key_hash, record.tag_hash, record.topic_id,
     )  # fmt: skip
     return head + _moved(before, record.offset), body, after
@@ -300,11 +300,11 @@ def _checked(record: Checked, copy: Copy) -> bytes:
     return head + raw_group + raw_id
 
 
-def _set_aside(record: SetAside, copy: Copy) -> bytes:
+def _parked(record: Parked, copy: Copy) -> bytes:
     raw_group = record.group.encode()
     raw_id = record.tx_id.encode()
-    head = _SET_ASIDE_HEAD.pack(
-        Kind.SET_ASIDE, 0, 0, record.size, record.half_index, record.checks, record.decided_by, record.because,
+    head = _PARKED_HEAD.pack(
+        Kind.PARKED, 0, 0, record.size, record.half_index, record.checks, record.decided_by, record.because,
         len(raw_group), len(raw_id), 0,
     )  # fmt: skip
     return head + raw_group + raw_id
@@ -341,12 +341,12 @@ ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = for_e
     {
         MessageRecord: _message,
         HalfRecord: _half,
-        CarriedHalf: _carried_half,
+        CopiedHalf: _copied_half,
         Committed: _committed,
         RolledBack: _rolled_back,
         Checked: _checked,
         DelayedRecord: _delayed,
-        CarriedDelayed: _carried_delayed,
+        CopiedDelayed: _copied_delayed,
         Released: _released,
         TopicSet: _payload_of(Kind.TOPIC_SET),
         TopicDeleted: _payload_of(Kind.TOPIC_DELETED),
@@ -356,7 +356,7 @@ ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = for_e
         Base: _base,
         Trim: _trim,
         ProducerSet: _payload_of(Kind.PRODUCER_SET),
-        SetAside: _set_aside,
+        Parked: _parked,
         GroupDeleted: _payload_of(Kind.GROUP_DELETED),
         OperatorActed: _operator_acted,
     }
@@ -435,26 +435,26 @@ def _read_delayed(data: bytes, at: int, offset: int, size: int) -> DelayedRecord
     return DelayedRecord(offset, size, topic_id, *message, unique_id, due_ms, tag_hash, key_hash)
 
 
-def _read_carried_half(data: bytes, at: int, offset: int, size: int) -> CarriedHalf:
-    (_, _, _, _, first_offset, half_index, topic_id, index, count, prepared, immune, next_check, checks,
-     _) = _CARRIED_HALF_HEAD.unpack_from(data, at)  # fmt: skip
-    message_start = at + CARRIED_HALF_MESSAGE_AT
+def _read_copied_half(data: bytes, at: int, offset: int, size: int) -> CopiedHalf:
+    (_, _, _, _, first_offset, half_index, topic_id, index, count, prepared, grace_until, next_check, checks,
+     _) = _COPIED_HALF_HEAD.unpack_from(data, at)  # fmt: skip
+    message_start = at + COPIED_HALF_MESSAGE_AT
     properties = _properties(data, message_start, at + size)
     group, tx_id = half_identity(properties)
-    return CarriedHalf(
-        offset, size, offset, first_offset, half_index, topic_id, size - CARRIED_HALF_MESSAGE_AT, group, tx_id, index,
-        count, prepared, immune, checks, next_check, _queue_id(data, message_start), tag_hash_of(properties),
+    return CopiedHalf(
+        offset, size, offset, first_offset, half_index, topic_id, size - COPIED_HALF_MESSAGE_AT, group, tx_id, index,
+        count, prepared, grace_until, checks, next_check, _queue_id(data, message_start), tag_hash_of(properties),
         key_hash_of(properties), delay_of(properties),
     )  # fmt: skip
 
 
-def _read_carried_delayed(data: bytes, at: int, offset: int, size: int) -> CarriedDelayed:
-    (_, _, _, _, first_offset, half_index, due_ms, key_hash, tag_hash, topic_id) = _CARRIED_DELAYED_HEAD.unpack_from(
+def _read_copied_delayed(data: bytes, at: int, offset: int, size: int) -> CopiedDelayed:
+    (_, _, _, _, first_offset, half_index, due_ms, key_hash, tag_hash, topic_id) = _COPIED_DELAYED_HEAD.unpack_from(
         data, at
     )
-    queue_id = _queue_id(data, at + CARRIED_DELAYED_MESSAGE_AT)
-    return CarriedDelayed(
-        offset, size, offset, first_offset, half_index, topic_id, queue_id, size - CARRIED_DELAYED_MESSAGE_AT, due_ms,
+    queue_id = _queue_id(data, at + COPIED_DELAYED_MESSAGE_AT)
+    return CopiedDelayed(
+        offset, size, offset, first_offset, half_index, topic_id, queue_id, size - COPIED_DELAYED_MESSAGE_AT, due_ms,
         tag_hash, key_hash,
     )  # fmt: skip
 
@@ -497,13 +497,13 @@ def _read_checked(data: bytes, at: int, offset: int, size: int) -> Checked:
     return Checked(offset, size, group, data[id_at : id_at + id_bytes].decode(), half_index, checks, next_check)
 
 
-def _read_set_aside(data: bytes, at: int, offset: int, size: int) -> SetAside:
+def _read_parked(data: bytes, at: int, offset: int, size: int) -> Parked:
     (_, _, _, _, half_index, checks, decided_by, because, group_bytes, id_bytes,
-     _) = _SET_ASIDE_HEAD.unpack_from(data, at)  # fmt: skip
-    group_at = at + _SET_ASIDE_HEAD.size
+     _) = _PARKED_HEAD.unpack_from(data, at)  # fmt: skip
+    group_at = at + _PARKED_HEAD.size
     id_at = group_at + group_bytes
     tx_id = data[id_at : id_at + id_bytes].decode()
-    return SetAside(offset, size, _text(data[group_at:id_at]), tx_id, half_index, checks, decided_by, because)
+    return Parked(offset, size, _text(data[group_at:id_at]), tx_id, half_index, checks, decided_by, because)
 
 
 def _read_operator_acted(data: bytes, at: int, offset: int, size: int) -> OperatorActed:
@@ -567,12 +567,12 @@ _READ: Final[dict[type, Callable[[bytes, int, int, int], Any]]] = for_each_kind(
     {
         MessageRecord: _read_message,
         HalfRecord: _read_half,
-        CarriedHalf: _read_carried_half,
+        CopiedHalf: _read_copied_half,
         Committed: _read_committed,
         RolledBack: _read_rolled_back,
         Checked: _read_checked,
         DelayedRecord: _read_delayed,
-        CarriedDelayed: _read_carried_delayed,
+        CopiedDelayed: _read_copied_delayed,
         Released: _read_released,
         TopicSet: _payload_reader(TopicSet, 5),
         TopicDeleted: _payload_reader(TopicDeleted, 1),
@@ -582,7 +582,7 @@ _READ: Final[dict[type, Callable[[bytes, int, int, int], Any]]] = for_each_kind(
         Base: _read_base,
         Trim: _read_trim,
         ProducerSet: _payload_reader(ProducerSet, 1),
-        SetAside: _read_set_aside,
+        Parked: _read_parked,
         GroupDeleted: _payload_reader(GroupDeleted, 2),
         OperatorActed: _read_operator_acted,
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from halfmq.model.ids import hash64
-from halfmq.model.records import MESSAGE_AT, SET_ASIDE_MS, CarriedHalf, DecidedBy, HalfRecord
+from halfmq.model.records import MESSAGE_AT, PARKED_MS, CopiedHalf, DecidedBy, HalfRecord
 from halfmq.runtime.disk import Disk
 from halfmq.store.consume_queue import list_bases
 from halfmq.store.layout import (
@@ -179,7 +179,7 @@ class TransactionTable:
             -1,
         )
 
-    def carried(self, record: CarriedHalf) -> None:
+    def copied(self, record: CopiedHalf) -> None:
         """The half lies elsewhere from now on. Writes the whole row: its first record may be trimmed away."""
         key = (record.group, record.tx_id)
         if record.index == 0:
@@ -249,7 +249,7 @@ class TransactionTable:
         if state != ROW_EMPTY:
             _CHECKS.pack_into(page, at + _AT["next_check_at_ms"], next_check_at_ms, checks)
         if state == ROW_UNDECIDED:
-            page[at + _DECIDED_BY_AT] = 0  # taken up again, if it was set aside
+            page[at + _DECIDED_BY_AT] = 0  # taken up again, if it was parked
 
     def set_aside(self, half_index: int, checks: int, next_check_at_ms: int, decided_by: int) -> None:
         """Nobody asks any more: an undecided row that says who decided that."""
@@ -284,7 +284,7 @@ class TransactionTable:
             half.next_check_at_ms,
             half.checks,
             ROW_UNDECIDED,
-            DecidedBy.POLICY if half.next_check_at_ms >= SET_ASIDE_MS else 0,
+            DecidedBy.POLICY if half.next_check_at_ms >= PARKED_MS else 0,
             0,
             0,
             0,

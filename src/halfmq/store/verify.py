@@ -29,10 +29,10 @@ from halfmq.model.placement import segment_start
 from halfmq.model.records import (
     MESSAGE_AT,
     Base,
-    CarriedDelayed,
-    CarriedHalf,
     Checked,
     Committed,
+    CopiedDelayed,
+    CopiedHalf,
     DecidedBy,
     DelayedRecord,
     EpochStarted,
@@ -44,12 +44,12 @@ from halfmq.model.records import (
     OffsetsCommitted,
     OperatorActed,
     OperatorAction,
+    Parked,
     ProducerSet,
     Record,
     Ref,
     Released,
     RolledBack,
-    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -333,7 +333,7 @@ class _Walk:
         length = int.from_bytes(head[4:8], "big") - message_at
         if not message_at or length != ref.message_bytes:
             self._findings.damage("log", f"{what}: no message of {ref.message_bytes} bytes lies there", REPORT)
-        elif kind in (Kind.HALF, Kind.CARRIED_HALF):
+        elif kind in (Kind.HALF, Kind.COPIED_HALF):
             at = message_at + AT_QUEUE_OFFSET
             half_index = int.from_bytes(head[at : at + 8], "big", signed=True)
             if half_index != ref.half_index:
@@ -517,13 +517,13 @@ class _IndexCheck:
             id_hash=hash64(record.tx_id.encode()),
             **expected,
         )
-        # Rows written again (at a start, by a carry) say when the transaction began, which is not after this half.
+        # Rows written again (at a start, by a copy) say when the transaction began, which is not after this half.
         if row is not None and row.prepared_at_ms > now_ms:
             what = f"half {record.half_index} came at {now_ms}, its row says prepared at {row.prepared_at_ms}"
             self._findings.damage("transactions", what, REMAKE)
         self._keys(message, record.offset)
 
-    def _carried_half(self, record: CarriedHalf, now_ms: int) -> None:
+    def _copied_half(self, record: CopiedHalf, now_ms: int) -> None:
         self._undecided.add(record.half_index)
         if record.index == 0:
             self._checks[record.group, record.tx_id] = record.half_index, record.checks
@@ -538,7 +538,7 @@ class _IndexCheck:
         if row is not None and row.current_offset < record.offset:
             what = f"half {record.half_index} lies at {record.offset}, its row says {row.current_offset}"
             self._findings.damage("transactions", what, REMAKE)
-        self._keys_of_carried(record.offset)
+        self._keys_of_copied(record.offset)
 
     def _committed(self, record: Committed, now_ms: int) -> None:
         self._ended(record, [ref.half_index for ref in record.refs])
@@ -575,7 +575,7 @@ class _IndexCheck:
             if index in self._settled or (index >= 0 and self._table.row(index) is not None):
                 self._row(index, queue_offset=ref.queue_offset)
 
-    def _checked(self, record: Checked | SetAside, now_ms: int) -> None:
+    def _checked(self, record: Checked | Parked, now_ms: int) -> None:
         if record.half_index in self._undecided:
             self._checks[record.group, record.tx_id] = record.half_index, record.checks
 
@@ -605,11 +605,11 @@ class _IndexCheck:
     def _delayed(self, record: DelayedRecord, now_ms: int) -> None:
         self._keys(record.message, record.offset)
 
-    def _carried_delayed(self, record: CarriedDelayed, now_ms: int) -> None:
-        self._keys_of_carried(record.offset)
+    def _copied_delayed(self, record: CopiedDelayed, now_ms: int) -> None:
+        self._keys_of_copied(record.offset)
 
-    def _keys_of_carried(self, offset: int) -> None:
-        """The keys of a carried message are compared through what the index has there: the record has no properties."""
+    def _keys_of_copied(self, offset: int) -> None:
+        """The keys of a copied message are compared through what the index has there: the record has no properties."""
         start, data = self._key_file(offset)
         while data[self._key_at[start] + 8 : self._key_at[start] + 16] == offset.to_bytes(8, "big"):
             self._key_at[start] += KEY_ENTRY.size
@@ -656,14 +656,14 @@ class _IndexCheck:
         {
             MessageRecord: _plain,
             HalfRecord: _half,
-            CarriedHalf: _carried_half,
+            CopiedHalf: _copied_half,
             Committed: _committed,
             RolledBack: _rolled_back,
             Released: _released,
             Checked: _checked,
-            SetAside: _checked,
+            Parked: _checked,
             DelayedRecord: _delayed,
-            CarriedDelayed: _carried_delayed,
+            CopiedDelayed: _copied_delayed,
             TopicSet: _topic_set,
             TopicDeleted: _topic_deleted,
         },

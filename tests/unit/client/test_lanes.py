@@ -61,19 +61,19 @@ def test_failures_are_counted_for_each_message_anew() -> None:
 
 
 def test_any_interleaving_keeps_the_order_of_each_key() -> None:
-    dice = random.Random(20)
+    rng = random.Random(20)
     lanes: Lanes[None] = Lanes()
-    waiting = [message(dice.choice("abc"), number) for number in range(300)]
+    waiting = [message(rng.choice("abc"), number) for number in range(300)]
     under_way: list[Message] = []
     done: list[Message] = []
     while waiting or under_way:
-        if waiting and dice.random() < 0.6:
+        if waiting and rng.random() < 0.6:
             one = waiting.pop(0)
             if enter(lanes, one):
                 under_way.append(one)
                 assert len({each.sharding_key for each in under_way}) == len(under_way)
         elif under_way:
-            one = under_way.pop(dice.randrange(len(under_way)))
+            one = under_way.pop(rng.randrange(len(under_way)))
             done.append(one)
             following = lanes.leave(one)
             if following is not None:

@@ -14,7 +14,7 @@ from tests.support.random_log import SEGMENT, Expected, LogBatch, RandomLog
 from tests.support.store_writer import StoreWriter
 
 from halfmq.errors import InvariantViolated
-from halfmq.model.records import CarriedDelayed, Committed, Ref, Released
+from halfmq.model.records import Committed, CopiedDelayed, Ref, Released
 from halfmq.runtime.disk import Disk, RealDisk
 from halfmq.store import consume_queue, transaction_table
 from halfmq.store.indexes import Indexes, indexes_are_there
@@ -312,7 +312,7 @@ def test_a_half_that_is_committed_with_a_delay_is_seen_when_it_is_released() -> 
     assert (row.state, row.queue_offset, row.due_ms) == (2, -1, 9_000)
     assert indexes.queues.bounds(topic_id, 1) == (0, 0)
     moved = half.offset + 2_000
-    carried = CarriedDelayed(moved, 600, half.offset, half.offset, 0, topic_id, 1, 484, 9_000, 3, 4)
+    carried = CopiedDelayed(moved, 600, half.offset, half.offset, 0, topic_id, 1, 484, 9_000, 3, 4)
     shown = replace(ref, offset=moved, queue_offset=0, due_ms=0)
     indexes.stage(log.end + 1_900, log.end + 4_000, 9_001, [carried, Released(moved + 600, 80, (shown,))])
     indexes.flush()

@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any, Final
 
 from halfmq import limits
+from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.intake import REQUEST_COST
 from halfmq.broker.remoting.refusals import refusal
-from halfmq.broker.seldom import Seldom
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.unlike_subscriptions import UnlikeSubscriptions
@@ -81,7 +81,7 @@ class Clients:
         self._time = time
         self._unlike = UnlikeSubscriptions(gateway.is_due)
         self._broker_name = broker_name
-        self._locks_said = Seldom(lambda: time.now_ms() / 1000, rest_s=_LOCKS_SAID_S)
+        self._locks_said = LogThrottle(lambda: time.now_ms() / 1000, rest_s=_LOCKS_SAID_S)
         #: By connection and group: bytes of what it subscribes to, as counted; and their sum.
         self._subscribed: dict[int, dict[str, int]] = {}
         self.subscribed_bytes = 0

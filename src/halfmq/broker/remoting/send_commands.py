@@ -108,11 +108,11 @@ def _half(
             tx_id, index, count = identity
         if _TRACE_ON in pairs:  # a copy of a message that was stored before
             properties = without(properties, CLUSTER, MSG_REGION, TRACE_ON)
-    tag_hash, key_hash, id_hash, delay, immunity_ms, keys = half_facts(values)
+    tag_hash, key_hash, id_hash, delay, grace_ms, keys = half_facts(values)
     return SendHalf(
         connection, group, tx_id, index, count, fields.topic, fields.default_queues, fields.queue_id, fields.sys_flag,
         fields.born_time_ms, fields.flag, properties, fields.reconsume_times, body, born_host, unique_id, tag_hash,
-        key_hash, id_hash, delay, immunity_ms, keys,
+        key_hash, id_hash, delay, grace_ms, keys,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.remoting.send_commands import batch_command, send_command
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.messages import StoredMessages
-from halfmq.core.commands import EndTransaction, SendBack, SettledRow, Wanted
+from halfmq.core.commands import EndTransaction, RequestedVerdict, SendBack, SettledRow
 from halfmq.core.decision import Noted, Refused, Reply, Sent, SentBatch, Settled, Why
 from halfmq.core.engine import Failed
 from halfmq.core.view import ProducerGroupView
@@ -35,7 +35,7 @@ from halfmq.wire.remoting.header import Request, encode_empty_response, encode_s
 
 log = logging.getLogger("halfmq.sends")
 
-_WANTED: Final = {0: Wanted.UNKNOWN, 8: Wanted.COMMIT, 12: Wanted.ROLLBACK}
+_WANTED: Final = {0: RequestedVerdict.UNKNOWN, 8: RequestedVerdict.COMMIT, 12: RequestedVerdict.ROLLBACK}
 
 #: Bound once for the hot path.
 _BY_PRODUCER: Final = DecidedBy.PRODUCER

@@ -3,7 +3,7 @@
 import pytest
 
 from halfmq.errors import ConnectError
-from halfmq.spark.patience import Away, Patience
+from halfmq.spark.retry_deadline import Away, RetryDeadline
 
 
 class Clock:
@@ -16,8 +16,8 @@ class Clock:
         self.now += seconds
 
 
-def patience(clock: Clock, timeout_ms: int) -> Patience:
-    return Patience(timeout_ms, clock=lambda: clock.now, sleep=clock.sleep)
+def patience(clock: Clock, timeout_ms: int) -> RetryDeadline:
+    return RetryDeadline(timeout_ms, clock=lambda: clock.now, sleep=clock.sleep)
 
 
 def test_it_goes_on_as_soon_as_the_broker_is_back() -> None:

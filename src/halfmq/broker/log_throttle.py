@@ -9,7 +9,7 @@ REST_S: Final = 600.0
 REMEMBERED_MAX: Final = 1_024
 
 
-class Seldom:
+class LogThrottle:
     """``clock``: monotonic seconds, as ``loop.time``. ``together_max``: things of all kinds that are said within ``rest_s``,
     where peers choose how many there are."""
 

@@ -16,10 +16,10 @@ _PAUSE_LONGEST_S: Final = 2.0
 
 
 class Away(Exception):
-    """Not now, perhaps later: the reason. Only for ``Patience``; never leaves this package."""
+    """Not now, perhaps later: the reason. Only for ``RetryDeadline``; never leaves this package."""
 
 
-class Patience:
+class RetryDeadline:
     """``brokerTimeout`` of one reader. Each call waits that long on its own."""
 
     def __init__(
@@ -53,6 +53,6 @@ class Patience:
                     ) from reason
                 if pause == _PAUSE_FIRST_S:
                     _log.warning("%s: %s; waiting up to %g s", what, reason, self._timeout_s)
-                # Half of each pause is dice, so that tasks that lost one broker do not all come back in one moment.
+                # Half of each pause is rng, so that tasks that lost one broker do not all come back in one moment.
                 self._sleep(min(left, pause * random.uniform(0.5, 1.0)))
                 pause = min(pause * 2, _PAUSE_LONGEST_S)
