@@ -62,61 +62,82 @@ def test_segments_rolled_and_trims_and_copies_happened_meanwhile(killed: Soaked)
 # --- differences of the log ------------------------------------------------------------------------------------------
 
 
-def _nth(records: list[Line], kind: str, number: int = 20) -> int:
-    found = [at for at, record in enumerate(records) if record["kind"] == kind]
+class Records(list[Line]):
+    """What the log holds. ``acknowledged``: positions of the verdicts that a client was answered."""
+
+    acknowledged: set[int]
+
+
+def _nth(records: Records, kind: str, number: int = 20) -> int:
+    """Where the record of that kind is; a verdict is one that was acknowledged: nobody misses any other."""
+    found = [
+        at
+        for at, record in enumerate(records)
+        if record["kind"] == kind and (kind == "half" or record["offset"] in records.acknowledged)
+    ]
     return found[min(number, len(found) - 1)]
 
 
-def commit_record_gone(records: list[Line]) -> None:
+def commit_record_gone(records: Records) -> None:
     del records[_nth(records, "commit")]
 
 
-def rollback_record_gone(records: list[Line]) -> None:
+def rollback_record_gone(records: Records) -> None:
     del records[_nth(records, "rollback")]
 
 
-def half_messages_and_verdict_gone(records: list[Line]) -> None:
+def half_messages_and_verdict_gone(records: Records) -> None:
     tx = records[_nth(records, "commit")]["tx"]
     records[:] = [record for record in records if record.get("tx") != tx]
 
 
-def commit_elsewhere_than_acknowledged(records: list[Line]) -> None:
+def commit_elsewhere_than_acknowledged(records: Records) -> None:
     records[_nth(records, "commit")]["offset"] += 8
 
 
-def commit_became_rollback(records: list[Line]) -> None:
+def commit_became_rollback(records: Records) -> None:
     record = records[_nth(records, "commit")]
     record["kind"] = "rollback"
     record.pop("shown")
 
 
-def second_commit_record(records: list[Line]) -> None:
+def second_commit_record(records: Records) -> None:
     again = records[_nth(records, "commit")]
     shown = [[topic, queue, offset + 1_000_000, log] for topic, queue, offset, log in again["shown"]]
     records.append({**again, "offset": 1 << 40, "shown": shown})
 
 
-def rollback_after_the_commit(records: list[Line]) -> None:
+def rollback_after_the_commit(records: Records) -> None:
     tx = records[_nth(records, "commit")]["tx"]
     records.append({**records[_nth(records, "rollback")], "tx": tx, "offset": 1 << 40})
 
 
-def half_message_twice(records: list[Line]) -> None:
+def half_message_twice(records: Records) -> None:
     records.append({**records[_nth(records, "half")], "offset": 1 << 40})
 
 
-def place_taken_twice(records: list[Line]) -> None:
+def place_taken_twice(records: Records) -> None:
     first, second = (records[_nth(records, "commit", number)]["shown"] for number in (20, 21))
     second[0][:3] = first[0][:3]
 
 
-def commit_without_one_message(records: list[Line]) -> None:
+def commit_without_one_message(records: Records) -> None:
     next(record for record in records if len(record.get("shown", ())) > 1)["shown"].pop()
 
 
-def commit_with_one_message_twice(records: list[Line]) -> None:
+def commit_with_one_message_twice(records: Records) -> None:
     shown = next(record for record in records if len(record.get("shown", ())) > 1)["shown"]
     shown[1] = [*shown[0][:2], shown[0][2] + 1_000_000, shown[0][3]]
+
+
+def positions_in(histories: Path) -> set[int]:
+    events = (
+        json.loads(line)
+        for path in histories.glob("*.jsonl")
+        for line in path.read_text().splitlines()
+        if '"e":"answered"' in line and line.endswith("}")
+    )
+    return {event["position"] for event in events if event.get("position", -1) >= 0}
 
 
 @pytest.mark.parametrize(
@@ -136,12 +157,13 @@ def commit_with_one_message_twice(records: list[Line]) -> None:
     ],
 )
 def test_difference_planted_into_the_log_is_found(
-    killed: Soaked, plant: Callable[[list[Line]], None], tmp_path: Path
+    killed: Soaked, plant: Callable[[Records], None], tmp_path: Path
 ) -> None:
     for path in (killed.directory / "history").glob("*.jsonl"):
         (tmp_path / path.name).symlink_to(path)
     lines = [json.loads(line) for line in (tmp_path / "conductor.jsonl").read_text().splitlines()]
-    records = [line for line in lines if line["e"] == "log"]
+    records = Records(line for line in lines if line["e"] == "log")
+    records.acknowledged = positions_in(tmp_path)
     plant(records)
     others = [line for line in lines if line["e"] != "log"]
     at = next(at for at, line in enumerate(lines) if line["e"] == "log")
