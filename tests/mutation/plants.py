@@ -735,6 +735,23 @@ PLANTS: Final = (
         'row = {"consumer_group": "", ',
     ),
     Plant(
+        "inbox-accepts-a-duplicate",
+        0,
+        "a message that is delivered again has its effect again",
+        "sql/inbox.py",
+        "                return connection.execute(absent.returning(self.table.c.message_key)).first() is not None\n",
+        "                connection.execute(absent)\n                return True\n",
+    ),
+    Plant(
+        "marker-outside-the-transaction",
+        2,
+        "the marker is committed in a transaction of its own, before the local transaction",
+        "sql/marker.py",
+        "        connection.execute(insert(self.table).values(tx_id=tx_id, outcome=COMMITTED, written_at_ms=now_ms).inline())\n",
+        "        with connection.engine.begin() as own:\n"
+        "            own.execute(insert(self.table).values(tx_id=tx_id, outcome=COMMITTED, written_at_ms=now_ms).inline())\n",
+    ),
+    Plant(
         "marker-prune-counts-milliseconds",
         2,
         "MarkerTable.prune takes its seconds for milliseconds",

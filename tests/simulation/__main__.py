@@ -6,7 +6,7 @@
                 the figures and the digest of a line of the record, at its commit: the digest must be the line's
 --seconds S     as many new seeds as fit
 --break NAME    with a bug planted: it must be found
---profile NAME  every seed has this character ("crowded"); not with --record, where seeds draw theirs
+--profile NAME  every seed has this profile ("crowded", "power_loss"); not with --record, where seeds draw theirs
 --story         with --seed: every event, and what the broker and the clients log
 """
 

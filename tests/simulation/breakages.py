@@ -1,4 +1,4 @@
-"""Bugs to plant while it runs, so that everybody sees that the simulation can fail. ``tests.mutation`` has many more."""
+"""Bugs to plant in a running simulation, to show that it can fail. ``tests.mutation`` has many more."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,7 @@
-"""The machine that the broker runs on: its disk and clock, its lives, and who starts it again.
+"""The machine that the broker runs on: its disk and clock, its lives, and its restarts.
 
-What threads do in a real process (syncs, slow work) happens here as events of the life that asked for them, a drawn while
-later, so that a kill may come before, between and after them.
+What threads do in a real process (syncs, maintenance) happens here as events some time later, so that a kill may come before,
+between and after them.
 """
 
 import gc
@@ -264,6 +264,8 @@ class BrokerHost:
         self.on_damage: Callable[[StoreDamaged], None] = lambda error: None
         #: Told each time.
         self.on_power_lost: Callable[[], None] = lambda: None
+        #: Before each start but the first.
+        self.on_start: Callable[[], None] = lambda: None
         #: Called after each turn of a broker that serves.
         self.on_turn: Callable[[], None] = lambda: None
         #: Told the letter of each recovery.
@@ -465,4 +467,5 @@ class BrokerHost:
         if self.process is None:
             if not self._network.server_is_up:
                 self._network.power_back()
+            self.on_start()
             self.start()

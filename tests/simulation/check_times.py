@@ -1,13 +1,14 @@
-"""When producers are asked, and what counts: promise 7, worked out from what was seen and not from the broker's schedule.
+"""When checks are sent, and which of them count: promise 7, computed from the records and not from the broker's schedule.
 
-    never too early   no check before the immunity is over, the message's own where it has one, in the broker's time; what
-                      clients hear in virtual time is looked at in ``check_looks``
-    never too late    a transaction that is due, with somebody to ask and room to ask, is asked within ``_SLACK_STEPS`` looks
-    never too rare    from one check to the next: the back-off as docs/transactions.md has it, and never above its bound
-    only what left    a check counts when a connection took it; what reached nobody is taken back
+    never too early   no check before the grace period ends, the message's own where it has one, in the broker's time; what
+                      clients receive in virtual time is verified in ``check_rules``
+    never too late    a transaction that is due, with a reachable producer and capacity to ask it, is asked within
+                      ``_SLACK_STEPS`` inspections
+    never too rare    the time between two checks follows the back-off of docs/transactions.md, and never exceeds its bound
+    only what left    a check counts when a connection took it; one that reached nobody is not counted
 
-What is late is judged at each look of the run, and only after it was so at several of them in one life of the broker: a
-pause or a slow disk between two of them is no fault of the schedule.
+Lateness is a violation only if several inspections in one life of the broker found it: a pause or a slow disk between two
+of them is no fault of the schedule.
 """
 
 from collections import Counter

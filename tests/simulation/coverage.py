@@ -1,6 +1,6 @@
-"""What the seeds have reached: which fault met which state of a transaction, and which recovery came of it.
+"""What the seeds have reached: which fault met which state of a transaction, and which recovery case followed.
 
-A cell that stays empty although it is possible is a bug of the swarm: its knobs never lead there.
+A cell that is possible and stays empty is a bug of ``swarm``: its settings never lead there.
 """
 
 from collections import Counter

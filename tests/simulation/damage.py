@@ -1,10 +1,9 @@
-"""Damage at rest: bits that rot and files that are gone, and somebody who puts them right once it was noticed.
+"""Damage at rest: bit rot and lost files, and an operator who repairs them once the broker has reported them.
 
-The promise is that damage is refused where it is looked at, with the place, and never taken for another content. So a
-start that refuses is right as long as something is damaged; then the world restores it, as an operator with a backup does.
-What the broker says of itself is not touched where nobody could know better: the bytes that are flipped lie below a
-position that a later, durable batch names as durable, or the watermark page, which is then on the disk; and in what a running
-broker serves only bodies are flipped, since clients check these.
+The promise is that damage is rejected with its position where it is read, and never taken for valid content. So a start may
+refuse as long as something is damaged; then the simulation restores it, as an operator with a backup would.
+Only damage that can be detected is done: bits are flipped below a position that a later, durable batch declares durable, or
+in the watermark page, which is then on the disk; while a broker serves, only in bodies, whose checksum clients verify.
 """
 
 import random

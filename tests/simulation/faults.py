@@ -1,4 +1,4 @@
-"""When what fails: drawn from the seed, done to the world, counted."""
+"""Faults: drawn from the seed, injected, and counted."""
 
 import random
 from collections.abc import Callable
@@ -128,6 +128,7 @@ class Faults:
         host.power_fails() if power else host.kill()
         host.cut_after(steps, power=power)
         self.note("power_in_step" if power else "kill_in_step", detail="while it starts")
+        self.run.counts["crash while starting"] += 1
 
     def pause(self) -> None:
         host = self.run.host

@@ -4,6 +4,8 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from halfmq.client.async_client import AsyncClient
 from halfmq.errors import HalfmqError
 from halfmq.testing.history.events import Started
@@ -22,7 +24,7 @@ class ApplicationError(Exception):
 
 
 #: What goes wrong in a client without being a bug of ours.
-Expected = (HalfmqError, DatabaseError, ApplicationError)
+Expected = (HalfmqError, DatabaseError, SQLAlchemyError, ApplicationError)
 
 
 class Surroundings:

@@ -1,5 +1,6 @@
-"""People on call look at what is undecided, and into the database, and sometimes settle a transaction by hand; an
-administrator gives producer groups limits and policies, asks about transactions, and takes up what was parked."""
+"""Operators who list undecided transactions, query the database, and sometimes settle a transaction by hand; and an
+administrator who sets limits and policies of producer groups, requests checks, and resumes parked transactions.
+"""
 
 import asyncio
 from typing import Any
@@ -13,7 +14,7 @@ from halfmq.wire.remoting.producer_groups import HMQ_ASK, HMQ_ASK_PARKED, HMQ_PR
 from tests.simulation.database import Database, DatabaseError
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.promises import Promises, Violation
-from tests.simulation.raw_line import LineLost, RawLine
+from tests.simulation.raw_connection import LineLost, RawLine
 from tests.support.virtual_loop import ProcessLoop
 
 _WORDS = {Outcome.COMMIT: "COMMIT", Outcome.ROLLBACK: "ROLLBACK"}
@@ -123,7 +124,7 @@ class Administrator(Machine):
         self._asks = "ask-now" in administration
         #: In some seeds all policies are taken back before everything heals, in the others they go on.
         self._takes_back = self.rng.random() < 0.4
-        #: What is parked is asked about by group, or one by one.
+        #: What is set aside is asked about by group, or one by one.
         self._in_bulk = self.rng.random() < 0.5
         #: What each group is given first.
         self._to_give = [(group, what) for what in self._limits for group in groups]

@@ -4,15 +4,17 @@ import asyncio
 import random
 from typing import Any
 
+from sqlalchemy import insert
+
 from halfmq.client.listener import TransactionListener
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.transaction_block import Transaction
 from halfmq.errors import ConnectError, UnsupportedCombination
 from halfmq.model.properties import CHECK_IMMUNITY_SECONDS
-from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate
+from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate, orders
 from tests.simulation.machine import ApplicationError, Expected, Machine, SimulatedClient, Surroundings
-from tests.simulation.marker_log import MarkerLog, Session
+from tests.simulation.sql_driver import Markers, sessions_of
 from tests.simulation.tags import draw_tag
 from tests.support.virtual_loop import ProcessLoop
 
@@ -28,10 +30,9 @@ class _Life:
         self.database = machine.database
         self.serial = 0
         self.client: SimulatedClient = machine.client(process, machine.group, fetches_checks=machine.fetches)
-        self.log = MarkerLog(
-            machine.database, process, machine.clock, machine.rng, min(machine.around.swarm.check_immunities_ms)
-        )
-        self.client.answer_checks(self.log, None)
+        self.markers = Markers(machine.clock, min(machine.around.swarm.check_immunities_ms))
+        self.sessions = sessions_of(machine.database, process)
+        self.client.answer_checks(self.markers, self.sessions)
         self.client.add_check("block", self.check)
         self.client.add_check("", self.check)  # of stock clients of the same group
         self.client.add_listener(OrderListener(self))
@@ -40,7 +41,7 @@ class _Life:
 
     def message(self) -> tuple[str, bytes, dict[str, Any]]:
         rng = self.rng
-        options: dict[str, Any] = {"tag": draw_tag(self.machine.tag_dice)}
+        options: dict[str, Any] = {"tag": draw_tag(self.machine.tag_rng)}
         if rng.random() < 0.4:
             options["sharding_key"] = None if self.swarm.narrows else f"k{rng.randrange(3)}"
             options["keys"] = (f"o{rng.randrange(1_000)}",)
@@ -67,9 +68,9 @@ class _Life:
             return f"order:{self.machine.name}.{self.machine.lives}_{self.serial}"
         return ""
 
-    async def by_log(self) -> None:
-        session = Session(self.database, self.process)
-        async with self.client.transaction(session, markers=self.log) as tx:
+    async def by_marker(self) -> None:
+        async with self.sessions() as session, self.client.transaction(session, markers=self.markers) as tx:
+            await session.execute(insert(orders).values(tx_id=tx.id).inline())
             immunity = self.immunity()
             for _ in range(self.rng.choice((1, 1, 2, 3))):
                 topic, body, options = self.in_transaction()
@@ -119,7 +120,7 @@ class _Life:
     async def batch(self) -> None:
         topic, _, _ = self.message()
         bodies = [self.rng.randbytes(self.rng.choice(self.swarm.body_bytes)) for _ in range(self.rng.randint(2, 4))]
-        await self.client.send_many(topic, bodies, tag=draw_tag(self.machine.tag_dice))
+        await self.client.send_many(topic, bodies, tag=draw_tag(self.machine.tag_rng))
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ class _Life:
 
     async def work(self) -> None:
         around = self.machine.around
-        acts = (self.by_log, self.by_log, self.by_block, self.by_block, self.by_listener, self.plain, self.batch)
+        acts = (self.by_marker, self.by_marker, self.by_block, self.by_block, self.by_listener, self.plain, self.batch)
         while around.working:
             await asyncio.sleep(self.swarm.think_ms / 1000 * self.rng.random() * 2)
             if not around.working:
@@ -169,7 +170,7 @@ class _Life:
             self.machine.busy -= 1
 
     async def prune(self) -> None:
-        """As ``MarkerTable.prune`` does: old rows go, but those that the broker still asks about."""
+        """In place of ``MarkerTable.prune`` (see ``sql_driver``): old rows go, except those that the broker still asks about."""
         around, database = self.machine.around, self.database
         while around.working:
             await asyncio.sleep((1 + 2 * self.rng.random()) * self.swarm.pace)
@@ -222,7 +223,7 @@ class Producer(Machine):
         super().__init__(name, around)
         self.group = group
         self.database = database
-        self.tag_dice = random.Random(f"{around.swarm.seed}/{name}/tags")
+        self.tag_rng = random.Random(f"{around.swarm.seed}/{name}/tags")
         #: It fetches its checks instead of being sent them.
         self.fetches = fetches
 

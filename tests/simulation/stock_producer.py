@@ -16,7 +16,7 @@ from halfmq.model.stored_message import decode as decode_message
 from halfmq.wire.remoting.codes import SEND_RETRY_CODES
 from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate
 from tests.simulation.machine import Machine, Surroundings
-from tests.simulation.raw_line import LineLost, RawLine
+from tests.simulation.raw_connection import LineLost, RawLine
 from tests.simulation.tags import draw_tag
 from tests.support.raw_client import Answer, end_ext, send_ext
 from tests.support.virtual_loop import ProcessLoop

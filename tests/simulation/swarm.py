@@ -1,4 +1,4 @@
-"""What one seed is about: which faults, which actors, which knobs. Drawn once, before anything runs.
+"""The settings of one seed: which faults, which participants, which parameters. Drawn once, before anything runs.
 
 A seed uses a random part of all that could happen, not all of it at once: a bug that needs many partitions and no crash
 is found by a seed that has only partitions (swarm testing; TigerBeetle's VOPR and FoundationDB's simulation do the same).
@@ -25,9 +25,10 @@ TOPICS: Final = ("Alpha", "Beta", "Gamma")
 ADMINISTRATION: Final = ("rollback", "set-aside", "skip-age", "limits", "ask-now")
 #: How long nobody of any service is there, where transactions shall grow old: more than the least age that a policy takes, ms.
 _ABSENCE_MS: Final = 66_000
-#: Seeds with a character of their own: "crowded" has so many undecided transactions, in small segments under retention, that
-#: trims carry most of the time, and a look of a trim goes over few of them.
-PROFILES: Final = ("crowded",)
+#: "crowded" has so many undecided transactions, in small segments under retention, that trims copy messages forward most of
+#: the time, and each step of a trim examines few of them. "power_loss" has only losses of power, mostly in the middle of an
+#: operation of the disk, and checks everything after each start.
+PROFILES: Final = ("crowded", "power_loss")
 #: Behind this seed one in so many is crowded; those before stay what they were. Other rng draw it.
 _CROWDED_BEHIND: Final = 202_800
 _CROWDED_ONE_IN: Final = 16
@@ -110,6 +111,9 @@ class Swarm:
     subscription: str = "*"
     #: What goes by for the broker between two looks at how long its turn takes.
     look_us: int = 0
+    #: After each start what is there is compared with what was answered; requests are never rejected.
+    looks_at_starts: bool = False
+    nothing_is_refused: bool = False
 
     def __str__(self) -> str:
         return (
@@ -129,7 +133,54 @@ def draw(seed: int, profile: str = "") -> Swarm:
         look_us=random.Random(f"{seed}/look").choice((0, 0, 300, 8_000)),
         subscription=random.Random(f"{seed}/tags").choice(SUBSCRIPTIONS),
     )
+    if profile == "power_loss":
+        return _power_loss(swarm, random.Random(f"{seed}/power loss"))
     return _crowded(swarm, rng) if crowded or profile == "crowded" else swarm
+
+
+def _power_loss(swarm: Swarm, rng: random.Random) -> Swarm:
+    """Power is lost every second or two; segments roll, checkpoints and trims happen in between."""
+    retention_bytes = rng.choice((0, 70_000, 150_000))
+    pace = 5 if retention_bytes else 1
+    # Where there is retention, the log is to outgrow it.
+    bodies = ((1_000, 6_000), (2_000, 6_000)) if retention_bytes else ((10, 300, 1_500), (300, 1_500, 4_000))
+    producers, workers, stock = rng.choice((1, 2)), rng.choice((1, 2)), rng.choice((0, 1))
+    work_ms, begun = rng.choice((3_000, 5_000)) * pace, rng.choice((40, 70))
+    return replace(
+        swarm,
+        faults=("power", "power_in_step", "power_in_step", "power_in_step", "crash_while_it_starts"),
+        pace=pace,
+        fault_every_ms=rng.choice((500, 900)) * pace,
+        work_ms=work_ms,
+        producers=producers,
+        stock_producers=stock,
+        producer_groups=1,
+        workers=workers,
+        think_ms=work_ms * (producers * workers + stock) // begun,
+        consumers=rng.choice((0, 0, 1)),
+        watchers=1,
+        operators=0,
+        narrows=False,
+        administration=(),
+        absence_ms=0,
+        fetching="none",
+        fetchers=0,
+        silent=rng.choice((0.0, 0.3)),
+        durability="fsync",
+        body_bytes=rng.choice(bodies),
+        segment_bytes=1 << 16,
+        checkpoint_interval_ms=1_000,
+        retention_bytes=retention_bytes,
+        retention_ms=0,
+        retention_check_ms=700,
+        undecided_max=1_000,
+        disk_reserve_bytes=0,
+        dedup_window_ms=12_000 if retention_bytes else 20_000,
+        call_timeout_ms=4_000,
+        prunes=False,
+        looks_at_starts=True,
+        nothing_is_refused=True,
+    )
 
 
 def _crowded(swarm: Swarm, rng: random.Random) -> Swarm:

@@ -1,7 +1,7 @@
-"""What clients ask and hear, read off the wire: the same for our client, a stock one, an operator and a reader.
+"""Requests and responses of all clients, recorded from the wire: our client, stock ones, operators and readers.
 
-A request is recorded when the client writes it, an answer when it is handed to the client. Nothing depends on what a client
-believes of itself.
+A request is recorded when the client writes it, a response when it is delivered to the client. Nothing depends on what a
+client believes about itself.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from halfmq.wire.remoting.header import decode
 from halfmq.wire.remoting.message_codec import split_batch
 from halfmq.wire.remoting.operators import HMQ_RESOLVE
 from halfmq.wire.remoting.producer_groups import HMQ_PRODUCER, decode_change
-from tests.simulation.check_looks import CheckLooks
+from tests.simulation.check_rules import CheckLooks
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.tags import Sent
 from tests.support.faulty_network import End

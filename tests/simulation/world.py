@@ -1,7 +1,7 @@
-"""One thread, one clock, one faulty disk: the real broker runs in it, and a test decides what happens next.
+"""One thread, one clock, one faulty disk: the real broker runs on them, and a test decides what happens next.
 
-Nothing of the broker is replaced but what it takes from outside: loop, clock, entropy, disk, who syncs, who does slow
-work, and the transports of its connections. Time stands still unless the test moves it.
+Only what the broker takes from outside is replaced: loop, clock, entropy, disk, the sync thread, the maintenance thread, and
+the transports of its connections. Time advances only when the test moves it.
 """
 
 import asyncio

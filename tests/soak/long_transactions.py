@@ -1,9 +1,9 @@
-"""Transactions that stay undecided for a long time: so many are kept open that the log must copy them forward again and again.
+"""Transactions that stay undecided for a long time: so many are kept open that the log must copy them forward repeatedly.
 
 ``python -m tests.soak.long_transactions DIRECTORY NAME LIFE KEPT RATE``. It opens transactions until KEPT are open, then
-decides an old one for each new one, RATE of them a second. What is open stands in a table before its first half leaves,
-so the next life of a killed process goes on where this one ended: half of the decisions are told to the broker, the
-others it learns when it asks. When it becomes quiet everything is decided; SIGTERM ends it.
+decides an old one for each new one, RATE of them a second. Each open transaction is a row in a table before its first half
+message leaves, so the next life of a killed process continues where this one ended. Half of the decisions are sent to the
+broker; it learns the others from its checks. When producers become quiet everything is decided; SIGTERM ends the process.
 """
 
 import logging
@@ -24,7 +24,7 @@ from halfmq.model.stored_message import body_crc_of
 from tests.soak import tables
 from tests.soak.notes import Counter, Notes
 from tests.soak.order_service import connected
-from tests.soak.plan import TOPICS, Plan, load_plan
+from tests.soak.plan import TOPICS, Plan, load_plan, tag_of
 from tests.soak.wire_tap import TappedConnector
 
 log = logging.getLogger("soak.long_transactions")
@@ -88,7 +88,10 @@ class LongTransactions:
             connection.execute(insert(tables.open_transactions).values(tx_id=tx_id, messages=count, prepared=False))
         with self._lock:
             self._open[tx_id] = count, False
-        halves: list[OutgoingMessage] = [compose(topic, body, key=tx_id) for topic, body in messages_of(tx_id, count)]
+        halves: list[OutgoingMessage] = [
+            compose(topic, body, tag=tag_of(body_crc_of(body)) or None, key=tx_id)
+            for topic, body in messages_of(tx_id, count)
+        ]
         prepared = self._mq.prepare(halves, tx_id=tx_id, name=CHECK)
         with self._engine.begin() as connection:
             connection.execute(
@@ -122,8 +125,9 @@ class LongTransactions:
                     )
                 )
                 rows = [
-                    {"tx_id": tx_id, "number": number, "topic": topic, "crc": body_crc_of(body)}
+                    {"tx_id": tx_id, "number": number, "topic": topic, "crc": crc, "tag": tag_of(crc)}
                     for number, (topic, body) in enumerate(messages_of(tx_id, count))
+                    for crc in (body_crc_of(body),)
                 ]
                 connection.execute(insert(tables.lines), rows)
 

@@ -1,7 +1,7 @@
-"""The record of a soak: one line of JSON for each kill and for each round; a later run goes on where it ends.
+"""The record of a soak: one line of JSON for each kill and for each round; a later run continues it.
 
-The kills of a round count only with its own line, which is written after its check: those of a round that was broken off
-stand in the file and are not counted. A round that broke by itself is a difference. Nothing is ever taken out.
+The kills of a round count only with its own line, which is written after the comparison: those of an interrupted round stay
+in the file and are not counted. A round that failed by itself is a difference. Nothing is ever removed.
 """
 
 from collections import Counter

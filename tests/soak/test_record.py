@@ -1,4 +1,4 @@
-"""The record goes on over runs, and counts only what was checked."""
+"""The record continues over runs, and counts only what was compared."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""One connection of raw frames in the simulated network: for stock-like clients, operators and readers."""
+"""One connection that sends and receives raw frames in the simulated network: for stock-like clients, operators and readers."""
 
 import asyncio
 import itertools

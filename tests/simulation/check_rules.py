@@ -1,4 +1,4 @@
-"""What checks may not do, looked at where clients hear them, pushed or fetched; and which policies were asked for."""
+"""Rules for checks, verified where clients receive them, pushed or fetched; and which policies were requested."""
 
 from collections import Counter
 

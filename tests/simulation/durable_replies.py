@@ -1,9 +1,9 @@
-"""What leaves the broker, held against the disk: each answer, effect and deleted segment, when it leaves.
+"""Everything that leaves the broker, compared with the disk at that moment: each reply, effect and deleted segment.
 
-The disk of the simulation knows what a power loss at this moment would keep. So nothing that the broker says of itself is
-believed: not what it calls durable, and not which of its answers need to wait. An answer was made from a state, and that
-state ended somewhere in the log, also when the answer wrote nothing; up to there the disk must have the log (promise 5).
-At the level ``memory`` it need not, and only trims are looked at.
+The simulated disk knows what a power loss at this moment would keep, so nothing that the broker says of itself is
+believed: neither what it calls durable, nor which of its replies need to wait. A reply was made from a state, and that
+state ended at a position of the log, also when the reply wrote nothing; up to there the disk must have the log (promise 5).
+At the level ``memory`` it need not, and only trims are verified.
 """
 
 from collections import Counter

@@ -18,7 +18,7 @@ from halfmq.model.records import (
 )
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 from halfmq.wire.remoting.producer_groups import ProducerChange
-from tests.simulation.policy_looks import look_at_log
+from tests.simulation.policy_rules import look_at_log
 from tests.simulation.promises import Violation
 from tests.support import log_records as make
 

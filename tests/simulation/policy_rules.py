@@ -1,15 +1,15 @@
-"""What policies, limits and immunity allow, held against each record of the log, in its order.
+"""What policies, limits and grace periods allow, verified for each record of the log in its order.
 
-It reads records and settings only, and keeps what they say in a way of its own: nothing of ``core`` is asked.
+It reads records and settings only and keeps its own account of them, independently of ``core``.
 
-    by a policy   COMMITTED never; ROLLED_BACK where the group had "rollback", so many checks were sent, the last one in the
-                  run of the broker that decided, and its answer is overdue; parked likewise, or because of the age
-    limits        a transaction begins only below the group's number, its halves fit into the group's bytes
-    immunity      no check before its end, as the message said or else the broker
-    settings      only an administrator changes them, to what was asked for
+    by a policy    never COMMITTED; ROLLED_BACK where the group had "rollback", after that many checks, the last one sent in
+                   the run of the broker that decided, and its answer overdue; parked likewise, or because of the age
+    limits         a transaction begins only below the group's number, and its half messages fit into the group's bytes
+    grace period   no check before its end, as set by the message or else by the broker
+    settings       change only as the administrator requested
 
-What a trim has taken it does not know: there it believes the copies, since a transaction may have begun before the log
-does, and numbers and ages are looked at only where the log is whole or a copy has told them.
+It does not know what a trim removed: there it trusts the copies, since a transaction may have begun before the log does;
+numbers and ages are verified only where the log is complete or a copy states them.
 """
 
 from collections import Counter

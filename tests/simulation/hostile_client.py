@@ -1,17 +1,17 @@
-"""Somebody whose requests must not be taken at their word, and who does what is rare: in the group of a service.
+"""A client in a service's group that sends requests which must be rejected, and rare ones.
 
-What it says of other people's transactions is not recorded as said: if the broker follows it, the verdict is nobody's.
+The verdicts that it requests are not recorded as requested: if the broker follows one, nobody requested that verdict.
 
-    a verdict under wrong offsets     must be refused, and change nothing
-    COMMIT before the last half       must be refused; the producers of its group are asked in the end, and roll back
-    a delayed message that outlives its segment: retention keeps what is younger than the window of messages sent again
+    a verdict with wrong offsets         must be rejected, and change nothing
+    COMMIT before the last half message  must be rejected; the group's producers are asked at the end, and roll back
+    a delayed message that outlives its segment: retention keeps what is younger than the deduplication window
 """
 
 import asyncio
 
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.promises import Promises, Violation
-from tests.simulation.raw_line import LineLost, RawLine
+from tests.simulation.raw_connection import LineLost, RawLine
 from tests.simulation.wire_tap import STRANGERS, WireTap
 from tests.support.raw_client import Answer, end_ext, send_ext
 from tests.support.virtual_loop import ProcessLoop
