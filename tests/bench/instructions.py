@@ -77,8 +77,8 @@ class _Wire(asyncio.Transport):
 
 
 async def _broker(directory: Path) -> Broker:
-    # No clock decides where a turn ends.
-    for bound in ("INTAKE_TURN_S", "INTAKE_ALL_TURN_S", "SEQUENCER_TURN_S"):
+    # No clock decides where a turn ends, or when indexes are written.
+    for bound in ("INTAKE_TURN_S", "INTAKE_ALL_TURN_S", "SEQUENCER_TURN_S", "INDEX_WAIT_S"):
         setattr(limits, bound, 1e6)
     config = BrokerConfig(
         data=directory, port=0, name_port=0, vip_channel=False, durability=Durability.MEMORY, segment_bytes=1 << 28

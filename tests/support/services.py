@@ -108,6 +108,8 @@ class CoreSequencer:
         if deliver is not None:
             self._later(lambda: deliver(context, reply))
 
+    submit_small = submit_for_receipt = submit
+
     def submit_first(self, command: Any) -> None:
         self.submit(command, None)
 

@@ -51,6 +51,7 @@ from halfmq.broker.services.stats import Stats
 from halfmq.broker.services.topics import Topics
 from halfmq.broker.services.traffic import LOOK_MS, Traffic
 from halfmq.broker.services.transactions import Transactions
+from halfmq.broker.services.verdicts import Verdicts
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
 from halfmq.core.clock_jumps import plausible_ms
@@ -261,7 +262,11 @@ class Broker:
         settings = view.settings
         stored = StoredMessages(view, store)
         groups = GroupsOnUse(sequencer)
-        Sends(gateway, sequencer, stored, store_host=settings.store_host, durability=self.config.durability.value)
+        verdicts = Verdicts(sequencer, stored)
+        Sends(
+            gateway, sequencer, verdicts, stored, store_host=settings.store_host,
+            durability=self.config.durability.value,
+        )  # fmt: skip
         self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)
         PullHandlers(gateway, self._pulls)
         self._check_polls = CheckPolls(sequencer, self._loop, gateway.flush)
