@@ -15,6 +15,7 @@ MODULES = sorted(path for path in SOURCE.rglob("*.py") if path.name != "__init__
 #: Modules whose behaviour is tested through another file, with the file that does it.
 TESTED_ELSEWHERE: dict[str, str] = {
     "broker/front_door.py": "tests/unit/broker/test_listener.py",
+    "store/whole_file.py": "tests/unit/store/test_topics_file.py",
     "broker/services/peer.py": "tests/unit/broker/remoting/test_connection.py",
 }
 

@@ -1,4 +1,4 @@
-"""Every script of the matrix, what it reaches, and the proof that it can fail. More dice: ``python -m tests.crash_matrix``."""
+"""Every script of the matrix, what it reaches, and the proof that it can fail. More rng: ``python -m tests.crash_matrix``."""
 
 from collections.abc import Callable
 from functools import cache

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from halfmq.broker.config import BrokerConfig, address_text, check_caps, packed_host
 from halfmq.broker.listener import Bind, Door, bind
+from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.maintenance import Maintenance
 from halfmq.broker.offload import Offload, ThreadOffload
 from halfmq.broker.problems import Problems
@@ -22,18 +23,17 @@ from halfmq.broker.remoting.admin_stats import AdminStats
 from halfmq.broker.remoting.assignments import Assignments
 from halfmq.broker.remoting.checks import PushedChecks
 from halfmq.broker.remoting.client_calls import ClientCommands
-from halfmq.broker.remoting.clients import Clients
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.feedback import Feedback
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.lookups import Lookups
+from halfmq.broker.remoting.members import MemberRequests
 from halfmq.broker.remoting.name_service import NameService
 from halfmq.broker.remoting.operators import Operators
 from halfmq.broker.remoting.producer_groups import ProducerGroupCommands
 from halfmq.broker.remoting.pulls import PullHandlers
 from halfmq.broker.remoting.request_reply import PushedReplies, RequestReply
 from halfmq.broker.remoting.sends import Sends
-from halfmq.broker.seldom import Seldom
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.checks import Checks
@@ -47,9 +47,11 @@ from halfmq.broker.services.producer_groups import ProducerGroups, tell_policy
 from halfmq.broker.services.pulls import Pulls
 from halfmq.broker.services.queues import Queues
 from halfmq.broker.services.replies import Replies
+from halfmq.broker.services.stats import Stats
 from halfmq.broker.services.topics import Topics
 from halfmq.broker.services.traffic import LOOK_MS, Traffic
 from halfmq.broker.services.transactions import Transactions
+from halfmq.broker.services.verdicts import Verdicts
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
 from halfmq.core.clock_jumps import plausible_ms
@@ -123,7 +125,7 @@ class Broker:
         self._check_polls: CheckPolls
         self._maintenance: Maintenance | None = None
         self._timer: DeadlineTimer
-        self._not_stored = Seldom(loop.time)
+        self._not_stored = LogThrottle(loop.time)
 
     # --- start -----------------------------------------------------------------------------------------------
 
@@ -137,7 +139,7 @@ class Broker:
         began_s = self._clock.elapsed_s()
         self._gateway = Gateway(
             self._loop,
-            lambda: self._sequencer.backlog + self._clients.waiting,
+            lambda: self._sequencer.backlog + self._members.members.waiting,
             clock=self._clock.elapsed_s,
             connections_max=self.config.connections_max,
             unfinished_bytes_max=self.config.unfinished_bytes_max,
@@ -260,7 +262,11 @@ class Broker:
         settings = view.settings
         stored = StoredMessages(view, store)
         groups = GroupsOnUse(sequencer)
-        Sends(gateway, sequencer, stored, store_host=settings.store_host, durability=self.config.durability.value)
+        verdicts = Verdicts(sequencer, stored)
+        Sends(
+            gateway, sequencer, verdicts, stored, store_host=settings.store_host,
+            durability=self.config.durability.value,
+        )  # fmt: skip
         self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)
         PullHandlers(gateway, self._pulls)
         self._check_polls = CheckPolls(sequencer, self._loop, gateway.flush)
@@ -288,16 +294,17 @@ class Broker:
 
             Resources(self._http, sequencer, transactions, self._health)
         ProducerGroupCommands(gateway, sequencer, ProducerGroups(sequencer, time, gateway.say))
-        self._clients = Clients(gateway, sequencer, groups, time, broker_name=settings.broker_name)
+        self._members = MemberRequests(gateway, sequencer, groups, time, broker_name=settings.broker_name)
+        members = self._members.members
         requesters = PushedReplies(gateway, store_host=settings.store_host)
-        replies = Replies(requesters, self._clients.connection_of, time, body_bytes_max=settings.body_bytes_max)
+        replies = Replies(requesters, members.connection_of, time, body_bytes_max=settings.body_bytes_max)
         RequestReply(gateway, replies)
         Assignments(gateway, sequencer, queues, broker_name=settings.broker_name)
         self._calls: ClientCalls[Request[Any]] = ClientCalls(view, self._loop, gateway.flush)
         ClientCommands(gateway, self._calls)
         traffic = Traffic(lambda: store.queues.entries_written, time.now_ms())
         self._pulls.on_given = traffic.note
-        AdminStats(gateway, sequencer, store, self._clients, traffic, time, self._loop, address=address)
+        AdminStats(gateway, sequencer, Stats(sequencer, store, traffic, time), members, self._loop, address=address)
         gateway.on_closed = self._connection_closed
         gateway.on_drained = self._connection_drained
         self._maintenance = Maintenance(
@@ -327,7 +334,7 @@ class Broker:
             self._tick()
 
     def _on_effects(self, effects: list[Effect]) -> None:
-        if self._pulls.has_parked:
+        if self._pulls.has_held:
             # Many commits of one turn wake the same queue: once is enough.
             for effect in dict.fromkeys(effects):
                 if type(effect) is WakeQueue:
@@ -356,7 +363,7 @@ class Broker:
         self._pulls.peer_gone(number)
         self._checks.peer_gone(number)
         self._check_polls.peer_gone(number)
-        self._clients.connection_closed(number)
+        self._members.connection_closed(number)
         self._calls.peer_gone(number)
 
     def _fatal(self, error: BaseException) -> None:

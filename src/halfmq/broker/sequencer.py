@@ -430,7 +430,7 @@ class Sequencer:
         self.space_is_low()
 
     def _follow_late(self, published: int, due: Sequence[_Turn]) -> None:
-        """The indexes lag, or have caught up: then parked pulls look again."""
+        """The indexes lag, or have caught up: then held pulls look again."""
         lags = published < due[-1].end
         if lags and not self.behind:
             self._begin_to_lag()

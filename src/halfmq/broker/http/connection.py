@@ -91,7 +91,8 @@ class HttpConnection(asyncio.Protocol):
             elif isinstance(event, h11.ConnectionClosed):
                 self.transport.close()
         except h11.RemoteProtocolError as error:
-            self._answer(error.error_status_hint, {"error": str(error)}, close=True)
+            reason, _, _ = str(error).partition(":")  # behind it comes what was sent, as Python writes bytes
+            self._answer(error.error_status_hint, {"error": reason}, close=True)
 
     def _begin(self, request: h11.Request, *, has_body: bool) -> None:
         assert self.transport is not None

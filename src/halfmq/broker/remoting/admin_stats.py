@@ -1,31 +1,33 @@
-"""What administrators ask about a broker that runs: 28, 201 to 204, 208, 300, 315, 317, 351 (``wire.remoting.admin_stats``).
+"""What administrators ask about a broker that runs, to and from ``services.stats``: 28, 201 to 204, 208, 300, 315, 317, 351
+(``wire.remoting.admin_stats``).
 
-Reads only. Queues are read below the published position, as consumers read them; offsets of groups are the newest that the
-groups said, logged or not. Answers wait until what they name is durable. How much is looked at for one answer has a bound,
-since whoever reaches the port may ask.
+Answers wait until what they name is durable. How much is looked at for one answer has a bound, since whoever reaches the port
+may ask.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from halfmq.broker.remoting.clients import Clients
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway, Handler
 from halfmq.broker.remoting.intake import REQUEST_COST
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.traffic import Traffic
-from halfmq.broker.timers import BrokerTime
-from halfmq.core.queues.offsets import Stored, query_offset
-from halfmq.core.view import TopicView
-from halfmq.errors import StoreDamaged
-from halfmq.store.consume_queue import QueueEntry
+from halfmq.broker.services.members import Members
+from halfmq.broker.services.stats import (
+    DAY_S,
+    HOUR_S,
+    MINUTE_S,
+    QUEUES_MAX,
+    Stats,
+    TooManyQueues,
+    TopicProgress,
+)
 from halfmq.wire.remoting.admin_stats import (
     ConsumerPeers,
     Counted,
@@ -50,50 +52,24 @@ from halfmq.wire.remoting.group_bodies import MessageQueue
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.heartbeat import Subscription, tags_of
 
-#: Queues of groups that one answer names: as many take about a tenth of a second, in which nobody else is served, and 1 MiB.
-QUEUES_MAX: Final = 8_000
 #: Questions of all administrators that wait for their turn.
 ASKED_MAX: Final = 256
 #: Groups in one answer to 201: the largest stay far below a frame.
 GROUP_CONFIGS_MAX: Final = 10_000
 #: The name of the version that the broker says it has (``codes.VERSION_OURS``).
 _VERSION_NAME: Final = "V4_9_8"
-_MINUTE: Final = 60
-_HOUR: Final = 3_600
-_DAY: Final = 86_400
-
-
-class StatsReads(Protocol):
-    """What is asked of the store."""
-
-    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]: ...
-
-    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]: ...
-
-    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int: ...
-
-    def log_began_ms(self) -> int: ...
-
-    def free_bytes(self) -> int: ...
-
-
-class _TooMany(Exception):
-    """More queues than one answer may name."""
 
 
 class AdminStats:
     def __init__(
-        self, gateway: Gateway, sequencer: Sequencer, store: StatsReads, clients: Clients, traffic: Traffic, time: BrokerTime,
-        loop: asyncio.AbstractEventLoop, *, address: str,
+        self, gateway: Gateway, sequencer: Sequencer, stats: Stats, members: Members, loop: asyncio.AbstractEventLoop, *,
+        address: str,
     ) -> None:  # fmt: skip
-        """``address``: ``host:port`` of the broker, as clients are told."""
+        """``address``: ``host:port`` that the broker advertises."""
         self._gateway = gateway
-        self._sequencer = sequencer
         self._view = sequencer.view
-        self._store = store
-        self._clients = clients
-        self._traffic = traffic
-        self._time = time
+        self._stats = stats
+        self._members = members
         self._durably = DurableAnswers(gateway, sequencer)
         self._address = address
         self._loop = loop
@@ -149,95 +125,48 @@ class AdminStats:
     def consume_stats(self, connection: Connection, request: Request[Any]) -> None:
         """208. A group without offsets has no queues here, as in RocketMQ."""
         group, topic, topics = request.ext.consumer_group, request.ext.topic, request.ext.topic_list
-        names = frozenset(name for name in (topic, *topics.split(";")) if name)
+        names = frozenset([name for name in (topic, *topics.split(";")) if name])
         try:
-            found = list(self._progress(group, names, QUEUES_MAX))
-        except _TooMany:
+            found = [self._progress(one) for one in self._stats.progress(group, names)]
+        except TooManyQueues:
             self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, _too_many(f"group {group}", "name a topic"))
             return
         queues = [queue for progress in found for queue in progress.queues]
-        rate = sum(progress.messages_per_s for progress in found)
+        rate = sum([progress.messages_per_s for progress in found])
         self._tell(connection, request, encode_consume_stats(GroupProgress(rate, tuple(queues))))
 
     def broker_consume_stats(self, connection: Connection, request: Request[Any]) -> None:
         """317. Every topic counts as ordered and as not: which it is, its consumers say."""
-        groups: dict[str, list[GroupProgress]] = {}
-        left = QUEUES_MAX
         try:
-            for group in self._view.groups:
-                found = list(self._progress(group, frozenset(), left))
-                left -= sum(len(progress.queues) for progress in found)
-                if found:
-                    groups[group] = found
-        except _TooMany:
+            found = self._stats.progress_of_all()
+        except TooManyQueues:
             text = _too_many("these groups", "ask for one group at a time (208)")
             self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, text)
             return
+        groups = {group: [self._progress(one) for one in topics] for group, topics in found.items()}
         self._tell(connection, request, encode_broker_consume_stats(self._address, groups))
 
-    def _progress(self, group: str, names: frozenset[str], queues_max: int) -> Iterator[GroupProgress]:
-        """Progress in each topic in which the group has offsets. ``names``: only in these; empty: in all.
+    def _progress(self, found: TopicProgress) -> GroupProgress:
+        queues = [
+            QueueProgress(self._queue(found.topic, one.queue_id), one.end, one.offset, one.pulled, one.done_time_ms)
+            for one in found.queues
+        ]
+        return GroupProgress(found.given_per_s, tuple(queues))
 
-        Raises:
-            _TooMany: more than ``queues_max`` queues.
-        """
-        view = self._view
-        session = view.session.consumers.get(group)
-        topics = [view.topics_by_id[topic_id] for topic_id in self._topics_of(group)]
-        if names:
-            topics = [topic for topic in topics if topic.name in names]
-        if session is not None and session.subscriptions:  # to what its members listen no more, nobody is behind
-            topics = [topic for topic in topics if topic.name in session.subscriptions]
-        if sum([topic.read_queues for topic in topics]) > queues_max:
-            raise _TooMany
-        for topic in topics:
-            queues = tuple([self._queue(group, topic, queue_id) for queue_id in range(topic.read_queues)])
-            yield GroupProgress(self._traffic.given_lately(group, topic.name)[0] / _MINUTE, queues)
-
-    def _topics_of(self, group: str) -> dict[int, None]:
-        view = self._view
-        found: dict[int, None] = {}
-        for offsets in (view.offsets, view.session.fresh_offsets, view.session.offsets_refused):
-            found |= dict.fromkeys(topic_id for topic_id, _ in offsets.get(group, ()))
-        return {topic_id: None for topic_id in sorted(found) if topic_id in view.topics_by_id}
-
-    def _queue(self, group: str, topic: TopicView, queue_id: int) -> QueueProgress:
-        low, high = self._store.bounds(topic.topic_id, queue_id)
-        known = query_offset(self._view, group, topic.name, queue_id)
-        # Where none is stored, and where one lies before what retention left, what is left is all that can be behind.
-        offset = min(known.offset, high) if isinstance(known, Stored) else low
-        pulled = self._traffic.pulled_to(group, topic.topic_id, queue_id)
-        time_ms = self._time_of(topic.topic_id, queue_id, offset - 1) if offset > low else 0
-        queue = self._message_queue(topic, queue_id)
-        return QueueProgress(queue, high, max(offset, low), min(max(offset, low, pulled), high), time_ms)
-
-    def _time_of(self, topic_id: int, queue_id: int, queue_offset: int) -> int:
-        found = self._store.read_queue(topic_id, queue_id, queue_offset, 1)
-        return found[0].store_time_ms if found else 0
-
-    def _message_queue(self, topic: TopicView, queue_id: int) -> MessageQueue:
-        return MessageQueue(topic.name, self._view.settings.broker_name, queue_id)
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._view.settings.broker_name, queue_id)
 
     def consumed_by(self, connection: Connection, request: Request[Any]) -> None:
-        """300: groups whose members listen to the topic, and groups with an offset in it."""
-        view, name = self._view, request.ext.topic
-        groups = {group: None for group, session in view.session.consumers.items() if name in session.subscriptions}
-        topic = view.topics_by_name.get(name)
-        if topic is not None:
-            for offsets in (view.offsets, view.session.fresh_offsets, view.session.offsets_refused):
-                for group, entries in offsets.items():
-                    if group not in groups and any(topic_id == topic.topic_id for topic_id, _ in entries):
-                        groups[group] = None
-        self._tell(connection, request, encode_groups(groups))
+        """300"""
+        self._tell(connection, request, encode_groups(self._stats.groups_of(request.ext.topic)))
 
     # --- who is connected
 
     def consumers(self, connection: Connection, request: Request[Any]) -> None:
-        """203."""
-        group = request.ext.consumer_group
-        session = self._view.session.consumers.get(group)
-        if session is None or not session.members:
-            text = f"the consumer group[{group}] not online"
+        """203"""
+        session = self._stats.consumers(request.ext.consumer_group)
+        if session is None:
+            text = f"the consumer group[{request.ext.consumer_group}] not online"
             self._refuse(connection, request, ResponseCode.CONSUMER_NOT_ONLINE, text)
             return
         peers = [
@@ -248,26 +177,22 @@ class AdminStats:
             Subscription(topic, expression, tags_of(expression) if kind == "TAG" else (), version, kind)
             for topic, expression, kind, version in session.subscriptions.values()
         ]
-        body = encode_consumers(
-            ConsumerPeers(
-                session.consume_type, session.message_model, session.from_where, tuple(peers), tuple(subscriptions)
-            )
+        group = ConsumerPeers(
+            session.consume_type, session.message_model, session.from_where, tuple(peers), tuple(subscriptions)
         )
-        self._tell(connection, request, body)
+        self._tell(connection, request, encode_consumers(group))
 
     def producers(self, connection: Connection, request: Request[Any]) -> None:
-        """204: who can be asked about transactions of the group, whether it is sent its checks or fetches them."""
-        name = request.ext.producer_group
-        group = self._view.producer_groups.get(name)
-        members = {**group.session.members, **group.session.pollers} if group is not None else {}
-        if not members:
-            text = f"the producer group[{name}] not exist"
+        """204"""
+        found = self._stats.producers(request.ext.producer_group)
+        if not found:
+            text = f"the producer group[{request.ext.producer_group}] not exist"
             self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, text)
             return
         peers = []
-        for number, client_id in members.items():
+        for number, client_id in found.items():
             # Only our client fetches its checks, and it need not have sent a heartbeat.
-            version, language = self._clients.spoken.get(number, (VERSION_OURS, LANGUAGE_OURS))
+            version, language = self._members.software.get(number, (VERSION_OURS, LANGUAGE_OURS))
             peers.append(Peer(client_id, self._address_of(number), language, version))
         self._tell(connection, request, encode_producers(peers))
 
@@ -278,43 +203,29 @@ class AdminStats:
     # --- topics and groups
 
     def topic_stats(self, connection: Connection, request: Request[Any]) -> None:
-        """202."""
-        topic = self._view.topics_by_name.get(request.ext.topic)
-        if topic is None:
-            text = f"topic[{request.ext.topic}] not exist"
-            self._refuse(connection, request, ResponseCode.TOPIC_NOT_EXIST, text)
+        """202"""
+        name = request.ext.topic
+        found = self._stats.topic(name)
+        if found is None:
+            self._refuse(connection, request, ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
             return
-        ends = []
-        for queue_id in range(max(topic.read_queues, topic.write_queues)):
-            low, high = self._store.bounds(topic.topic_id, queue_id)
-            time_ms = self._time_of(topic.topic_id, queue_id, high - 1) if high > low else 0
-            ends.append(QueueEnds(self._message_queue(topic, queue_id), low, high, time_ms))
-        self._tell(connection, request, encode_topic_stats(ends, self._put_lately(topic, _MINUTE) / _MINUTE))
+        ends = [
+            QueueEnds(self._queue(name, one.queue_id), one.start, one.end, one.last_time_ms) for one in found.queues
+        ]
+        self._tell(connection, request, encode_topic_stats(ends, found.written_per_s))
 
     def topic_config(self, connection: Connection, request: Request[Any]) -> None:
-        """351."""
+        """351"""
         topic = self._view.topics_by_name.get(request.ext.topic)
         if topic is None:
             text = f"No topic in this broker. topic: {request.ext.topic}"
             self._refuse(connection, request, ResponseCode.TOPIC_NOT_EXIST, text)
             return
-        self._tell(
-            connection,
-            request,
-            encode_topic_config(topic.name, topic.read_queues, topic.write_queues, topic.permission),
-        )
-
-    def _put_lately(self, topic: TopicView, seconds: int) -> int:
-        """Messages of the topic that became visible in the last ``seconds``, as its queue entries say."""
-        since_ms = self._time.now_ms() - seconds * 1_000
-        count = 0
-        for queue_id in range(topic.read_queues):
-            high = self._store.bounds(topic.topic_id, queue_id)[1]
-            count += max(0, high - self._store.search_by_time(topic.topic_id, queue_id, since_ms))
-        return count
+        body = encode_topic_config(topic.name, topic.read_queues, topic.write_queues, topic.permission)
+        self._tell(connection, request, body)
 
     def group_configs(self, connection: Connection, request: Request[Any]) -> None:
-        """201."""
+        """201"""
         groups, fields = self._view.groups, request.ext
         start = max(fields.group_seq, 0)
         stop = start + (min(fields.max_group_num, GROUP_CONFIGS_MAX) if fields.max_group_num > 0 else GROUP_CONFIGS_MAX)
@@ -333,65 +244,52 @@ class AdminStats:
 
     def counted(self, connection: Connection, request: Request[Any]) -> None:
         """315: what ``statsAll`` and the dashboard ask for. What is not counted is refused, as a stock broker does."""
-        found = self._counted(request.ext.stats_name, request.ext.stats_key)
+        kind, key = request.ext.stats_name, request.ext.stats_key
+        topic, _, group = key.partition("@")
+        found = None
+        if kind == "TOPIC_PUT_NUMS" and not group:
+            found = self._stats.written(topic)
+        elif kind == "GROUP_GET_NUMS" and group:
+            found = self._stats.given(topic, group)
         if found is None:
-            text = f"The stats <{request.ext.stats_name}> <{request.ext.stats_key}> not exist"
-            self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, text)
+            self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, f"The stats <{kind}> <{key}> not exist")
             return
-        minute, hour, day = found
-        body = encode_counted(Counted(minute, _MINUTE), Counted(hour, _HOUR), Counted(day, _DAY))
+        body = encode_counted(Counted(found.minute, MINUTE_S), Counted(found.hour, HOUR_S), Counted(found.day, DAY_S))
         self._tell(connection, request, body)
-
-    def _counted(self, name: str, key: str) -> tuple[int, int, int] | None:
-        topic_name, _, group = key.partition("@")
-        topic = self._view.topics_by_name.get(topic_name)
-        if topic is None:
-            return None
-        if name == "TOPIC_PUT_NUMS" and not group:
-            return (
-                self._put_lately(topic, _MINUTE), self._put_lately(topic, _HOUR), self._put_lately(topic, _DAY),
-            )  # fmt: skip
-        if name == "GROUP_GET_NUMS" and group:
-            return self._traffic.given_lately(group, topic.name)
-        return None
 
     def runtime_info(self, connection: Connection, request: Request[Any]) -> None:
         """28. Only what is known here: a figure that a stock broker has and this one does not is not named."""
-        view, traffic, now_ms = self._view, self._traffic, self._time.now_ms()
-        rates = [traffic.rates(now_ms, seconds) for seconds in (10, 60, 600)]
-        log_bytes = view.log_end - view.log_start
-        puts, gives = traffic.puts_by_day, traffic.gives_by_day
+        found = self._stats.figures()
+        written, given = found.written_by_day, found.given_by_day
         table = {
             "brokerVersion": str(VERSION_OURS),
             "brokerVersionDesc": _VERSION_NAME,
-            "bootTimestamp": str(traffic.began_ms),
-            "runtime": _running(now_ms - traffic.began_ms),
-            "putTps": " ".join(f"{put:.2f}" for put, _ in rates),
-            "getTransferedTps": " ".join(f"{given:.2f}" for _, given in rates),
-            "msgPutTotalTodayNow": str(traffic.put),
-            "msgPutTotalTodayMorning": str(puts.this_morning),
-            "msgPutTotalYesterdayMorning": str(puts.yesterday_morning),
-            "msgGetTotalTodayNow": str(traffic.given),
-            "msgGetTotalTodayMorning": str(gives.this_morning),
-            "msgGetTotalYesterdayMorning": str(gives.yesterday_morning),
-            "sendThreadPoolQueueSize": str(self._sequencer.backlog),
-            "sendThreadPoolQueueHeadWaitTimeMills": str(self._sequencer.waits_ms(now_ms)),
+            "bootTimestamp": str(found.began_ms),
+            "runtime": _running(found.now_ms - found.began_ms),
+            "putTps": " ".join(f"{put:.2f}" for put, _ in found.rates),
+            "getTransferedTps": " ".join(f"{given:.2f}" for _, given in found.rates),
+            "msgPutTotalTodayNow": str(found.written),
+            "msgPutTotalTodayMorning": str(written.this_morning),
+            "msgPutTotalYesterdayMorning": str(written.yesterday_morning),
+            "msgGetTotalTodayNow": str(found.given),
+            "msgGetTotalTodayMorning": str(given.this_morning),
+            "msgGetTotalYesterdayMorning": str(given.yesterday_morning),
+            "sendThreadPoolQueueSize": str(found.backlog),
+            "sendThreadPoolQueueHeadWaitTimeMills": str(found.backlog_wait_ms),
             # Pulls are served when they are read, and nothing of the log is locked: these are always so.
             "pullThreadPoolQueueSize": "0",
             "pullThreadPoolQueueHeadWaitTimeMills": "0",
             "pageCacheLockTimeMills": "0",
-            "commitLogMinOffset": str(view.log_start),
-            "commitLogMaxOffset": str(view.session.published),
-            "dispatchBehindBytes": str(max(0, view.session.answered - view.session.published)),
+            "commitLogMinOffset": str(found.log_start),
+            "commitLogMaxOffset": str(found.high_watermark),
+            "dispatchBehindBytes": str(found.index_lag_bytes),
             # What the log takes of what it could take: its bytes, and what is free on its disk.
-            "commitLogDiskRatio": f"{log_bytes / (log_bytes + self._store.free_bytes()):.4f}",
-            "halfmqUndecided": str(sum(len(group.undecided) for group in view.producer_groups.values())),
+            "commitLogDiskRatio": f"{found.log_bytes / (found.log_bytes + found.free_bytes):.4f}",
+            "halfmqUndecided": str(found.undecided),
             "halfmqConnections": str(len(self._gateway.connections)),
         }
-        try:
-            table["earliestMessageTimeStamp"] = str(self._store.log_began_ms())
-        except StoreDamaged:
-            pass  # `halfmq store verify` says more; the rest is true
+        if found.log_began_ms is not None:
+            table["earliestMessageTimeStamp"] = str(found.log_began_ms)
         self._tell(connection, request, encode_table(table))
 
 

@@ -74,7 +74,7 @@ class Lookups:
         )
 
     def _committed(self, connection: Connection, request: Request[Any], reply: Done | Refused | Failed) -> None:
-        if isinstance(reply, Refused) and reply.why is Why.LIMIT_REACHED:
+        if isinstance(reply, Failed) or (isinstance(reply, Refused) and reply.why is Why.LIMIT_REACHED):
             self._gateway.answer(connection, request, *refusal(reply))
         else:
             # An unknown group or topic has no offset to keep; 4.x brokers say success as well.

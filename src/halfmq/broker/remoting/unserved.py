@@ -1,6 +1,6 @@
 """Says who asks for what is not offered here: stock clients try again for ever, and say little or nothing themselves.
 
-One line for each (client's address, thing), said again after ten minutes (``Seldom``), and at most one a second over all:
+One line for each (client's address, thing), said again after ten minutes (``LogThrottle``), and at most one a second over all:
 who makes up commands or names cannot fill the log.
 """
 
@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
-from halfmq.broker.seldom import Seldom
+from halfmq.broker.log_throttle import LogThrottle
 from halfmq.wire.remoting.header import Request
 
 log = logging.getLogger("halfmq.unserved")
@@ -33,7 +33,7 @@ class Unserved:
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock``: monotonic seconds, as ``loop.time``."""
         self._clock = clock
-        self._seldom = Seldom(clock)
+        self._throttle = LogThrottle(clock)
         self._said_at = clock() - GAP_S
 
     def command(self, peer: str, request: Request[Any]) -> None:
@@ -73,7 +73,7 @@ class Unserved:
 
     def _is_due(self, what: Hashable) -> bool:
         now = self._clock()
-        if now - self._said_at < GAP_S or not self._seldom.is_due(what):
+        if now - self._said_at < GAP_S or not self._throttle.is_due(what):
             return False
         self._said_at = now
         return True

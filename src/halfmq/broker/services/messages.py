@@ -21,8 +21,8 @@ from halfmq.store.transaction_table import TransactionRow
 
 log = logging.getLogger("halfmq.stored")
 
-_HALVES: Final = frozenset({Kind.HALF, Kind.CARRIED_HALF})
-_DELAYED: Final = frozenset({Kind.DELAYED, Kind.CARRIED_DELAYED})
+_HALVES: Final = frozenset({Kind.HALF, Kind.COPIED_HALF})
+_DELAYED: Final = frozenset({Kind.DELAYED, Kind.COPIED_DELAYED})
 
 #: Precedent: RocketMQ ``defaultQueryMaxNum``.
 KEY_MATCHES_MAX: Final = 32

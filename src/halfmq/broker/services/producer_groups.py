@@ -20,7 +20,7 @@ from halfmq.core.transaction.listing import group_stats, groups_from
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.model.pending import GroupStats
-from halfmq.model.records import AsideBecause
+from halfmq.model.records import ParkedBecause
 from halfmq.model.settings import PastLimit, ProducerSettings
 
 log = logging.getLogger("halfmq.operators")
@@ -131,6 +131,6 @@ def _refused_name(name: str) -> Refused | None:
 
 def tell_policy(acted: PolicyActed) -> None:
     """Say in the broker's output what a policy did to a transaction."""
-    what = "rolled back" if acted.rolled_back else "set aside"
-    why = f"after {acted.checks} checks" if acted.because is AsideBecause.CHECKS else "because of its age"
+    what = "rolled back" if acted.rolled_back else "parked"
+    why = f"after {acted.checks} checks" if acted.because is ParkedBecause.CHECKS else "because of its age"
     log.warning("the policy of group %s: transaction %s was %s %s", acted.group, acted.tx_id, what, why)

@@ -152,6 +152,8 @@ async def test_what_is_broken_or_too_large_is_refused_and_its_connection_closed(
         told = await sent(made, data)
         assert status_of(told) == status
         assert b"connection: close" in told.lower()
+        assert b"bytearray" not in told
+        assert b"b'" not in told
         assert made.served == 0
         peer = await made.peer()
         peer[1].write(GET)

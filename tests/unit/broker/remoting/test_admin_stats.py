@@ -9,7 +9,8 @@ import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
 
-from halfmq.broker.remoting import admin_stats as admin_stats
+from halfmq.broker.remoting import admin_stats
+from halfmq.broker.services import stats
 from halfmq.model.stored_message import decode
 from halfmq.wire.remoting import java_json
 from halfmq.wire.remoting.fields import ConsumeStatsFields
@@ -105,12 +106,12 @@ async def test_all_groups_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (of_topic,) = found["consumeStatsList"][1]["D"]
         assert of_topic["offsetTable"][queue(1)]["consumerOffset"] == 3
         assert found["brokerAddr"] == f"127.0.0.1:{running.ports.broker}"
-        monkeypatch.setattr(admin_stats, "QUEUES_MAX", 3)
+        monkeypatch.setattr(stats, "QUEUES_MAX", 3)
         refused = await admin.ask(317, {"isOrder": "false"})
         assert refused.code == 1
         assert "one group at a time" in str(refused.remark)
         assert (await admin.ask(208, {"consumerGroup": "C"})).code == 0
-        monkeypatch.setattr(admin_stats, "QUEUES_MAX", 1)
+        monkeypatch.setattr(stats, "QUEUES_MAX", 1)
         assert (await admin.ask(208, {"consumerGroup": "C"})).code == 1
 
 
@@ -152,7 +153,7 @@ async def test_members_of_a_producer_group_and_who_fetches_its_checks(tmp_path: 
         assert ids == ["old", "fetcher"]
         del running.state.producer_groups["P"].session.pollers[99]
         await old.close()
-        while running.broker._clients.spoken:
+        while running.broker._members.members.software:
             await admin.ask(30, {"topic": "T", "queueId": "0"})
         assert (await admin.ask(204, {"producerGroup": "P"})).code == 1
 

@@ -59,7 +59,7 @@ async def test_a_parked_poll_gets_what_falls_due_and_its_answer_settles(tmp_path
         row = store.transaction_row(0)
         assert row is not None
         assert row.decided_by == 2
-        assert running.broker._check_polls.parked == 0
+        assert running.broker._check_polls.held == 0
 
 
 async def test_what_is_handed_out_is_leased_and_unknown_gives_it_back(tmp_path: Path) -> None:
@@ -97,11 +97,11 @@ async def test_time_is_up_with_an_empty_answer_and_nothing_is_counted(tmp_path: 
     async with serving(tmp_path, settings=QUICK) as running:
         client = await running.client()
         assert halves(await fetch(client, 0)) == []
-        assert running.broker._check_polls.parked == 0
+        assert running.broker._check_polls.held == 0
         await client.half("T", b"one", unique=ONE)
         await asyncio.sleep(0.3)
         assert running.state.producer_groups["P"].undecided[ONE].checks == 0
-        assert running.state.producer_groups["P"].session.parked_polls == {}
+        assert running.state.producer_groups["P"].session.held_polls == {}
 
 
 async def test_a_second_poll_of_a_connection_ends_the_first(tmp_path: Path) -> None:
@@ -130,11 +130,11 @@ async def test_a_poll_dies_with_its_connection(tmp_path: Path) -> None:
         client, other = await running.client(), await running.client()
         waiting = asyncio.create_task(fetch(client))
         await asyncio.sleep(0.05)
-        assert running.broker._check_polls.parked == 1
+        assert running.broker._check_polls.held == 1
         await client.close()
         waiting.cancel()
         await asyncio.sleep(0.05)
-        assert (running.broker._check_polls.parked, running.state.producer_groups["P"].session.pollers) == (0, {})
+        assert (running.broker._check_polls.held, running.state.producer_groups["P"].session.pollers) == (0, {})
         await other.half("T", b"one", unique=ONE)
         assert len(halves(await fetch(other))) == 1
 
@@ -230,7 +230,7 @@ async def test_a_parked_poll_keeps_nothing_that_its_answer_does_not_need(tmp_pat
         client = await running.client()
         ext = {"group": "P", "clientId": "poller", "waitMs": "9000", "more": "x" * 9_000}
         client.write(command(FETCH, 4_711, ext, b"x" * 9_000, remark="x" * 9_000))
-        parked = running.broker._check_polls._parked
+        parked = running.broker._check_polls._held
         while not parked:
             await asyncio.sleep(0.005)
         (one,) = parked.values()

@@ -3,11 +3,14 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.in_process import serving
 from tests.support.raw_client import RawClient, pull_ext
 
+from halfmq.core.commands import CommitOffset
+from halfmq.core.decide import DECIDE
 from halfmq.errors import StoreDamaged
 from halfmq.model.stored_message import decode
 
@@ -39,6 +42,21 @@ async def test_consumer_offset_is_what_was_said_last_and_survives_a_drain(tmp_pa
         await running.broker.drain()
     async with serving(tmp_path) as running:
         assert await offset(await running.client()) == 2
+
+
+async def test_an_offset_whose_decision_failed_is_not_committed_and_the_client_hears_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 1)
+
+        def broken(*arguments: Any) -> Any:
+            raise ZeroDivisionError("a bug")
+
+        monkeypatch.setitem(DECIDE, CommitOffset, broken)
+        answer = await client.ask(15, {"consumerGroup": "C", **QUEUE, "commitOffset": "1"})
+        assert (answer.code, "ZeroDivisionError" in str(answer.remark)) == (1, True)
 
 
 async def test_no_offset_is_22_and_a_young_queue_begins_at_0(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ async def test_members_that_say_how_far_they_are_are_no_operators(tmp_path: Path
 
 async def test_the_story_names_the_operator_also_after_a_restart_and_when_memory_has_forgotten(tmp_path: Path) -> None:
     says = "decided by an operator (ada from 127.0.0.1:"
-    settings = BrokerSettings(sent_again_ms=1)
+    settings = BrokerSettings(dedup_window_ms=1)
     async with serving(tmp_path) as running:
         client = await running.client()
         await client.half("orders", b"one", unique=ONE)

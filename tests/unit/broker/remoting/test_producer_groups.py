@@ -44,7 +44,7 @@ async def until_set_aside(client: RawClient, group: str = "P") -> None:
         if (await stats(client, group))[0]["set_aside"]:
             return
         await asyncio.sleep(0.02)
-    raise AssertionError("it was never set aside")
+    raise AssertionError("it was never parked")
 
 
 async def test_a_policy_rolls_back_after_its_checks_says_so_everywhere_and_survives_a_restart(

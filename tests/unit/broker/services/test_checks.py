@@ -173,7 +173,7 @@ def test_a_check_for_a_parked_poll_goes_into_its_answer() -> None:
 
 def test_core_is_told_that_a_check_left_only_where_a_policy_counts_it() -> None:
     bench = Bench()
-    settings = ProducerSettings("PG", check_limit=1, past_limit=PastLimit.SET_ASIDE)
+    settings = ProducerSettings("PG", check_limit=1, past_limit=PastLimit.PARKED)
     bench.core.do(SetProducer(settings))
     bench.checks.send(bench.due())
     policy = bench.sequencer.view.producer_groups["PG"].policy

@@ -1,7 +1,6 @@
-"""The end of a history: everything heals, what is undecided must settle, and the books are closed.
+"""The end of a history: what is there is read, and compared with everything that was recorded.
 
-All queues are read to their ends over the wire, the log is read from the disk, the database says what happened, and the
-final looks are taken.
+All queues are read to their ends over the wire, the log is read from the disk, and the databases say what happened.
 """
 
 from collections import Counter
@@ -12,8 +11,8 @@ from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import invariants
 from halfmq.model import properties
 from halfmq.model.records import (
-    CarriedHalf,
     Committed,
+    CopiedHalf,
     DecidedBy,
     DelayedRecord,
     HalfRecord,
@@ -26,19 +25,19 @@ from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
 from halfmq.store.verify import verify_store
-from halfmq.testing.faulty_disk import FaultyDisk
 from halfmq.testing.history.events import Local, Logged, QueueRead, Seen
-from halfmq.testing.virtual_loop import ProcessLoop, SeededEntropy
 from tests.simulation.broker_host import DATA, BrokerHost
-from tests.simulation.check_looks import CheckLooks
+from tests.simulation.check_rules import CheckLooks
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.database import Database
 from tests.simulation.delays import Delays
-from tests.simulation.policy_looks import look_at_log
+from tests.simulation.policy_rules import look_at_log
 from tests.simulation.promises import Promises, Violation
-from tests.simulation.raw_line import RawLine
+from tests.simulation.raw_connection import RawLine
 from tests.simulation.wire_tap import WireTap
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import pull_ext, send_ext
+from tests.support.virtual_loop import ProcessLoop, SeededEntropy
 
 WHOLE = "whole"
 _DECIDED_BY = {
@@ -50,11 +49,15 @@ _DECIDED_BY = {
 }
 
 
-async def ask_again(process: ProcessLoop, network: Any, tap: WireTap, promises: Promises, most: int) -> None:
-    """ENDs of settled transactions once more, with the verdict that stands and with the opposite."""
+async def ask_again(
+    process: ProcessLoop, network: Any, tap: WireTap, promises: Promises, most: int, queues: int
+) -> None:
+    """ENDs of settled transactions once more, with the verdict that stands and with the opposite. ``queues``: of a topic."""
     line = await RawLine.open(process, network, "reader")
     # What is remembered of verdicts is forgotten with the next batch of the log.
-    await line.ask(310, send_ext("Alpha", "reader", 0, {"UNIQ_KEY": f"READER{process.name}"}), b"x", timeout_s=30.0)
+    await line.ask(
+        310, send_ext("Alpha", "reader", 0, {"UNIQ_KEY": f"READER{process.name}"}, queues=queues), b"x", timeout_s=30.0
+    )
     known = [tx for tx in promises.txs.values() if tx.verdict is not None and tx.tx in tap.places and not tx.forgotten]
     for tx in known[:: max(1, len(known) // most)]:
         group, unique, half_index, offset = tap.places[tx.tx]
@@ -141,9 +144,13 @@ def copy_of(disk: FaultyDisk, *, log_only: bool) -> FaultyDisk:
     return copied
 
 
-def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None) -> Any:
-    """The state that a start from ``disk`` comes to; ``records`` gets all that were redone."""
-    assert host.broker is not None
+def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None, settings: Any = None) -> Any:
+    """The state that a start from ``disk`` comes to; ``records`` gets all that were redone. ``settings``: those of the
+    broker that runs, unless they are given.
+    """
+    if settings is None:
+        assert host.broker is not None
+        settings = host.broker._sequencer.engine.state.settings
     store = Store.open(
         disk,
         DATA,
@@ -162,7 +169,7 @@ def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None) -
 
         store.redo = keeping  # type: ignore[method-assign]
     try:
-        return recover(store, host.broker._sequencer.engine.state.settings)[0].state
+        return recover(store, settings)[0].state
     finally:
         store.close()
 
@@ -220,7 +227,7 @@ def _logged(record: Any, names: dict[int, str], now_us: int) -> Logged:
                 kind="half", **common, group=record.group, tx=record.tx_id, index=record.index,
                 **{**_of_message(record.message), "queue_offset": -1},
             )  # fmt: skip
-        case CarriedHalf():
+        case CopiedHalf():
             return Logged(
                 kind="copy", **common, group=record.group, tx=record.tx_id, index=record.index,
                 topic=names.get(record.topic_id, ""), queue=record.queue_id,
@@ -267,7 +274,7 @@ def final_looks(chronicle: Chronicle, promises: Promises, databases: dict[str, D
             continue
         counts["look once"] += 1
         place = (event.topic, event.queue, event.queue_offset)
-        if event.message in places and not _sent_twice_on_one_connection(promises, event.message):
+        if event.message in places and not sent_twice_on_one_connection(promises, event.message):
             raise Violation(
                 f"Once: {event.message} at {places[event.message]} and at {place}", event.tx or event.message
             )
@@ -300,7 +307,7 @@ def final_looks(chronicle: Chronicle, promises: Promises, databases: dict[str, D
                 )
 
 
-def _sent_twice_on_one_connection(promises: Promises, message: str) -> bool:
+def sent_twice_on_one_connection(promises: Promises, message: str) -> bool:
     """What docs/promises.md lists as remaining, "Deduplication"."""
     plain = promises.plains.get(message)
     return plain is not None and len(set(plain.asks)) != len(plain.asks)

@@ -1,4 +1,4 @@
-"""One connection of raw frames in the simulated network: for stock-like clients, operators and readers."""
+"""One connection that sends and receives raw frames in the simulated network: for stock-like clients, operators and readers."""
 
 import asyncio
 import itertools
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from halfmq.client.connector import Address
-from halfmq.testing.faulty_network import FaultyNetwork
-from halfmq.testing.virtual_loop import ProcessLoop
 from halfmq.wire.remoting.frame import FrameSplitter
 from tests.simulation.machine import BROKER_PORT
+from tests.support.faulty_network import FaultyNetwork
 from tests.support.raw_client import Answer, command
+from tests.support.virtual_loop import ProcessLoop
 
 
 class LineLost(Exception):

@@ -1,4 +1,4 @@
-"""What checks may not do, looked at where clients hear them, pushed or fetched; and which policies were asked for."""
+"""Rules for checks, verified where clients receive them, pushed or fetched; and which policies were requested."""
 
 from collections import Counter
 
@@ -11,13 +11,13 @@ _SLACK_MS = 2
 
 
 class CheckLooks:
-    def __init__(self, immunity_ms: int, counts: Counter[str]) -> None:
-        """``immunity_ms``: the shortest that any start of the broker gives."""
+    def __init__(self, grace_ms: int, counts: Counter[str]) -> None:
+        """``grace_ms``: the shortest that any start of the broker gives."""
         #: By how much the broker's wall clock was set forwards, ever: a restart takes that for time that passed.
         self.ahead_ms = 0
         #: By group: changes of limits and policy that somebody asked for.
         self.changes: dict[str, list[ProducerChange]] = {}
-        self._immunity_ms = immunity_ms
+        self._immunity_ms = grace_ms
         self._counts = counts
         #: (group, transaction) -> until when nobody may hear a check, virtual us, and whether it said so itself.
         self._immune_until_us: dict[tuple[str, str], tuple[int, bool]] = {}

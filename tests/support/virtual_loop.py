@@ -176,7 +176,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             for _ in range(_CLOSED_AGAIN_MAX):
                 try:
                     coroutine.close()
-                except Exception:  # noqa: BLE001, S112 - nothing that it does or says now has a meaning
+                except Exception:
                     continue
                 break
         self._tasks.clear()
@@ -220,7 +220,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                         callback(*handle.args)
                     else:
                         handle.context.run(callback, *handle.args)
-                except BaseException as error:  # noqa: BLE001 - whoever made the process judges it
+                except BaseException as error:
                     self.on_raised(self, error)
         finally:
             events._set_running_loop(None)
@@ -300,9 +300,6 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         error = context.get("exception")
         if self.alive and error is not None:
             self.on_raised(self, error)
-
-    def default_exception_handler(self, context: dict[str, Any]) -> None:
-        self.call_exception_handler(context)
 
 
 class VirtualClock:

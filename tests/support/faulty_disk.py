@@ -35,8 +35,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
 from halfmq.runtime.disk import Lock
-from halfmq.testing.disk_faults import MISDIRECTED, Fails, FaultOrders
-from halfmq.testing.page_cache import BLOCK_BYTES, SECTOR_BYTES, CachedFile, Mark
+from tests.support.disk_faults import MISDIRECTED, Fails, FaultOrders
+from tests.support.page_cache import BLOCK_BYTES, SECTOR_BYTES, CachedFile, Mark
 
 __all__ = ["BLOCK_BYTES", "MISDIRECTED", "SECTOR_BYTES", "FaultyDisk", "FaultyFile", "Operation", "PowerLost"]
 

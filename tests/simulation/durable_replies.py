@@ -1,9 +1,9 @@
-"""What leaves the broker, held against the disk: each answer, effect and deleted segment, when it leaves.
+"""Everything that leaves the broker, compared with the disk at that moment: each reply, effect and deleted segment.
 
-The disk of the simulation knows what a power loss at this moment would keep. So nothing that the broker says of itself is
-believed: not what it calls durable, and not which of its answers need to wait. An answer was made from a state, and that
-state ended somewhere in the log, also when the answer wrote nothing; up to there the disk must have the log (promise 5).
-At the level ``memory`` it need not, and only trims are looked at.
+The simulated disk knows what a power loss at this moment would keep, so nothing that the broker says of itself is
+believed: neither what it calls durable, nor which of its replies need to wait. A reply was made from a state, and that
+state ended at a position of the log, also when the reply wrote nothing; up to there the disk must have the log (promise 5).
+At the level ``memory`` it need not, and only trims are verified.
 """
 
 from collections import Counter
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from halfmq.model.records import Checked, HalfRecord
-from halfmq.testing.faulty_disk import SECTOR_BYTES, FaultyDisk, Operation
 from tests.simulation.check_times import CheckTimes
 from tests.simulation.damage import LOG
 from tests.simulation.promises import Violation
 from tests.simulation.swarm import Swarm
+from tests.support.faulty_disk import SECTOR_BYTES, FaultyDisk, Operation
 
 _FAR = 1 << 62
 
@@ -86,7 +86,7 @@ class Leaving:
         self._segment_bytes = swarm.segment_bytes
         self._retention_bytes = swarm.retention_bytes
         self._retention_ms = swarm.retention_ms
-        self._window_ms = swarm.sent_again_ms
+        self._window_ms = swarm.dedup_window_ms
         #: (end, broker time) of the batches that were seen.
         self._written: list[tuple[int, int]] = []
         self._counts = counts

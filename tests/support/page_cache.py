@@ -1,7 +1,7 @@
 """The content of one file twice: as a running process sees it (the page cache), and as it would be after a power loss.
 
 Only the first is kept whole. For each 512-byte sector that was written since the last sync, the content that the disk still
-has is put aside before it changes; so a sync costs nothing and a crash costs what was not synced, however long the file.
+has is postponed before it changes; so a sync costs nothing and a crash costs what was not synced, however long the file.
 
     base    sectors that differ and are dirty: a sync writes them, a crash may keep any content they had since
     lost    sectors that differ and count as clean, after a sync that failed: no later sync writes them, until they are

@@ -30,7 +30,7 @@ from halfmq.broker.front_door import FrontDoor
 from halfmq.broker.listener import Bind, Door
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.client.connector import Address, Connector
-from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
+from tests.support.virtual_loop import ProcessLoop, Scheduler
 
 #: How long a packet that opens a connection waits before it is sent again.
 SYN_AGAIN_US: Final = 1_000_000
@@ -253,9 +253,6 @@ class End(asyncio.Transport):
         self._reading = True
         self._look()
 
-    def is_reading(self) -> bool:
-        return self._reading
-
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         here, there = ("10.0.0.2", 20_000 + self.number), ("10.0.0.1", 10_911)
         match name:
@@ -444,10 +441,6 @@ class FaultyNetwork:
     def under_way(self) -> bool:
         """Something that was written to the server will arrive, or whoever repeats something knocks still."""
         return bool(self._repeats) or any(end.into.under_way for end in self._ends if not end.is_client)
-
-    @property
-    def partitioned(self) -> bool:
-        return bool(self._partitions)
 
     def stall(self, client: End, *, to_server: bool, for_us: int) -> None:
         pipe = client.out if to_server else client.into

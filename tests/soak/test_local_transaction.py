@@ -1,26 +1,22 @@
-"""The crash points of a local transaction, with a real client, a real broker and a real database, which is the oracle.
+"""The broker killed between the half messages of a local transaction and its COMMIT, and the asynchronous client.
 
-A process kills itself at the point; this one then answers the checks from the table. In the end the messages are
-visible exactly if the order is in the database.
+The other crash points of a local transaction are those of the profile "kills" (``test_kills``).
 """
 
 import asyncio
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine, func, insert, select
+from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, func, insert, select
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from halfmq import AsyncClient, Client
 from halfmq.client.admin import queue_bounds
 from halfmq.errors import TopicNotFound
-from tests.crash.one_order import GROUP, POINTS, TOPICS, log, metadata, orders
+from halfmq.sql import MarkerTable
 from tests.support.postgres import postgres_database, postgres_server
 from tests.support.served import Served
 
@@ -28,6 +24,11 @@ __all__ = ["postgres_database", "postgres_server"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
+metadata = MetaData()
+orders = Table("orders", metadata, Column("id", Integer, primary_key=True))
+markers = MarkerTable(metadata, min_age_s=0)
+GROUP = "shop"
+TOPICS = ("shop-orders", "shop-stock")
 #: Longer than the immunity and the first check together, seconds.
 SETTLE_S = 30.0
 
@@ -60,24 +61,9 @@ def url_of(broker: Served) -> str:
     return f"rocketmq://127.0.0.1:{broker.name_port}"
 
 
-def order_and_die(broker: Served, database: str, point: str) -> int:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.one_order", url_of(broker), database, point],
-        cwd=Path(__file__).parent.parent.parent, env=environment, timeout=60, capture_output=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == (0 if point == "never" else -9), done.stderr.decode()
-    return done.returncode
-
-
 def orders_in(engine: Engine) -> int:
     with engine.connect() as connection:
         return connection.scalar(select(func.count()).select_from(orders)) or 0
-
-
-def markers_in(engine: Engine) -> list[str]:
-    with engine.connect() as connection:
-        return list(connection.scalars(select(log.table.c.outcome).where(log.table.c.tx_id.not_like("#%"))))
 
 
 async def visible(url: str) -> list[int]:
@@ -92,49 +78,16 @@ async def visible(url: str) -> list[int]:
     return found
 
 
-EXPECTED = {
-    #           orders, messages of each topic, markers
-    "before-half": (0, 0, []),
-    "after-half": (0, 0, ["R"]),
-    "after-local-commit": (1, 1, ["C"]),
-    "after-end": (1, 1, ["C"]),
-    "never": (1, 1, ["C"]),
-}
-
-
-@pytest.mark.parametrize("point", POINTS)
-async def test_messages_are_visible_exactly_if_the_order_is_there(broker: Served, database: str, point: str) -> None:
-    order_and_die(broker, database, point)
-    engine = create_engine(database)
-    want_orders, want_messages, want_markers = EXPECTED[point]
-    assert orders_in(engine) == want_orders
-    if point == "after-local-commit":
-        assert await visible(url_of(broker)) == [0, 0]  # committed here, and nobody was told
-    with Client(url_of(broker), group=GROUP) as mq:
-        mq.answer_checks(log, sessionmaker(engine))
-        until = time.monotonic() + SETTLE_S
-        want = [want_messages, want_messages]
-        while time.monotonic() < until:
-            if await visible(url_of(broker)) == want and markers_in(engine) == want_markers:
-                break
-            await asyncio.sleep(0.1)
-        await asyncio.sleep(1.5)  # nothing more comes of another check
-    assert await visible(url_of(broker)) == want
-    assert markers_in(engine) == want_markers
-    assert orders_in(engine) == want_orders
-    engine.dispose()
-
-
 async def test_broker_killed_between_halves_and_commit_hears_of_it_when_it_is_back(
     broker: Served, database: str
 ) -> None:
     """The local COMMIT happens while the broker is dead; its verdict is told, or asked for, after the restart."""
     engine = create_engine(database)
     with Client(url_of(broker), group=GROUP, timeout=1.0) as mq:
-        mq.answer_checks(log, sessionmaker(engine))
+        mq.answer_checks(markers, sessionmaker(engine))
         with Session(engine) as session:
             calls = KillingCalls(mq, broker)
-            with log.bind(calls, session) as tx:
+            with markers.bind(calls, session) as tx:
                 session.execute(insert(orders).values(id=1))
                 for topic in TOPICS:
                     tx.send(topic, {"id": 1})
@@ -173,8 +126,8 @@ async def test_async_client_and_session_with_the_broker(broker: Served, tmp_path
         await connection.run_sync(metadata.create_all)
     sessions = async_sessionmaker(engine)
     async with AsyncClient(url_of(broker), group=GROUP) as mq:
-        mq.answer_checks(log, sessions)
-        async with sessions() as session, mq.transaction(session, markers=log) as tx:
+        mq.answer_checks(markers, sessions)
+        async with sessions() as session, mq.transaction(session, markers=markers) as tx:
             await session.execute(insert(orders).values(id=1))
             tx.send(TOPICS[0], {"id": 1})
             tx.send(TOPICS[1], {"id": 1})

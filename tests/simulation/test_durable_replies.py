@@ -3,9 +3,9 @@
 import pytest
 
 from halfmq.store.segment import segment_name
-from halfmq.testing.faulty_disk import FaultyDisk, FaultyFile
 from tests.simulation.damage import LOG
-from tests.simulation.leaving import KeptLog
+from tests.simulation.durable_replies import KeptLog
+from tests.support.faulty_disk import FaultyDisk, FaultyFile
 
 START = 1 << 16
 

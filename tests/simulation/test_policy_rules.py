@@ -9,16 +9,16 @@ import pytest
 from halfmq.core.schema import producer_set
 from halfmq.model.records import (
     MESSAGE_AT,
-    AsideBecause,
     Checked,
     Committed,
     DecidedBy,
+    Parked,
+    ParkedBecause,
     RolledBack,
-    SetAside,
 )
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 from halfmq.wire.remoting.producer_groups import ProducerChange
-from tests.simulation.policy_looks import look_at_log
+from tests.simulation.policy_rules import look_at_log
 from tests.simulation.promises import Violation
 from tests.support import log_records as make
 
@@ -35,7 +35,7 @@ def policy(past: PastLimit, limit: int = 2, **more: Any) -> tuple[Any, Any]:
 
 
 def half(now_ms: int = 0, tx: str = "T", pairs: bytes = b"", message_bytes: int = 50) -> tuple[Any, Any]:
-    message: Any = SimpleNamespace(properties=pairs)
+    message = make.message(properties=pairs)
     return at(now_ms, make.half_record(64, MESSAGE_AT + message_bytes, 1, message, 0, "g", tx, 0, 1))
 
 
@@ -47,8 +47,8 @@ def rolled_back(now_ms: int, epoch: int = 1) -> tuple[Any, Any]:
     return at(now_ms, RolledBack(64, 64, "g", "T", DecidedBy.POLICY, (0,)), epoch)
 
 
-def aside(now_ms: int, because: AsideBecause, checks: int = 0) -> tuple[Any, Any]:
-    return at(now_ms, SetAside(64, 64, "g", "T", 0, checks, DecidedBy.POLICY, because))
+def aside(now_ms: int, because: ParkedBecause, checks: int = 0) -> tuple[Any, Any]:
+    return at(now_ms, Parked(64, 64, "g", "T", 0, checks, DecidedBy.POLICY, because))
 
 
 def look(*records: tuple[Any, Any]) -> Counter[str]:
@@ -63,22 +63,22 @@ OWN = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x015\x02"
 
 def test_what_a_policy_may_do_is_clean_and_counted() -> None:
     assert look(policy(PastLimit.ROLLBACK), *TWICE, rolled_back(4_000))["look policy behind the answer"] == 1
-    assert look(policy(PastLimit.SET_ASIDE), *TWICE, aside(4_000, AsideBecause.CHECKS, 2))["look check limit"] == 1
+    assert look(policy(PastLimit.PARKED), *TWICE, aside(4_000, ParkedBecause.CHECKS, 2))["look check limit"] == 1
     old = policy(PastLimit.ROLLBACK, skip_age_ms=60_000)
-    assert look(old, half(), aside(60_000, AsideBecause.AGE))["look age"] == 1
+    assert look(old, half(), aside(60_000, ParkedBecause.AGE))["look age"] == 1
 
 
 @pytest.mark.parametrize(
     ("records", "why"),
     [
         ((*TWICE, rolled_back(4_000)), "was rolled back by"),
-        ((policy(PastLimit.SET_ASIDE), *TWICE, rolled_back(4_000)), "was rolled back by"),
-        ((policy(PastLimit.ROLLBACK), *TWICE, aside(4_000, AsideBecause.CHECKS)), "was set aside by"),
+        ((policy(PastLimit.PARKED), *TWICE, rolled_back(4_000)), "was rolled back by"),
+        ((policy(PastLimit.ROLLBACK), *TWICE, aside(4_000, ParkedBecause.CHECKS)), "was parked by"),
         ((policy(PastLimit.ROLLBACK), *TWICE[:2], rolled_back(4_000)), "after 1 checks"),
         ((policy(PastLimit.ROLLBACK), *TWICE, rolled_back(3_999)), "the next was due at 4000"),
         ((policy(PastLimit.ROLLBACK), *TWICE, rolled_back(4_000, epoch=2)), "sent in epoch 1"),
-        ((policy(PastLimit.ROLLBACK), half(), aside(60_000, AsideBecause.AGE)), "at the age of 60000"),
-        ((policy(PastLimit.ROLLBACK, skip_age_ms=60_000), half(), aside(59_999, AsideBecause.AGE)), "age of 59999"),
+        ((policy(PastLimit.ROLLBACK), half(), aside(60_000, ParkedBecause.AGE)), "at the age of 60000"),
+        ((policy(PastLimit.ROLLBACK, skip_age_ms=60_000), half(), aside(59_999, ParkedBecause.AGE)), "age of 59999"),
         ((half(), at(0, Committed(64, 64, "g", "T", DecidedBy.POLICY, ()))), "committed by a policy"),
         ((half(), check(999, 1, 2_000)), "is immune until 1000"),
         ((half(pairs=OWN), check(4_999, 1, 9_000)), "is immune until 5000"),

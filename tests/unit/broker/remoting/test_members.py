@@ -116,7 +116,7 @@ async def test_heartbeats_and_leaving_of_one_connection_count_in_the_order_in_wh
             asyncio.create_task(client.heartbeat("me", consumers={"C": ["T"], "D": ["T"]})),
             asyncio.create_task(client.heartbeat("me", consumers={"C": ["V"]})),
         ]
-        await until(lambda: running.broker._clients.waiting == 3 and hand.flush.asked is not None)
+        await until(lambda: running.broker._members.members.waiting == 3 and hand.flush.asked is not None)
         assert not any(one.done() for one in asked)
         hand.flush.run()
         assert [(await one).code for one in asked[:2]] == [0, 0]
@@ -124,7 +124,7 @@ async def test_heartbeats_and_leaving_of_one_connection_count_in_the_order_in_wh
         await until(lambda: hand.flush.asked is not None)
         hand.flush.run()
         assert [(await one).code for one in asked[2:]] == [0, 0]
-        assert running.broker._clients.waiting == 0
+        assert running.broker._members.members.waiting == 0
         assert list(running.state.session.consumers["C"].subscriptions) == ["V"]
         assert await members(other, "D") == ["me"]
 
@@ -135,7 +135,7 @@ async def test_what_waits_behind_a_heartbeat_is_little_and_is_counted(tmp_path: 
     async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
         hand.flush.run()
         client = await running.client()
-        clients, intake = running.broker._clients, running.broker._gateway.intake
+        clients, intake = running.broker._members.members, running.broker._gateway.intake
         asked = asyncio.create_task(client.heartbeat("me", consumers={"C": ["T"]}))
         await until(lambda: hand.flush.asked is not None)
         before = intake.taken
@@ -145,8 +145,8 @@ async def test_what_waits_behind_a_heartbeat_is_little_and_is_counted(tmp_path: 
         await until(lambda: clients.waiting == 2)
         await asyncio.sleep(0.01)
         assert intake.taken - before >= 400_000
-        for call, _, _ in clients._behind[next(iter(clients._behind))]:
-            request = call.args[1]
+        for one in clients._waiting[next(iter(clients._waiting))]:
+            request = one.failed.args[1]
             assert (request.body, request.remark) == (b"", None)
         hand.flush.run()
         assert (await asked).code == 0
@@ -268,7 +268,7 @@ async def test_what_clients_subscribe_to_is_bounded_for_each_and_for_all(
     monkeypatch.setattr(limits, "SUBSCRIPTIONS_BYTES_FREE", 4_000)
     long = "x" * 15_000
     async with serving(tmp_path) as running:
-        clients = running.broker._clients
+        clients = running.broker._members.members
         one, two, three = await running.client(), await running.client(), await running.client()
         assert (await one.ask(34, {}, heartbeat_of("one", "A", "T", long))).code == 0
         before = clients.subscribed_bytes

@@ -1,15 +1,15 @@
-"""What policies, limits and immunity allow, held against each record of the log, in its order.
+"""What policies, limits and grace periods allow, verified for each record of the log in its order.
 
-It reads records and settings only, and keeps what they say in a way of its own: nothing of ``core`` is asked.
+It reads records and settings only and keeps its own account of them, independently of ``core``.
 
-    by a policy   COMMITTED never; ROLLED_BACK where the group had "rollback", so many checks were sent, the last one in the
-                  run of the broker that decided, and its answer is overdue; set aside likewise, or because of the age
-    limits        a transaction begins only below the group's number, its halves fit into the group's bytes
-    immunity      no check before its end, as the message said or else the broker
-    settings      only an administrator changes them, to what was asked for
+    by a policy    never COMMITTED; ROLLED_BACK where the group had "rollback", after that many checks, the last one sent in
+                   the run of the broker that decided, and its answer overdue; parked likewise, or because of the age
+    limits         a transaction begins only below the group's number, and its half messages fit into the group's bytes
+    grace period   no check before its end, as set by the message or else by the broker
+    settings       change only as the administrator requested
 
-What a trim has taken it does not know: there it believes the copies, since a transaction may have begun before the log
-does, and numbers and ages are looked at only where the log is whole or a copy has told them.
+It does not know what a trim removed: there it trusts the copies, since a transaction may have begun before the log does;
+numbers and ages are verified only where the log is complete or a copy states them.
 """
 
 from collections import Counter
@@ -21,18 +21,18 @@ import msgspec
 from halfmq.model import properties
 from halfmq.model.records import (
     MESSAGE_AT,
-    SET_ASIDE_MS,
-    AsideBecause,
+    PARKED_MS,
     Base,
-    CarriedHalf,
     Checked,
     Committed,
+    CopiedHalf,
     DecidedBy,
     EpochStarted,
     HalfRecord,
+    Parked,
+    ParkedBecause,
     ProducerSet,
     RolledBack,
-    SetAside,
 )
 from halfmq.model.settings import BrokerSettings
 from halfmq.wire.remoting.producer_groups import ProducerChange
@@ -57,8 +57,8 @@ class _Open:
     __slots__ = (
         "aside",
         "checks",
+        "grace_until_ms",
         "halves",
-        "immune_until_ms",
         "message_bytes",
         "next_check_ms",
         "prepared_ms",
@@ -70,7 +70,7 @@ class _Open:
         self.prepared_ms = prepared_ms
         #: It is known to have begun then.
         self.sure = sure
-        self.immune_until_ms = 0
+        self.grace_until_ms = 0
         self.halves: set[int] = set()
         self.message_bytes = 0
         self.checks = 0
@@ -172,30 +172,30 @@ class _PolicyLooks:
         )  # fmt: skip
         known.halves.add(record.half_index)
         known.message_bytes += message_bytes
-        known.immune_until_ms = max(known.immune_until_ms, batch.broker_time_ms + self._immunity_ms(record))
+        known.grace_until_ms = max(known.grace_until_ms, batch.broker_time_ms + self._immunity_ms(record))
 
     def _immunity_ms(self, record: HalfRecord) -> int:
         text = properties.to_dict(record.message.properties).get("CHECK_IMMUNITY_TIME_IN_SECONDS", "")
         return 1_000 * int(text) if text.isdigit() else self._epoch_immunity_ms
 
-    def carried(self, record: CarriedHalf, batch: Any) -> None:
+    def copied(self, record: CopiedHalf, batch: Any) -> None:
         key = record.group, record.tx_id
         known = self._open.get(key)
         if known is None:
             known = self._open[key] = _Open(record.prepared_at_ms, sure=True)
-            known.immune_until_ms = record.immune_until_ms
+            known.grace_until_ms = record.grace_until_ms
         elif not known.sure:
-            known.prepared_ms, known.immune_until_ms = record.prepared_at_ms, record.immune_until_ms
+            known.prepared_ms, known.grace_until_ms = record.prepared_at_ms, record.grace_until_ms
             known.sure = True
         else:
             self._look(
-                (known.checks, known.immune_until_ms, known.prepared_ms)
-                == (record.checks, record.immune_until_ms, record.prepared_at_ms),
-                "copy", key, f"was copied as {record.checks, record.immune_until_ms, record.prepared_at_ms}",
+                (known.checks, known.grace_until_ms, known.prepared_ms)
+                == (record.checks, record.grace_until_ms, record.prepared_at_ms),
+                "copy", key, f"was copied as {record.checks, record.grace_until_ms, record.prepared_at_ms}",
             )  # fmt: skip
         known.checks = record.checks
         known.next_check_ms = record.next_check_at_ms
-        known.aside = record.next_check_at_ms >= SET_ASIDE_MS
+        known.aside = record.next_check_at_ms >= PARKED_MS
 
     def checked(self, record: Checked, batch: Any) -> None:
         key = record.group, record.tx_id
@@ -207,16 +207,14 @@ class _PolicyLooks:
         counted = known.sure or known.checks > 0
         sent = (counted and record.checks > known.checks) or known.aside
         self._look(
-            not sent or batch.broker_time_ms >= known.immune_until_ms,
-            "immunity in the log", key, f"is immune until {known.immune_until_ms}, asked at {batch.broker_time_ms}",
+            not sent or batch.broker_time_ms >= known.grace_until_ms,
+            "immunity in the log", key, f"is immune until {known.grace_until_ms}, asked at {batch.broker_time_ms}",
         )  # fmt: skip
         if sent:
             known.sent_in = batch.epoch
         if known.aside:
-            self._counts["knob set aside, and taken up again"] += 1
-            self._look(
-                record.checks <= 1, "counts anew", key, f"was set aside, and its check is number {record.checks}"
-            )
+            self._counts["knob parked, and taken up again"] += 1
+            self._look(record.checks <= 1, "counts anew", key, f"was parked, and its check is number {record.checks}")
         known.checks, known.next_check_ms, known.aside = record.checks, record.next_check_at_ms, False
 
     # --- verdicts ----------------------------------------------------------------------------------------------------
@@ -235,22 +233,22 @@ class _PolicyLooks:
             self._look_at_checks(key, limits, batch, "rolled back")
         self._settled(key)
 
-    def set_aside(self, record: SetAside, batch: Any) -> None:
+    def set_aside(self, record: Parked, batch: Any) -> None:
         key = record.group, record.tx_id
         known = self._open.get(key)
         limits = self._limits_of(record.group)
-        self._counts[f"knob set aside because of {AsideBecause(record.because).name}"] += 1
-        if record.because == AsideBecause.CHECKS:
-            self._look(limits.past_limit == "set-aside", "policy", key, f"was set aside by {limits}")
-            self._look_at_checks(key, limits, batch, "set aside")
+        self._counts[f"knob parked because of {ParkedBecause(record.because).name}"] += 1
+        if record.because == ParkedBecause.CHECKS:
+            self._look(limits.past_limit == "set-aside", "policy", key, f"was parked by {limits}")
+            self._look_at_checks(key, limits, batch, "parked")
         elif known is not None and known.sure:
             age_ms = batch.broker_time_ms - known.prepared_ms
             self._look(
-                0 < limits.skip_age_ms <= age_ms and batch.broker_time_ms >= known.immune_until_ms,
-                "age", key, f"was set aside at the age of {age_ms} ms by {limits}",
+                0 < limits.skip_age_ms <= age_ms and batch.broker_time_ms >= known.grace_until_ms,
+                "age", key, f"was parked at the age of {age_ms} ms by {limits}",
             )  # fmt: skip
         if known is not None:
-            self._look(not known.aside, "set aside once", key, "was set aside twice")
+            self._look(not known.aside, "parked once", key, "was parked twice")
             known.aside = True
 
     def _look_at_checks(self, key: tuple[str, str], limits: _Limits, batch: Any, what: str) -> None:
@@ -261,10 +259,10 @@ class _PolicyLooks:
         now_ms = batch.broker_time_ms
         why = (
             f"was {what} at {now_ms} after {known.checks} checks, the next was due at {known.next_check_ms}, immune until "
-            f"{known.immune_until_ms}, by {limits}"
+            f"{known.grace_until_ms}, by {limits}"
         )
         self._look(0 < limits.check_limit <= known.checks, "check limit", key, why)
-        self._look(not known.aside and known.immune_until_ms <= now_ms, "policy in time", key, why)
+        self._look(not known.aside and known.grace_until_ms <= now_ms, "policy in time", key, why)
         self._look(known.next_check_ms <= now_ms, "policy behind the answer", key, why)
         if known.sent_in is not None:
             why = f"was {what} in epoch {batch.epoch}; its last check was sent in epoch {known.sent_in}"
@@ -287,9 +285,9 @@ _LOOK = {
     EpochStarted: _PolicyLooks.epoch_started,
     ProducerSet: _PolicyLooks.producer_set,
     HalfRecord: _PolicyLooks.half,
-    CarriedHalf: _PolicyLooks.carried,
+    CopiedHalf: _PolicyLooks.copied,
     Checked: _PolicyLooks.checked,
     Committed: _PolicyLooks.committed,
     RolledBack: _PolicyLooks.rolled_back,
-    SetAside: _PolicyLooks.set_aside,
+    Parked: _PolicyLooks.set_aside,
 }

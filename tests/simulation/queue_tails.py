@@ -1,6 +1,6 @@
-"""Behind the end of each queue there is nothing: looked at in the files themselves, when a start has made them fit the log.
+"""After each start, the index files hold nothing after the end of each queue.
 
-What stands there would be shown as soon as the log has grown past it, under the offset of a message that is still to come.
+What is left there would become visible once the log has grown past it, at the offset of a later message.
 """
 
 from collections import Counter

@@ -1,0 +1,383 @@
+"""Who is connected: members of producer and consumer groups, what consumers subscribe to, and queue locks.
+
+It is session state: a restart forgets it, and clients say it again with their next heartbeat. Only the consumer groups that a
+heartbeat names for the first time are made durably, and its answer waits for them; and who holds a queue lock is logged
+(``core.queues.ordering``).
+
+What comes from the same connection meanwhile waits behind it: a client that left before its heartbeat had registered it
+would be a member that nobody reads for, until its connection ends.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Any, Final, NamedTuple
+
+from halfmq import limits
+from halfmq.broker.log_throttle import LogThrottle
+from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.groups import GroupsOnUse
+from halfmq.broker.services.peer import Peer
+from halfmq.broker.services.unlike_subscriptions import UnlikeSubscriptions
+from halfmq.broker.timers import BrokerTime
+from halfmq.core.commands import LockQueues, UnlockQueues
+from halfmq.core.decision import Done, Locked, Refused, Reply, Why
+from halfmq.core.engine import Failed
+from halfmq.core.queues.filter import TAG
+from halfmq.core.session import ConnectionClosed, ConsumerData, Event, Heartbeat, Unregistered
+from halfmq.core.state import Subscription
+from halfmq.core.transaction.admission import producer_groups_refusal
+from halfmq.errors import InvalidName
+from halfmq.model.ids import checked_name
+
+log = logging.getLogger("halfmq.clients")
+
+_DONE: Final = Done()
+#: Bytes that a group and a subscription take in memory, beside their strings.
+_GROUP_COST: Final = 1_024
+_SUBSCRIPTION_COST: Final = 512
+#: Names of expression types.
+_TYPE_CHARS_MAX: Final = 32
+#: That there are as many locks as may be is logged this often at most, s.
+_LOCKS_LOGGED_S: Final = 60.0
+
+
+class Registered(NamedTuple):
+    """The member is known. ``left_out``: why not in all of its producer groups."""
+
+    left_out: str | None
+
+
+class Member(NamedTuple):
+    """What a client says of itself with each heartbeat."""
+
+    client_id: str
+    #: Of its software, as the front door numbers them.
+    version: int
+    language: str
+    producer_groups: tuple[str, ...]
+    consumer_groups: tuple[ConsumerData, ...]
+
+
+_Answer = Callable[[Registered | Refused | Failed], None]
+
+
+class _Waiting(NamedTuple):
+    """What came from a connection while consumer groups of its heartbeat are made."""
+
+    call: Callable[[], None]
+    #: Answers it if ``call`` fails.
+    failed: Callable[[Failed], None]
+    peer: Peer
+    memory_bytes: int
+
+
+class Members:
+    def __init__(
+        self,
+        sequencer: Sequencer,
+        groups: GroupsOnUse,
+        time: BrokerTime,
+        unlike: UnlikeSubscriptions,
+        *,
+        on_changed: Callable[[str, int], None],
+        on_unsupported: Callable[[str, str, Subscription], None],
+    ) -> None:
+        """
+        Args:
+            on_changed: called with a consumer group whose members changed, and the number of each member's connection.
+            on_unsupported: called with (client id, group, subscription) of an expression type that is not supported.
+        """
+        self._sequencer = sequencer
+        self._view = sequencer.view
+        self._groups = groups
+        self._time = time
+        self._unlike = unlike
+        self._on_changed = on_changed
+        self._on_unsupported = on_unsupported
+        self._locks_logged = LogThrottle(lambda: time.now_ms() / 1000, rest_s=_LOCKS_LOGGED_S)
+        #: By connection and group: bytes of what it subscribes to, as counted; and their sum.
+        self._subscribed: dict[int, dict[str, int]] = {}
+        self.subscribed_bytes = 0
+        #: By connection, while groups of its heartbeat are made: what came after it, in order.
+        self._waiting: dict[int, deque[_Waiting]] = {}
+        #: How many that are. Front doors stop reading above ``sequencer.BACKLOG_MAX``, as for replies that wait for the disk.
+        self.waiting = 0
+        #: The newest connection of each client that said its id, and the other way round.
+        self._connections: dict[str, int] = {}
+        self._ids: dict[int, str] = {}
+        #: By connection: version and language of its last heartbeat.
+        self.software: dict[int, tuple[int, str]] = {}
+
+    # --- heartbeats, leaving, closing
+
+    def heartbeat(
+        self, peer: Peer, member: Member, memory_bytes: int, answer: Callable[[Registered | Refused | Failed], None]
+    ) -> None:
+        """``member`` is connected, and in these groups.
+
+        Args:
+            memory_bytes: what the request takes while it waits for an earlier heartbeat of the peer.
+            answer: called when the member is registered, and nothing that stands in memory can be taken back by a crash; or
+                when nothing of the heartbeat was taken.
+        """
+        if peer.is_open:
+            self._in_order(_Waiting(lambda: self._take(peer, member, answer), answer, peer, memory_bytes))
+
+    def leave(
+        self, peer: Peer, client_id: str, producer_group: str, consumer_group: str, memory_bytes: int,
+        answer: Callable[[Failed | None], None],
+    ) -> None:  # fmt: skip
+        """The client leaves these groups; "": none of that kind. Arguments as of ``heartbeat``."""
+
+        def left() -> None:
+            number = peer.number
+            self._unlike.left(consumer_group, number)
+            self._subscribe(number, consumer_group, 0)
+            self._give_up_locks(number, consumer_group)
+            self._note(Unregistered(number, client_id, producer_group, consumer_group))
+            answer(None)
+
+        self._in_order(_Waiting(left, answer, peer, memory_bytes))
+
+    def connection_closed(self, number: int, *, keep_locks: bool) -> None:
+        """``keep_locks``: the broker closed it, and the client goes on handling what it holds."""
+        for one in self._waiting.pop(number, ()):
+            self.waiting -= 1
+            one.peer.give_back(one.memory_bytes)
+        self._forget(number)
+        self.software.pop(number, None)
+        for group in self._view.session.consumes.get(number, ()):
+            self._unlike.left(group, number)
+            if not keep_locks:
+                self._give_up_locks(number, group)
+        self.subscribed_bytes -= sum(self._subscribed.pop(number, {}).values())
+        self._note(ConnectionClosed(number))
+
+    def _in_order(self, one: _Waiting) -> None:
+        """Now, or after the heartbeat of this connection whose groups are being made."""
+        waiting = self._waiting.get(one.peer.number)
+        if waiting is None:
+            one.call()
+        else:
+            waiting.append(one)
+            self.waiting += 1
+            one.peer.keep(one.memory_bytes)
+
+    def _take(self, peer: Peer, member: Member, answer: _Answer) -> None:
+        refusal = self._refusal(peer.number, member) or self._too_much(peer.number, member)
+        if refusal:
+            answer(Refused(Why.INVALID_PARAMETER, refusal))
+            return
+        left_out = producer_groups_refusal(self._view, peer.number, member.producer_groups)
+        if left_out:  # there are too many of all clients; what it consumes has nothing to do with them
+            known = [name for name in member.producer_groups if name in self._view.producer_groups]
+            member = member._replace(producer_groups=tuple(known))
+        for data in member.consumer_groups:  # before its groups are made: others may come meanwhile
+            self._subscribe(peer.number, data.group, _weight(data))
+        missing = [data.group for data in member.consumer_groups if data.group not in self._view.groups]
+        if missing:
+            self._make(missing, peer, member, left_out, answer)
+        else:
+            self._register(peer, member, left_out, answer)
+
+    def _make(self, missing: list[str], peer: Peer, member: Member, left_out: str | None, answer: _Answer) -> None:
+        """Make the groups one after another, then register. A group that may not be made is skipped, as in RocketMQ."""
+        self._waiting[peer.number] = deque()
+
+        def made(_: Refused | Failed | None) -> None:
+            while missing and missing[-1] in self._view.groups:
+                missing.pop()  # another connection was faster
+            if missing:
+                self._groups.ensure(missing.pop(), made)
+            elif peer.is_open:
+                self._register(peer, member, left_out, answer)
+                self._go_on(peer.number)
+
+        made(None)
+
+    def _go_on(self, number: int) -> None:
+        """Do what came after a heartbeat that is registered now, up to the next one whose groups have to be made."""
+        waiting = self._waiting.pop(number)
+        while waiting and number not in self._waiting:
+            self.waiting -= 1
+            one = waiting.popleft()
+            one.peer.give_back(one.memory_bytes)
+            try:
+                one.call()
+            except Exception as error:
+                log.exception("a heartbeat that waited failed, or leaving a group")
+                one.failed(Failed(f"{type(error).__name__}: {error}"))
+        if waiting:
+            self._waiting[number] = waiting
+
+    def _register(self, peer: Peer, member: Member, left_out: str | None, answer: _Answer) -> None:
+        """``left_out``: why some of what it said is not in ``member``."""
+        number = peer.number
+        consumers = tuple([data for data in member.consumer_groups if data.group in self._view.groups])
+        for data in member.consumer_groups:
+            if data.group not in self._view.groups:
+                self._subscribe(number, data.group, 0)
+        self.software[number] = (member.version, member.language)
+        self._note(
+            Heartbeat(
+                number, member.client_id, member.version, member.language, member.producer_groups, consumers,
+                self._time.now_ms(),
+            )
+        )  # fmt: skip
+        self._known_as(number, member.client_id)
+        for data in consumers:
+            for subscription in data.subscriptions:
+                if subscription.expression_type not in ("", TAG):
+                    self._on_unsupported(member.client_id, data.group, subscription)
+            self._unlike.heard(data.group, number, member.client_id, data.subscriptions)
+        # A group of another client's heartbeat may be in memory only.
+        self._sequencer.after_durable(lambda _, __: answer(Registered(left_out)), None, _DONE)
+
+    # --- bounds
+
+    def _refusal(self, number: int, member: Member) -> str | None:
+        """Why nothing of this heartbeat is taken. Names of consumer groups are checked where those are made."""
+        session = self._view.session
+        producers = {*session.produces.get(number, ()), *member.producer_groups}
+        consumers = {*session.consumes.get(number, ()), *[data.group for data in member.consumer_groups]}
+        if len(producers) + len(consumers) > limits.GROUPS_PER_CONNECTION_MAX:
+            return f"a connection may be in {limits.GROUPS_PER_CONNECTION_MAX} groups at most"
+        try:
+            for name in member.producer_groups:
+                checked_name(name, "producer group", limits.GROUP_CHARS_MAX)
+        except InvalidName as error:
+            return str(error)
+        if len(member.client_id) > limits.CLIENT_ID_CHARS_MAX:
+            return (
+                f"a client id of {len(member.client_id)} characters, at most {limits.CLIENT_ID_CHARS_MAX}: choose a shorter "
+                "instance name"
+            )
+        for data in member.consumer_groups:
+            for subscription in data.subscriptions:
+                problem = _wrong_subscription(subscription)
+                if problem:
+                    return f"a subscription of group {data.group[: limits.GROUP_CHARS_MAX]}: {problem}"
+        return None
+
+    def _too_much(self, number: int, member: Member) -> str | None:
+        """Why there is no memory for what this heartbeat subscribes to."""
+        before = self._subscribed.get(number, {})
+        after = before | {data.group: _weight(data) for data in member.consumer_groups}
+        whole = sum(after.values())
+        if whole > limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX:
+            return f"subscriptions of {whole} bytes, at most {limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX} per connection"
+        more = whole - sum(before.values())
+        if (
+            more > 0
+            and whole > limits.SUBSCRIPTIONS_BYTES_FREE
+            and self.subscribed_bytes + more > limits.SUBSCRIPTIONS_BYTES_MAX
+        ):
+            return (
+                f"subscriptions of all clients hold {self.subscribed_bytes} of {limits.SUBSCRIPTIONS_BYTES_MAX} bytes: "
+                f"only {limits.SUBSCRIPTIONS_BYTES_FREE} more for each client now"
+            )
+        return None
+
+    def _subscribe(self, number: int, group: str, weight: int) -> None:
+        """Count ``weight`` bytes for what this connection subscribes to in this group; 0: nothing any more."""
+        groups = self._subscribed.setdefault(number, {})
+        self.subscribed_bytes += weight - groups.pop(group, 0)
+        if weight:
+            groups[group] = weight
+        elif not groups:
+            del self._subscribed[number]
+
+    # --- who is who
+
+    def connection_of(self, client_id: str) -> int | None:
+        """The connection whose heartbeat gave this id last; None: none, or one that is too long to be kept."""
+        return self._connections.get(client_id)
+
+    def client_ids(self, group: str) -> list[str]:
+        """Of the members of a consumer group, each once; empty: there are none."""
+        session = self._view.session.consumers.get(group)
+        return list(dict.fromkeys([one.client_id for one in session.members.values()])) if session is not None else []
+
+    def _known_as(self, number: int, client_id: str) -> None:
+        if self._connections.get(client_id) != number and len(client_id) <= limits.CLIENT_ID_CHARS_MAX:
+            self._forget(number)
+            self._ids.pop(self._connections.get(client_id, 0), None)
+            self._connections[client_id] = number
+            self._ids[number] = client_id
+
+    def _forget(self, number: int) -> None:
+        client_id = self._ids.pop(number, None)
+        if client_id is not None:
+            del self._connections[client_id]
+
+    def _note(self, event: Event) -> None:
+        """Change the session, tell all members of the groups that changed, and look when a tick is due."""
+        for group, members in self._sequencer.engine.note(event):
+            for number in members:
+                self._on_changed(group, number)
+        self._sequencer.look_at_deadline()
+
+    # --- queue locks
+
+    def lock(
+        self, peer: Peer, group: str, client_id: str, queues: Collection[tuple[str, int]],
+        answer: Callable[[Locked | Refused | Failed], None],
+    ) -> None:  # fmt: skip
+        """Lock ``queues``, (topic, queue id) each, for the client; the answer says which of them are its own.
+
+        Queues and groups that do not exist are left out: their locks would be kept, and nobody could use them.
+        """
+        topics = self._view.topics_by_name
+        known = len(client_id) <= limits.CLIENT_ID_CHARS_MAX and group in self._view.groups
+        wanted = [
+            (topic, queue_id)
+            for topic, queue_id in queues
+            if known and topic in topics and 0 <= queue_id < len(topics[topic].ends)
+        ]
+        if wanted:
+            self._sequencer.submit(LockQueues(group, client_id, tuple(wanted)), self._locked, (peer, answer))
+        else:
+            answer(Locked(()))
+
+    def _locked(self, context: tuple[Peer, Callable[[Any], None]], reply: Reply | Failed) -> None:
+        peer, answer = context
+        if isinstance(reply, Locked) and reply.is_full and self._locks_logged.is_due("full"):
+            log.warning(
+                "%d queue locks are held, of which there may be %d: clients that consume in order get no more before some "
+                "run out (60 s); the last was refused to %s",
+                self._view.session.locks_held, limits.LOCKS_MAX, peer.address,
+            )  # fmt: skip
+        answer(reply)
+
+    def unlock(
+        self, group: str, client_id: str, queues: Collection[tuple[str, int]], answer: Callable[[], None]
+    ) -> None:
+        """Release these locks. Answered also where a full disk refuses it: a lock runs out by itself."""
+        self._sequencer.submit(UnlockQueues(group, client_id, tuple(queues)), lambda _, __: answer(), None)
+
+    def _give_up_locks(self, number: int, group: str) -> None:
+        """A member leaves, and with its last connection its locks: nobody waits for it after the next start."""
+        session = self._view.session.consumers.get(group)
+        member = session.members.get(number) if session is not None else None
+        if session is None or member is None or not session.locks:
+            return
+        if all(other.client_id != member.client_id for at, other in session.members.items() if at != number):
+            self._sequencer.submit(UnlockQueues(group, member.client_id, None), None)
+
+
+def _wrong_subscription(item: Subscription) -> str | None:
+    if len(item.topic) > limits.RETRY_TOPIC_CHARS_MAX:
+        return f"a topic of {len(item.topic)} characters, at most {limits.RETRY_TOPIC_CHARS_MAX}"
+    if len(item.expression) > limits.EXPRESSION_CHARS_MAX:
+        return f"an expression of {len(item.expression)} characters, at most {limits.EXPRESSION_CHARS_MAX}"
+    if len(item.expression_type) > _TYPE_CHARS_MAX or not -(1 << 63) <= item.version < 1 << 63:
+        return "its expression type or its version cannot be right"
+    return None
+
+
+def _weight(data: ConsumerData) -> int:
+    """About what is kept of it: its strings, in up to four bytes a character, and what they stand in, twice."""
+    return _GROUP_COST + sum(
+        [_SUBSCRIPTION_COST + 2 * (len(item.topic) + len(item.expression)) for item in data.subscriptions]
+    )

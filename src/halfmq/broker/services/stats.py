@@ -1,0 +1,268 @@
+"""What operators ask about a broker that runs: lag of consumer groups, queues of topics, who is connected, counters.
+
+Reads only. Queues are read below the high watermark, as consumers read them; offsets of groups are the newest that the
+groups committed, logged or not: hold an answer until they are durable (``Sequencer.after_durable``). A call that reads queues
+raises StoreDamaged or OSError where the disk cannot be read: refuse that one request, serve others.
+"""
+
+from typing import Final, NamedTuple, Protocol
+
+from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.traffic import DayCount, Traffic
+from halfmq.broker.timers import BrokerTime
+from halfmq.core.queues.offsets import Stored, query_offset
+from halfmq.core.view import ConsumersView, TopicView
+from halfmq.errors import StoreDamaged
+from halfmq.store.consume_queue import QueueEntry
+
+#: Queues of groups that one answer names: as many take about a tenth of a second, in which nobody else is served, and 1 MiB.
+QUEUES_MAX: Final = 8_000
+MINUTE_S: Final = 60
+HOUR_S: Final = 3_600
+DAY_S: Final = 86_400
+
+
+class StatsReads(Protocol):
+    """What is asked of the store."""
+
+    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]: ...
+
+    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]: ...
+
+    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int: ...
+
+    def log_began_ms(self) -> int: ...
+
+    def free_bytes(self) -> int: ...
+
+
+class TooManyQueues(Exception):
+    """More queues than one answer may name (``QUEUES_MAX``)."""
+
+
+class QueueProgress(NamedTuple):
+    """Where a group stands in one queue. Its lag: ``end - offset``."""
+
+    queue_id: int
+    #: One past the last visible message.
+    end: int
+    #: The next message that the group has not done.
+    offset: int
+    #: One past the last message that a member was given.
+    pulled: int
+    #: Store time of the last message that the group has done, ms; 0: none.
+    done_time_ms: int
+
+
+class TopicProgress(NamedTuple):
+    """Where a group stands in one topic. ``given_per_s``: messages that its members were given, over the last minute."""
+
+    topic: str
+    given_per_s: float
+    queues: tuple[QueueProgress, ...]
+
+
+class QueueBounds(NamedTuple):
+    queue_id: int
+    #: First offset still kept, and one past the last visible message.
+    start: int
+    end: int
+    #: Store time of the last message, ms; 0: there is none.
+    last_time_ms: int
+
+
+class TopicQueues(NamedTuple):
+    """``written_per_s``: messages that became visible, over the last minute."""
+
+    written_per_s: float
+    queues: tuple[QueueBounds, ...]
+
+
+class LastPeriods(NamedTuple):
+    """How many in the last minute, hour and day."""
+
+    minute: int
+    hour: int
+    day: int
+
+
+class Figures(NamedTuple):
+    """Of the whole broker. Times in ms, sizes in bytes."""
+
+    began_ms: int
+    now_ms: int
+    #: (messages written, messages given) each second, over the last 10 s, minute and 10 minutes.
+    rates: tuple[tuple[float, float], ...]
+    written: int
+    written_by_day: DayCount
+    given: int
+    given_by_day: DayCount
+    #: Replies that wait for the disk, and how long the oldest has waited.
+    backlog: int
+    backlog_wait_ms: int
+    log_start: int
+    high_watermark: int
+    #: How far the indexes are behind what was answered.
+    index_lag_bytes: int
+    #: Bytes of the log, and that are free on its disk.
+    log_bytes: int
+    free_bytes: int
+    #: Broker time at which the log begins; None: it cannot be read (`halfmq store verify` says more).
+    log_began_ms: int | None
+    undecided: int
+
+
+class Stats:
+    def __init__(self, sequencer: Sequencer, store: StatsReads, traffic: Traffic, time: BrokerTime) -> None:
+        self._sequencer = sequencer
+        self._view = sequencer.view
+        self._store = store
+        self._traffic = traffic
+        self._time = time
+
+    # --- progress of consumer groups
+
+    def progress(self, group: str, topics: frozenset[str]) -> list[TopicProgress]:
+        """Of each topic in which the group has offsets. ``topics``: only these; empty: all.
+
+        Raises:
+            TooManyQueues: ask for fewer topics.
+        """
+        return self._progress(group, topics, QUEUES_MAX)
+
+    def progress_of_all(self) -> dict[str, list[TopicProgress]]:
+        """By group, of those that have offsets.
+
+        Raises:
+            TooManyQueues: ask for one group at a time.
+        """
+        found: dict[str, list[TopicProgress]] = {}
+        left = QUEUES_MAX
+        for group in self._view.groups:
+            progress = self._progress(group, frozenset(), left)
+            left -= sum([len(one.queues) for one in progress])
+            if progress:
+                found[group] = progress
+        return found
+
+    def _progress(self, group: str, names: frozenset[str], queues_max: int) -> list[TopicProgress]:
+        view = self._view
+        session = view.session.consumers.get(group)
+        topics = [view.topics_by_id[topic_id] for topic_id in self._topics_of(group)]
+        if names:
+            topics = [topic for topic in topics if topic.name in names]
+        if session is not None and session.subscriptions:  # to what its members listen no more, nobody is behind
+            topics = [topic for topic in topics if topic.name in session.subscriptions]
+        if sum([topic.read_queues for topic in topics]) > queues_max:
+            raise TooManyQueues
+        return [
+            TopicProgress(
+                topic.name,
+                self._traffic.given_lately(group, topic.name)[0] / MINUTE_S,
+                tuple([self._queue(group, topic, queue_id) for queue_id in range(topic.read_queues)]),
+            )
+            for topic in topics
+        ]
+
+    def _topics_of(self, group: str) -> dict[int, None]:
+        view = self._view
+        found: dict[int, None] = {}
+        for offsets in (view.offsets, view.session.fresh_offsets, view.session.offsets_refused):
+            found |= dict.fromkeys(topic_id for topic_id, _ in offsets.get(group, ()))
+        return {topic_id: None for topic_id in sorted(found) if topic_id in view.topics_by_id}
+
+    def _queue(self, group: str, topic: TopicView, queue_id: int) -> QueueProgress:
+        low, high = self._store.bounds(topic.topic_id, queue_id)
+        known = query_offset(self._view, group, topic.name, queue_id)
+        # Where none is stored, and where one lies before what retention left, what is left is all that can be behind.
+        offset = min(known.offset, high) if isinstance(known, Stored) else low
+        pulled = self._traffic.pulled_to(group, topic.topic_id, queue_id)
+        time_ms = self._time_of(topic.topic_id, queue_id, offset - 1) if offset > low else 0
+        return QueueProgress(queue_id, high, max(offset, low), min(max(offset, low, pulled), high), time_ms)
+
+    def _time_of(self, topic_id: int, queue_id: int, queue_offset: int) -> int:
+        found = self._store.read_queue(topic_id, queue_id, queue_offset, 1)
+        return found[0].store_time_ms if found else 0
+
+    def groups_of(self, name: str) -> list[str]:
+        """Groups whose members listen to the topic, and groups with an offset in it."""
+        view = self._view
+        groups = {group: None for group, session in view.session.consumers.items() if name in session.subscriptions}
+        topic = view.topics_by_name.get(name)
+        if topic is not None:
+            for offsets in (view.offsets, view.session.fresh_offsets, view.session.offsets_refused):
+                for group, entries in offsets.items():
+                    if group not in groups and any(topic_id == topic.topic_id for topic_id, _ in entries):
+                        groups[group] = None
+        return list(groups)
+
+    # --- who is connected
+
+    def consumers(self, group: str) -> ConsumersView | None:
+        """The consumer group's members and subscriptions; None: nobody is connected."""
+        session = self._view.session.consumers.get(group)
+        return session if session is not None and session.members else None
+
+    def producers(self, name: str) -> dict[int, str]:
+        """Client ids by connection: who can be asked about transactions of the group, sent its checks or fetching them."""
+        group = self._view.producer_groups.get(name)
+        return {**group.session.members, **group.session.pollers} if group is not None else {}
+
+    # --- topics, counters, figures
+
+    def topic(self, name: str) -> TopicQueues | None:
+        """None: there is no such topic."""
+        topic = self._view.topics_by_name.get(name)
+        if topic is None:
+            return None
+        queues = []
+        for queue_id in range(topic.read_queues):
+            low, high = self._store.bounds(topic.topic_id, queue_id)
+            time_ms = self._time_of(topic.topic_id, queue_id, high - 1) if high > low else 0
+            queues.append(QueueBounds(queue_id, low, high, time_ms))
+        return TopicQueues(self._written_lately(topic, MINUTE_S) / MINUTE_S, tuple(queues))
+
+    def written(self, name: str) -> LastPeriods | None:
+        """Messages of the topic that became visible; None: there is no such topic."""
+        topic = self._view.topics_by_name.get(name)
+        if topic is None:
+            return None
+        return LastPeriods(*[self._written_lately(topic, seconds) for seconds in (MINUTE_S, HOUR_S, DAY_S)])
+
+    def given(self, name: str, group: str) -> LastPeriods | None:
+        """Messages of the topic that members of the group were given; None: there is no such topic."""
+        return LastPeriods(*self._traffic.given_lately(group, name)) if name in self._view.topics_by_name else None
+
+    def _written_lately(self, topic: TopicView, seconds: int) -> int:
+        """As queue entries say."""
+        since_ms = self._time.now_ms() - seconds * 1_000
+        count = 0
+        for queue_id in range(topic.read_queues):
+            high = self._store.bounds(topic.topic_id, queue_id)[1]
+            count += max(0, high - self._store.search_by_time(topic.topic_id, queue_id, since_ms))
+        return count
+
+    def figures(self) -> Figures:
+        view, traffic, now_ms = self._view, self._traffic, self._time.now_ms()
+        try:
+            log_began_ms = self._store.log_began_ms()
+        except StoreDamaged:
+            log_began_ms = None
+        return Figures(
+            traffic.began_ms,
+            now_ms,
+            tuple([traffic.rates(now_ms, seconds) for seconds in (10, 60, 600)]),
+            traffic.put,
+            traffic.puts_by_day,
+            traffic.given,
+            traffic.gives_by_day,
+            self._sequencer.backlog,
+            self._sequencer.waits_ms(now_ms),
+            view.log_start,
+            view.session.published,
+            max(0, view.session.answered - view.session.published),
+            view.log_end - view.log_start,
+            self._store.free_bytes(),
+            log_began_ms,
+            sum([len(group.undecided) for group in view.producer_groups.values()]),
+        )
