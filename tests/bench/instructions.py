@@ -124,17 +124,23 @@ async def replay(directory: Path, reads: list[bytes]) -> int:
     return sum(len(group.settled) for group in broker._sequencer.view.producer_groups.values())
 
 
-def counted(turns: int, reads: Path, directory: Path, under: Sequence[str] = _CALLGRIND) -> tuple[int, int]:
-    """(instructions, committed transactions) of a process that replays the first ``turns`` of ``reads``."""
+def ran(arguments: Sequence[object], under: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """This program in a process of its own, since it changes ``limits``."""
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is compiled in one process and not in the other would count
-    command = [*under, sys.executable, "-m", "tests.bench.instructions", "--replay", str(reads)]
-    command += ["--turns", str(turns), "--directory", str(directory)]
+    command = [*under, sys.executable, "-m", "tests.bench.instructions", *map(str, arguments)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    found = re.search(r"Collected : (\d+)", done.stderr)
-    if done.returncode or (under and found is None):
+    if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2_000:]}")
-    return int(found[1]) if found is not None else 0, int(done.stdout)
+    return done
+
+
+def counted(turns: int, reads: Path, directory: Path) -> tuple[int, int]:
+    """(instructions, committed transactions) of a process that replays the first ``turns`` of ``reads``."""
+    done = ran(["--replay", reads, "--turns", turns, "--directory", directory], _CALLGRIND)
+    found = re.search(r"Collected : (\d+)", done.stderr)
+    assert found is not None, done.stderr
+    return int(found[1]), int(done.stdout)
 
 
 def measure() -> dict[str, Any]:
@@ -146,8 +152,8 @@ def measure() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as made:
         directory = Path(made)
         reads = directory / "reads"
-        reads.write_bytes(pickle.dumps(asyncio.run(record(directory / "recorded"))))
-        counted(1, reads, directory / "compiled", ())
+        ran(["--record", reads, "--directory", directory / "recorded"])
+        ran(["--replay", reads, "--turns", 1, "--directory", directory / "compiled"])
         with ThreadPoolExecutor(2) as both:
             few, many = both.map(lambda turns: counted(turns, reads, directory / str(turns)), (FEW_TURNS, MANY_TURNS))
     transactions = many[1] - few[1]
@@ -160,10 +166,14 @@ def measure() -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--replay", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--turns", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.record is not None:
+        arguments.record.write_bytes(pickle.dumps(asyncio.run(record(arguments.directory))))
+        return
     if arguments.replay is None:
         print(json.dumps(measure()))
         return

@@ -147,7 +147,7 @@ class _Life:
         while True:
             try:
                 await self.client.connect()
-                await self.client._can_answer_checks()
+                await self.client._register_for_checks()
             except ConnectError:
                 await asyncio.sleep(0.2 * (1 + self.rng.random()))
             else:
