@@ -77,6 +77,8 @@ REFUSED_TICK_REST_MS: Final = 1_000
 
 
 class Ports(NamedTuple):
+    """The ports that the broker listens on; None: it does not listen there."""
+
     broker: int
     names: int
     http: int | None = None

@@ -50,6 +50,8 @@ Bind = Callable[[FrontDoor, str, str, int], Awaitable[Door]]
 
 
 class Listener:
+    """The listening sockets of one front door."""
+
     def __init__(
         self, loop: asyncio.AbstractEventLoop, front_door: FrontDoor, sockets: Sequence[socket.socket], what: str
     ) -> None:
@@ -65,6 +67,7 @@ class Listener:
 
     @property
     def port(self) -> int:
+        """The port that it listens on."""
         return int(self._sockets[0].getsockname()[1])
 
     def listen(self) -> None:
@@ -87,6 +90,7 @@ class Listener:
             self._loop.add_reader(listening, self._arrived, listening)
 
     def close(self) -> None:
+        """Accept no more connections; those that are open stay."""
         if self._rest is not None:
             self._rest.cancel()
         for listening in self._sockets:

@@ -49,6 +49,8 @@ _GROUPS_SAID: Final = 3
 
 
 class Maintenance:
+    """Checkpoints, trims, and the look at the free space, in steps beside the commands."""
+
     def __init__(
         self,
         config: BrokerConfig,
@@ -79,6 +81,7 @@ class Maintenance:
         self._stopped = False
 
     def start(self) -> None:
+        """Begin; the first look is at once."""
         if self._sequencer.view.jumps and self._config.retention_ms and self._not_trimmed.is_due("clock"):
             self._say_what_jumped()
         self._again("checkpoint", self._config.checkpoint_interval_ms, self.checkpoint)
@@ -90,6 +93,7 @@ class Maintenance:
         self._again(name, interval_ms, work)
 
     def stop(self) -> None:
+        """End; a step that runs is finished."""
         self._stopped = True
         for timer in self._timers.values():
             timer.cancel()

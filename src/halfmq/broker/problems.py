@@ -22,6 +22,7 @@ class Problems:
         self._not_shown = 0
 
     def tell(self, problem: Problem) -> None:
+        """Log one problem of the engine, with what an operator can do."""
         match problem:
             case DecisionFailed(command, error):
                 if self._throttle.is_due((type(command), type(error))):
@@ -73,4 +74,5 @@ class Problems:
 
 
 def tell_no_space() -> None:
+    """Log that new messages are refused for want of space on the disk."""
     log.warning("no room on the disk: new messages are refused; verdicts and checks go on")

@@ -18,6 +18,8 @@ REST_MS: Final = 60_000
 
 
 class SlowSync:
+    """Logs a sync of the log that takes seconds, while it does."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began_ms: int | None = None
@@ -28,9 +30,11 @@ class SlowSync:
         self._untold = 0
 
     def began(self) -> None:
+        """A sync began."""
         self._began_ms = self._clock.monotonic_ms()
 
     def look(self) -> None:
+        """Log it if it has taken long."""
         began_ms = self._began_ms
         now_ms = self._clock.monotonic_ms()
         if began_ms is None or began_ms == self._told_ms or now_ms - began_ms < SLOW_MS or not self._is_due(now_ms):
@@ -43,6 +47,7 @@ class SlowSync:
         )  # fmt: skip
 
     def ended(self) -> None:
+        """The sync is done."""
         began_ms, self._began_ms = self._began_ms, None
         now_ms = self._clock.monotonic_ms()
         if began_ms is None or now_ms - began_ms < SLOW_MS:

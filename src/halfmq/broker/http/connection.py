@@ -29,6 +29,8 @@ Serve = Callable[[str, str, Answer], None]
 
 
 class HttpConnection(asyncio.Protocol):
+    """One HTTP/1.1 connection: a request is served, answered and only then the next one is read."""
+
     def __init__(self, serve: Serve, closed: Callable[["HttpConnection"], None]) -> None:
         self._serve = serve
         self._closed = closed

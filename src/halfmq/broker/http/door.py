@@ -25,6 +25,7 @@ class HttpDoor:
         self.connections: set[HttpConnection] = set()
 
     def admit(self, host: str) -> HttpConnection | Rejected:
+        """A connection from ``host``, or why there is no place for it."""
         if len(self.connections) >= limits.HTTP_CONNECTIONS_MAX:
             return Rejected(f"all have {limits.HTTP_CONNECTIONS_MAX} HTTP connections open, as many as may be")
         connection = HttpConnection(self._serve, self.connections.discard)

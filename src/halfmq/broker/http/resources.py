@@ -14,6 +14,8 @@ _DONE: Final = Done()
 
 
 class Resources:
+    """What the HTTP port serves: health, and the transactions that are undecided."""
+
     def __init__(self, door: HttpDoor, sequencer: Sequencer, transactions: Transactions, health: Health) -> None:
         self._sequencer = sequencer
         self._transactions = transactions
@@ -24,6 +26,7 @@ class Resources:
         }
 
     def health(self, parameters: dict[str, str], answer: Answer) -> None:
+        """``GET /health``: 200 while the broker serves, 503 otherwise, with the reason."""
         reason = self._health.why_not()
         answer(503, {"serving": False, "reason": reason}) if reason else answer(200, {"serving": True})
 

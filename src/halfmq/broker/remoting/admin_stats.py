@@ -61,6 +61,8 @@ _VERSION_NAME: Final = "V4_9_8"
 
 
 class AdminStats:
+    """Requests of mqadmin and of dashboards for figures."""
+
     def __init__(
         self, gateway: Gateway, sequencer: Sequencer, stats: Stats, members: Members, loop: asyncio.AbstractEventLoop, *,
         address: str,

@@ -16,6 +16,8 @@ from halfmq.wire.remoting.header import Request, ext_text
 
 
 class ClientCommands:
+    """Requests that the broker passes on to a client (307), and the client's answers."""
+
     def __init__(self, gateway: Gateway, calls: ClientCalls[Request[Any]]) -> None:
         self._gateway = gateway
         self._calls = calls
@@ -42,6 +44,7 @@ class ClientCommands:
         )
 
     def answered(self, connection: Connection, answer: Request[Any]) -> None:
+        """A client answered a call: pass the answer on to who asked."""
         self._calls.answered(connection, answer.opaque, answer)
 
     def _answer(self, connection: Connection, request: Request[None], said: Request[Any] | Refused) -> None:

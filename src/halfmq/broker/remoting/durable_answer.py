@@ -14,6 +14,8 @@ _DONE: Final = Done()
 
 
 class DurableAnswers:
+    """Holds answers back until what was read for them is durable."""
+
     def __init__(self, gateway: Gateway, sequencer: Sequencer) -> None:
         self._gateway = gateway
         self._sequencer = sequencer

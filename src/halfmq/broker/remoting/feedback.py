@@ -15,12 +15,15 @@ from halfmq.wire.remoting.message_codec import with_check_times
 
 
 class Feedback:
+    """Requests of clients that fetch their checks."""
+
     def __init__(self, gateway: Gateway, polls: CheckPolls) -> None:
         self._gateway = gateway
         self._polls = polls
         gateway.handlers[HMQ_FEEDBACK] = self.poll
 
     def poll(self, connection: Connection, request: Request[Any]) -> None:
+        """29009: answered with checks, or with none when the time is up."""
         asked = decode_poll(request.ext)
         if isinstance(asked, str):
             self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, asked)

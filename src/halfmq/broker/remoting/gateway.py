@@ -101,6 +101,7 @@ class Gateway:
         self._idle_handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
+        """Begin to look for idle connections."""
         self._idle_handle = self._loop.call_later(IDLE_LOOK_MS / 1000, self._look_for_idle)
 
     @property

@@ -19,6 +19,8 @@ from halfmq.wire.remoting.position import HMQ_POSITION, PositionAnswer, TopicBou
 
 
 class Lookups:
+    """Requests for offsets and single messages."""
+
     def __init__(self, gateway: Gateway, sequencer: Sequencer, queues: Queues, messages: StoredMessages) -> None:
         self._gateway = gateway
         self._sequencer = sequencer
@@ -83,20 +85,24 @@ class Lookups:
     # --- queues
 
     def max_offset(self, connection: Connection, request: Request[Any]) -> None:
+        """30: one past the last visible message of a queue."""
         _, end = self._queues.bounds(request.ext.topic, request.ext.queue_id)
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": end})
 
     def min_offset(self, connection: Connection, request: Request[Any]) -> None:
+        """31: the first offset that is still kept."""
         begin, _ = self._queues.bounds(request.ext.topic, request.ext.queue_id)
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": begin})
 
     def search(self, connection: Connection, request: Request[Any]) -> None:
+        """29: the offset by store time."""
         fields = request.ext
         upper = fields.boundary_type.upper() == "UPPER"
         offset = self._queues.offset_at(fields.topic, fields.queue_id, fields.timestamp, upper=upper)
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": offset})
 
     def earliest(self, connection: Connection, request: Request[Any]) -> None:
+        """32: store time of the first message of a queue, ms."""
         time_ms = self._queues.earliest_ms(request.ext.topic, request.ext.queue_id)
         ext = {"timestamp": -1 if time_ms is None else time_ms}
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext)
@@ -111,6 +117,7 @@ class Lookups:
     # --- messages
 
     def view(self, connection: Connection, request: Request[Any]) -> None:
+        """33: one message by its log offset."""
         found = self._messages.visible_bytes(request.ext.offset)
         if found is None:
             text = f"can not find message by the offset, {request.ext.offset}"
@@ -119,6 +126,7 @@ class Lookups:
             self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=found)
 
     def query(self, connection: Connection, request: Request[Any]) -> None:
+        """12: messages by key or unique id."""
         fields = request.ext
         found = self._messages.by_key(
             fields.topic,

@@ -39,6 +39,8 @@ _CHARACTER: Final = 4
 
 
 class MemberRequests:
+    """Requests by which clients join and leave groups."""
+
     def __init__(
         self, gateway: Gateway, sequencer: Sequencer, groups: GroupsOnUse, time: BrokerTime, *, broker_name: str
     ) -> None:
@@ -58,6 +60,7 @@ class MemberRequests:
         }
 
     def heartbeat(self, connection: Connection, request: Request[Any]) -> None:
+        """34: answered when the groups that it names durably exist."""
         body = decode_heartbeat(request.body)
         waits = request.to_answer(None)
         member = Member(
@@ -75,6 +78,7 @@ class MemberRequests:
             self._gateway.answer(connection, request, *refusal(reply))
 
     def unregister(self, connection: Connection, request: Request[Any]) -> None:
+        """35: leave the named groups."""
         fields = request.ext
         memory_bytes = _CHARACTER * (len(fields.client_id) + len(fields.producer_group) + len(fields.consumer_group))
         answer = partial(self._left, connection, request.to_answer(None))
@@ -94,6 +98,7 @@ class MemberRequests:
             self._gateway.answer(connection, request, *refusal(failed))
 
     def connection_closed(self, number: int) -> None:
+        """The connection has ended: its client is a member no more."""
         # While it drains the broker cuts connections off: their clients are there, and handle what they hold.
         self.members.connection_closed(number, keep_locks=self._gateway.draining)
         self._gateway.flush()
@@ -106,6 +111,7 @@ class MemberRequests:
         self._gateway.unserved.subscription(client_id, group, topic, expression, kind)
 
     def consumer_list(self, connection: Connection, request: Request[Any]) -> None:
+        """38: client ids of a consumer group."""
         client_ids = self.members.client_ids(request.ext.consumer_group)
         if client_ids:
             self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=encode_member_list(client_ids))
@@ -114,6 +120,7 @@ class MemberRequests:
             self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
 
     def lock(self, connection: Connection, request: Request[Any]) -> None:
+        """41: lock queues for a client that consumes in order."""
         body = decode_lock_request(request.body)
         queues = [(queue.topic, queue.queue_id) for queue in body.queues]
         answer = partial(self._locked, connection, request)
@@ -127,6 +134,7 @@ class MemberRequests:
             self._gateway.answer(connection, request, *refusal(reply))
 
     def unlock(self, connection: Connection, request: Request[Any]) -> None:
+        """42: release them."""
         body = decode_lock_request(request.body)
         queues = [(queue.topic, queue.queue_id) for queue in body.queues]
         answer = partial(self._gateway.answer, connection, request, ResponseCode.SUCCESS)

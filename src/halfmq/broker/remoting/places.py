@@ -29,6 +29,8 @@ NOT_HERE: Final = frozenset({
 
 
 class Refusal(Enum):
+    """Why a connection gets no place, and whose places are taken."""
+
     #: All places are taken, also the operators'.
     ALL = auto()
     #: Those of this address are, and the operators'.

@@ -29,12 +29,15 @@ _CODE_FOUND: Final = _CODES[_FOUND]
 
 
 class PullHandlers:
+    """Pulls of consumers (11, 361)."""
+
     def __init__(self, gateway: Gateway, pulls: Pulls) -> None:
         self._gateway = gateway
         self._pulls = pulls
         gateway.handlers |= {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, connection: Connection, request: Request[Any]) -> None:
+        """Answered at once, or held until there are messages or the time is up."""
         fields = request.ext
         flags = fields.sys_flag
         asked = PullRequest(

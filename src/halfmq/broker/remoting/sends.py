@@ -46,6 +46,8 @@ Context = tuple[Connection, Request[Any]]
 
 
 class Sends:
+    """Requests of producers."""
+
     def __init__(
         self, gateway: Gateway, sequencer: Sequencer, verdicts: Verdicts, stored: StoredMessages, *, store_host: bytes,
         durability: str,
@@ -68,6 +70,7 @@ class Sends:
     # --- 10, 310
 
     def send(self, connection: Connection, request: Request[Any]) -> None:
+        """10, 310: a plain message or a half message."""
         command = send_command(connection.number, connection.born_host, request.ext, request.body)
         if isinstance(command, Refused):
             self._refused((connection, request), command)
@@ -95,6 +98,7 @@ class Sends:
     # --- 320
 
     def send_batch(self, connection: Connection, request: Request[Any]) -> None:
+        """320: several plain messages for one queue."""
         command = batch_command(connection.number, connection.born_host, request.ext, request.body)
         if isinstance(command, Refused):
             self._refused((connection, request), command)
@@ -114,6 +118,7 @@ class Sends:
     # --- 37
 
     def end(self, connection: Connection, request: Request[Any]) -> None:
+        """37: commit, roll back, or unknown."""
         fields = request.ext
         wanted = _WANTED.get(fields.commit_or_rollback)
         if wanted is None:
@@ -151,6 +156,7 @@ class Sends:
     # --- 36
 
     def send_back(self, connection: Connection, request: Request[Any]) -> None:
+        """36: a consumer could not handle a message; it comes again later."""
         fields = request.ext
         message = self._stored.visible(fields.offset)
         if message is not None and body_crc_of(message.body) != message.body_crc:

@@ -66,6 +66,8 @@ class _Admitted(NamedTuple):
 
 
 class UnfinishedFrames:
+    """Bounds the memory of requests that have come in part, over all connections."""
+
     def __init__(
         self, loop: asyncio.AbstractEventLoop, bytes_max: int, *, frame_bytes_max: int = limits.FRAME_BYTES_MAX
     ) -> None:
@@ -98,6 +100,7 @@ class UnfinishedFrames:
 
     @property
     def waiting(self) -> int:
+        """Connections that are not read from for that."""
         return len(self._waiting)
 
     def note(self, reader: Reader, held: int, missing: int, *, another: bool) -> None:
@@ -132,6 +135,7 @@ class UnfinishedFrames:
             self._let_in()
 
     def stop(self) -> None:
+        """Close nobody any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -42,6 +42,8 @@ class _HeldPoll:
 
 
 class CheckPolls:
+    """Long polls of clients that fetch their checks."""
+
     def __init__(self, sequencer: Sequencer, loop: asyncio.AbstractEventLoop, flush: Callable[[], None]) -> None:
         """``flush``: called after answers that no request and no turn of the sequencer is behind, so that they leave."""
         self._sequencer = sequencer
@@ -55,6 +57,7 @@ class CheckPolls:
 
     @property
     def held(self) -> int:
+        """Polls that wait."""
         return len(self._held)
 
     def poll(self, peer: Peer, group: str, client_id: str, wait_ms: int, checks_max: int, answer: Answer) -> None:

@@ -29,10 +29,14 @@ class Producers(Protocol):
         """Send the check to the peer ``check.connection``. False: it is gone, or does not read what it is sent."""
         ...
 
-    def is_connected(self, number: int) -> bool: ...
+    def is_connected(self, number: int) -> bool:
+        """Whether the connection with this number is there."""
+        ...
 
 
 class Checks:
+    """Brings checks to producers when they are durable, and says so to the core when they were not sent."""
+
     def __init__(
         self, sequencer: Sequencer, stored: StoredMessages, polls: CheckPolls, producers: Producers, time: BrokerTime
     ) -> None:

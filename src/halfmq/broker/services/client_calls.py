@@ -29,6 +29,8 @@ class _Call(NamedTuple):
 
 
 class ClientCalls(Generic[A]):
+    """Questions to a client, each answered once: by the client, by time, or because it is gone."""
+
     def __init__(self, view: View, loop: asyncio.AbstractEventLoop, flush: Callable[[], None]) -> None:
         """``flush``: called after each answer, so that it leaves: what it answers was asked over another connection."""
         self._view = view

@@ -21,6 +21,8 @@ Look = Callable[[ProducerGroupView], int]
 
 
 class GroupScan:
+    """Walks the groups in steps, so that a thousand of them do not hold up others."""
+
     def __init__(self, view: View, loop: asyncio.AbstractEventLoop) -> None:
         self._view = view
         self._loop = loop

@@ -16,6 +16,8 @@ _DONE: Final = Done()
 
 
 class GroupsOnUse:
+    """Makes a consumer group when it is first named."""
+
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer
 

@@ -27,6 +27,8 @@ LOOKS_MAX: Final = 4
 
 
 class Found(NamedTuple):
+    """A settled transaction: its producer group, and the row of one of its halves."""
+
     group: str
     row: SettledRow
 
@@ -58,6 +60,8 @@ class LongSettledReads(Protocol):
 
 
 class LongSettled:
+    """Looks for a verdict that memory no longer has in the transaction table, in steps."""
+
     def __init__(self, view: View, store: LongSettledReads, offload: Offload) -> None:
         self._view = view
         self._store = store

@@ -73,6 +73,8 @@ class _Waiting(NamedTuple):
 
 
 class Members:
+    """Registers members of groups, and tells the others."""
+
     def __init__(
         self,
         sequencer: Sequencer,

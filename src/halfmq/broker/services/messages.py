@@ -87,6 +87,8 @@ def settled_row(half_index: int, row: TransactionRow) -> SettledRow:
 
 
 class StoredMessages:
+    """Single messages: by log offset, by key, as a half of a check."""
+
     def __init__(self, view: View, store: Reads) -> None:
         self._view = view
         self._store = store

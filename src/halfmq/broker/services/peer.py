@@ -24,7 +24,9 @@ class Peer(Protocol):
         ...
 
     @property
-    def is_open(self) -> bool: ...
+    def is_open(self) -> bool:
+        """False: it has ended, and can be answered no more."""
+        ...
 
     @property
     def is_full(self) -> bool:

@@ -93,6 +93,8 @@ class Outgoing(Protocol):
 
 
 class Status(Enum):
+    """What a pull came to."""
+
     FOUND = "found"
     #: Nothing after the offset yet, and the time to wait is over.
     NOTHING_NEW = "nothing new"
@@ -110,6 +112,8 @@ _NOTHING_NEW: Final = Status.NOTHING_NEW
 
 
 class PullRequest(NamedTuple):
+    """What a consumer asks for; see the fields."""
+
     group: str
     topic: str
     queue_id: int
@@ -146,6 +150,8 @@ Answer = Callable[[Pulled | Refused | Failed], None]
 
 
 class HeldPull(NamedTuple):
+    """A pull that found nothing and waits for messages."""
+
     peer: Peer
     #: Without its subscription, which may be long.
     request: PullRequest
@@ -156,6 +162,8 @@ class HeldPull(NamedTuple):
 
 
 class Pulls:
+    """Answers pulls from the queues, and holds those that find nothing."""
+
     def __init__(
         self,
         sequencer: Sequencer,
@@ -190,10 +198,12 @@ class Pulls:
 
     @property
     def held(self) -> int:
+        """Pulls that wait."""
         return sum(map(len, self._held.values()))
 
     @property
     def has_held(self) -> bool:
+        """Whether any pull waits."""
         return bool(self._held)
 
     # --- a pull arrives

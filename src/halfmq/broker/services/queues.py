@@ -38,6 +38,8 @@ class QueueReads(Protocol):
 
 
 class TopicBounds(NamedTuple):
+    """Queues of a topic at one position."""
+
     topic_id: int
     #: By queue: (first offset still kept, offset after the last message below the position).
     queues: tuple[tuple[int, int], ...]
@@ -86,6 +88,7 @@ class Queues:
         return first[0].store_time_ms if first else None
 
     def position(self, names: Iterable[str]) -> Position:
+        """Every queue of these topics at one position; what does not exist is left out."""
         topics = {}
         for name in names:
             topic = self._view.topics_by_name.get(name)

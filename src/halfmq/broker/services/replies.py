@@ -42,6 +42,8 @@ class Requesters(Protocol):
 
 
 class Replies:
+    """Passes a reply on to the client that asked, found by its client id."""
+
     def __init__(
         self,
         requesters: Requesters,

@@ -63,6 +63,8 @@ class TopicProgress(NamedTuple):
 
 
 class QueueBounds(NamedTuple):
+    """What a queue holds."""
+
     queue_id: int
     #: First offset still kept, and one past the last visible message.
     start: int
@@ -113,6 +115,8 @@ class Figures(NamedTuple):
 
 
 class Stats:
+    """Reads figures for operators."""
+
     def __init__(self, sequencer: Sequencer, store: StatsReads, traffic: Traffic, time: BrokerTime) -> None:
         self._sequencer = sequencer
         self._view = sequencer.view
@@ -243,6 +247,7 @@ class Stats:
         return count
 
     def figures(self) -> Figures:
+        """Figures of the whole broker."""
         view, traffic, now_ms = self._view, self._traffic, self._time.now_ms()
         try:
             log_began_ms = self._store.log_began_ms()

@@ -18,10 +18,14 @@ Deliver = Callable[[Any, Reply | Failed], None]
 class SettledRows(Protocol):
     """What is asked of the transaction table."""
 
-    def settled_row(self, half_index: int) -> SettledRow | None: ...
+    def settled_row(self, half_index: int) -> SettledRow | None:
+        """The row of a settled half; None: there is none, or it is undecided."""
+        ...
 
 
 class Verdicts:
+    """Gives verdicts of producers to the core."""
+
     def __init__(self, sequencer: Sequencer, rows: SettledRows) -> None:
         self._sequencer = sequencer
         self._view = sequencer.view
