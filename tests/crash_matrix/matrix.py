@@ -17,7 +17,7 @@ from tests.support.faulty_disk import FaultyDisk
 
 
 class Loss(NamedTuple):
-    """``keep``: share of what was not synced that survives a power loss; None: the rng of ``seed`` choose. See ``FaultyDisk.crash``.
+    """``keep``: share of what was not synced that survives a power loss; None: chosen at random by ``seed``. See ``FaultyDisk.crash``.
 
     ``first_name``: the first change of a name that was not synced is lost, whatever else is kept.
     """
@@ -36,12 +36,12 @@ ALL_KEPT = Loss("power, all kept", power=True, keep=1.0)
 FIRST_NAME_LOST = Loss("power, a name lost", power=True, keep=1.0, first_name=True)
 
 
-def by_dice(seed: int) -> Loss:
-    return Loss("power, by rng", power=True, seed=seed)
+def random_loss(seed: int) -> Loss:
+    return Loss("power, at random", power=True, seed=seed)
 
 
 #: Of each run of the tests; ``python -m tests.crash_matrix`` takes more.
-LOSSES = (KILL, NOTHING_KEPT, FIRST_NAME_LOST, by_dice(1))
+LOSSES = (KILL, NOTHING_KEPT, FIRST_NAME_LOST, random_loss(1))
 #: Cases of a log without a torn tail.
 CLEAN = frozenset("AHJLNP")
 #: Unless it is thorough, the state of the log alone is compared behind each third crash.
@@ -181,7 +181,7 @@ def go_through(
     """All points of a script with all losses. Two that leave the same disk and the same clients are looked at once; what is
     read after a kill may still be lost, so a kill stands for a power loss that kept all, and not the other way round.
 
-    ``second_level``: share of the recoveries in which another crash comes, at one operation each, chosen by the rng.
+    ``second_level``: share of the recoveries in which another crash comes, at one operation each, chosen at random.
     """
     tally = Tally()
     known: dict[tuple[bytes, int, int, bool], Result] = {}
@@ -218,5 +218,5 @@ def _in_the_recovery(point: Point, first: Loss, disk: FaultyDisk, rng: random.Ra
     if not points:
         return
     chosen = rng.choice(points)
-    for loss in (KILL, NOTHING_KEPT, by_dice(rng.randrange(1 << 20))):
+    for loss in (KILL, NOTHING_KEPT, random_loss(rng.randrange(1 << 20))):
         yield result_of(chosen, loss, lost(chosen, loss))

@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("target", nargs="?", help="without one: the list of targets and what each promises")
     parser.add_argument("--seconds", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0, help="of the rng; 0: a new one, which is printed")
+    parser.add_argument("--seed", type=int, default=0, help="of the random choices; 0: a new one, which is printed")
     parser.add_argument("--blind", action="store_true", help="do not follow coverage")
     parser.add_argument("--input", type=Path, help="run this one input")
     return parser

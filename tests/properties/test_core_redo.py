@@ -62,7 +62,7 @@ SNAPSHOT_COMMANDS = 70
 
 
 class Life:
-    """One seed: the log, the rng, and what the oracle knows."""
+    """One seed: the log, the random choices, and what the oracle knows."""
 
     def __init__(self, seed: int, make_log: type[CoreLog] = CoreLog) -> None:
         self.rng = random.Random(seed)

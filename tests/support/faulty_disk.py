@@ -11,7 +11,7 @@ be there after a power loss. ``sync`` moves a file from one to the other, ``sync
     before, after       called with each operation; may raise ``PowerLost`` there
     cut_write           the write that ``before`` was called with is cut after so many bytes
     fail                the next matching reads, writes, syncs or allocations raise an OSError; a write may be short
-    fail_by_chance      so do the matching ones that the rng choosess, until ``heal``
+    fail_by_chance      so do the matching ones chosen at random, until ``heal``
     fill                the disk has only so many bytes more
     flip_bit, rot       a bit rots, on the disk and in the cache
     sync_is_a_lie       syncs return and do nothing: with it, a test of durability must go red
@@ -227,7 +227,7 @@ class FaultyDisk:
         self.faults: Counter[str] = self.orders.counts
         #: Syncs return without doing anything, of files and of directories.
         self.sync_is_a_lie = False
-        #: Share of the dirty sectors that a failed sync wrote after all; None: the rng choosess for each.
+        #: Share of the dirty sectors that a failed sync wrote after all; None: chosen at random for each.
         self.failed_sync_keeps_share: float | None = None
         #: How often power was lost or the process killed; files that were opened before are dead.
         self.crashes = 0
@@ -259,7 +259,7 @@ class FaultyDisk:
         """Power is lost and comes back. See the module's text for what survives.
 
         ``power=False`` is ``kill``. ``keep``: the share of what was not synced that survives, 0.0 nothing and 1.0 all;
-        None: the rng choosess.
+        None: chosen at random.
         """
         if not power:
             self.kill()
@@ -285,7 +285,7 @@ class FaultyDisk:
     def kill(self, *, drop_cache: bool | None = None) -> None:
         """The process dies, the machine does not: open files and locks are gone, what was written stays unsynced.
 
-        ``drop_cache``: whether what a failed sync lost shows from now on; None: the rng choosess for each page.
+        ``drop_cache``: whether what a failed sync lost shows from now on; None: chosen at random for each page.
         """
         self.faults["kill"] += 1
         for inode in self._inodes():
