@@ -6,7 +6,7 @@ import time
 from collections import Counter
 
 from tests.crash_matrix.call_sites import call_sites
-from tests.crash_matrix.matrix import ALL_KEPT, FIRST_NAME_LOST, KILL, NOTHING_KEPT, Tally, random_loss, go_through
+from tests.crash_matrix.matrix import ALL_KEPT, FIRST_NAME_LOST, KILL, NOTHING_KEPT, Tally, go_through, random_loss
 from tests.crash_matrix.operations import SCRIPTS
 
 

@@ -17,10 +17,10 @@ from tests.crash_matrix.matrix import (
     LOSSES,
     NOTHING_KEPT,
     Loss,
-    random_loss,
     go_through,
     letter_of,
     lost,
+    random_loss,
     reopened,
 )
 from tests.crash_matrix.operations import SCRIPTS, SHARD, Script

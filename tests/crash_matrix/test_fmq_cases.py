@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.crash_matrix.house import COMMIT, ROLLBACK, House
-from tests.crash_matrix.matrix import ALL_KEPT, KILL, NOTHING_KEPT, Loss, random_loss, lost, reopened
+from tests.crash_matrix.matrix import ALL_KEPT, KILL, NOTHING_KEPT, Loss, lost, random_loss, reopened
 from tests.crash_matrix.operations import SCRIPTS
 from tests.crash_matrix.points import AFTER, BEFORE, Point, points_of
 from tests.crash_matrix.promises import check_answered, check_settled
