@@ -26,7 +26,7 @@ from halfmq.core.engine import Failed
 from halfmq.core.queues.filter import TAG
 from halfmq.core.session import ConnectionClosed, ConsumerData, Event, Heartbeat, Unregistered
 from halfmq.core.state import Subscription
-from halfmq.core.transaction.admission import producer_groups_refusal
+from halfmq.core.transaction.admission import groups_refusal, producer_groups_refusal
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 
@@ -240,11 +240,10 @@ class Members:
 
     def _refusal(self, number: int, member: Member) -> str | None:
         """Why nothing of this heartbeat is taken. Names of consumer groups are checked where those are made."""
-        session = self._view.session
-        producers = {*session.produces.get(number, ()), *member.producer_groups}
-        consumers = {*session.consumes.get(number, ()), *[data.group for data in member.consumer_groups]}
-        if len(producers) + len(consumers) > limits.GROUPS_PER_CONNECTION_MAX:
-            return f"a connection may be in {limits.GROUPS_PER_CONNECTION_MAX} groups at most"
+        consumers = [data.group for data in member.consumer_groups]
+        too_many = groups_refusal(self._view, number, member.producer_groups, consumers)
+        if too_many:
+            return too_many
         try:
             for name in member.producer_groups:
                 checked_name(name, "producer group", limits.GROUP_CHARS_MAX)
