@@ -171,32 +171,38 @@ class Members:
         if refusal:
             answer(Refused(Why.INVALID_PARAMETER, refusal))
             return
-        left_out = producer_groups_refusal(self._view, peer.number, member.producer_groups)
-        if left_out:  # there are too many of all clients; what it consumes has nothing to do with them
-            known = [name for name in member.producer_groups if name in self._view.producer_groups]
-            member = member._replace(producer_groups=tuple(known))
         for data in member.consumer_groups:  # before its groups are made: others may come meanwhile
             self._subscribe(peer.number, data.group, _weight(data))
         missing = [data.group for data in member.consumer_groups if data.group not in self._view.groups]
         if missing:
-            self._make(missing, peer, member, left_out, answer)
+            self._make(missing, peer, member, answer)
         else:
-            self._register(peer, member, left_out, answer)
+            self._register(peer, member, answer)
 
-    def _make(self, missing: list[str], peer: Peer, member: Member, left_out: str | None, answer: _Answer) -> None:
+    def _make(self, missing: list[str], peer: Peer, member: Member, answer: _Answer) -> None:
         """Make the groups one after another, then register. A group that may not be made is skipped, as in RocketMQ."""
         self._waiting[peer.number] = deque()
 
         def made(_: Refused | Failed | None) -> None:
+            if not peer.is_open:
+                return
             while missing and missing[-1] in self._view.groups:
                 missing.pop()  # another connection was faster
             if missing:
                 self._groups.ensure(missing.pop(), made)
-            elif peer.is_open:
-                self._register(peer, member, left_out, answer)
+            else:
+                self._run(lambda: self._register_late(peer, member, answer), answer)
                 self._go_on(peer.number)
 
         made(None)
+
+    def _register_late(self, peer: Peer, member: Member, answer: _Answer) -> None:
+        refusal = self._too_many_groups(peer.number, member)  # it may have joined others by polls for checks
+        if refusal:
+            self._forget_subscriptions(peer.number, member)
+            answer(Refused(Why.INVALID_PARAMETER, refusal))
+        else:
+            self._register(peer, member, answer)
 
     def _go_on(self, number: int) -> None:
         """Do what came after a heartbeat that is registered now, up to the next one whose groups have to be made."""
@@ -205,28 +211,35 @@ class Members:
             self.waiting -= 1
             one = waiting.popleft()
             one.peer.give_back(one.memory_bytes)
-            try:
-                one.call()
-            except Exception as error:
-                log.exception("a heartbeat that waited failed, or leaving a group")
-                one.failed(Failed(f"{type(error).__name__}: {error}"))
+            self._run(one.call, one.failed)
         if waiting:
             self._waiting[number] = waiting
 
-    def _register(self, peer: Peer, member: Member, left_out: str | None, answer: _Answer) -> None:
-        """``left_out``: why some of what it said is not in ``member``."""
+    def _run(self, call: Callable[[], None], failed: Callable[[Failed], None]) -> None:
+        """What raises is answered, and does not hold up what waits after it."""
+        try:
+            call()
+        except Exception as error:
+            log.exception("a heartbeat that waited failed, or leaving a group")
+            failed(Failed(f"{type(error).__name__}: {error}"))
+
+    def _register(self, peer: Peer, member: Member, answer: _Answer) -> None:
         number = peer.number
+        # At the last moment, since heartbeats that waited have brought producer groups too; what it consumes is taken all the
+        # same.
+        producers = member.producer_groups
+        left_out = producer_groups_refusal(self._view, number, producers)
+        if left_out:
+            producers = tuple([name for name in producers if name in self._view.producer_groups])
         consumers = tuple([data for data in member.consumer_groups if data.group in self._view.groups])
-        for data in member.consumer_groups:
-            if data.group not in self._view.groups:
-                self._subscribe(number, data.group, 0)
         self.software[number] = (member.version, member.language)
         self._note(
             Heartbeat(
-                number, member.client_id, member.version, member.language, member.producer_groups, consumers,
+                number, member.client_id, member.version, member.language, producers, consumers,
                 self._time.now_ms(),
             )
         )  # fmt: skip
+        self._forget_subscriptions(number, member)
         self._known_as(number, member.client_id)
         for data in consumers:
             for subscription in data.subscriptions:
@@ -240,8 +253,7 @@ class Members:
 
     def _refusal(self, number: int, member: Member) -> str | None:
         """Why nothing of this heartbeat is taken. Names of consumer groups are checked where those are made."""
-        consumers = [data.group for data in member.consumer_groups]
-        too_many = groups_refusal(self._view, number, member.producer_groups, consumers)
+        too_many = self._too_many_groups(number, member)
         if too_many:
             return too_many
         try:
@@ -260,6 +272,10 @@ class Members:
                 if problem:
                     return f"a subscription of group {data.group[: limits.GROUP_CHARS_MAX]}: {problem}"
         return None
+
+    def _too_many_groups(self, number: int, member: Member) -> str | None:
+        consumers = [data.group for data in member.consumer_groups]
+        return groups_refusal(self._view, number, member.producer_groups, consumers)
 
     def _too_much(self, number: int, member: Member) -> str | None:
         """Why there is no memory for what this heartbeat subscribes to."""
@@ -288,6 +304,13 @@ class Members:
             groups[group] = weight
         elif not groups:
             del self._subscribed[number]
+
+    def _forget_subscriptions(self, number: int, member: Member) -> None:
+        """Of groups of which it did not become a member."""
+        consumes = self._view.session.consumes.get(number, ())
+        for data in member.consumer_groups:
+            if data.group not in consumes:
+                self._subscribe(number, data.group, 0)
 
     # --- who is who
 

@@ -12,7 +12,7 @@ from halfmq.broker.services.unlike_subscriptions import UnlikeSubscriptions
 from halfmq.core.commands import LockQueues, SetTopic, UnlockQueues
 from halfmq.core.decision import Locked, Refused
 from halfmq.core.engine import Failed
-from halfmq.core.session import ConsumerData
+from halfmq.core.session import ConsumerData, Polling
 from halfmq.core.state import Subscription
 from halfmq.model.settings import BrokerSettings
 
@@ -31,14 +31,16 @@ class Bench:
     def now_ms(self) -> int:
         return self.sequencer.core.now_ms
 
-    def heartbeat(self, peer: FakePeer, *groups: str, expression: str = "*", kind: str = "TAG") -> list[Any]:
+    def heartbeat(
+        self, peer: FakePeer, *groups: str, producers: tuple[str, ...] = (), expression: str = "*", kind: str = "TAG"
+    ) -> list[Any]:
         """What it is answered."""
         answers: list[Any] = []
         consumers = tuple(
             ConsumerData(group, "CLUSTERING", "CONSUME_PASSIVELY", "CONSUME_FROM_LAST_OFFSET", (Subscription("T", expression, kind, 1),))
             for group in groups
         )  # fmt: skip
-        self.members.heartbeat(peer, Member(f"c{peer.number}", 1, "JAVA", (), consumers), 100, answers.append)
+        self.members.heartbeat(peer, Member(f"c{peer.number}", 1, "JAVA", producers, consumers), 100, answers.append)
         return answers
 
     def leave(self, peer: FakePeer, group: str) -> list[Any]:
@@ -75,6 +77,30 @@ def test_heartbeats_that_wait_for_their_groups_cannot_pass_the_bound_together(mo
     bench.sequencer.release()
     assert first == [Registered(None)]
     assert bench.members.subscribed_bytes < limits.SUBSCRIPTIONS_BYTES_MAX
+
+
+def test_producer_groups_of_heartbeats_that_wait_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PRODUCER_GROUPS_FREE", 0)
+    monkeypatch.setattr(limits, "PRODUCER_GROUPS_EACH", 1)
+    bench = Bench(BrokerSettings(undecided_groups_max=4))
+    bench.sequencer.is_held = True
+    asked = [
+        bench.heartbeat(FakePeer(number), f"C{number}", producers=(f"{number}a", f"{number}b")) for number in (1, 2, 3)
+    ]
+    bench.sequencer.release()
+    assert [answers[0].left_out is None for answers in asked] == [True, True, False]
+    assert len(bench.sequencer.view.producer_groups) == 4
+
+
+def test_groups_that_a_connection_joins_while_others_of_it_are_made_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GROUPS_PER_CONNECTION_MAX", 2)
+    bench = Bench()
+    bench.sequencer.is_held = True
+    answers = bench.heartbeat(FakePeer(1), "C", producers=("P",))
+    bench.sequencer.note(Polling(1, "me", "Q", 1))
+    bench.sequencer.release()
+    assert "groups at most" in answers[0].text
+    assert (bench.members.client_ids("C"), bench.members.subscribed_bytes) == ([], 0)
 
 
 def test_what_a_group_that_may_not_be_made_was_to_consume_does_not_count() -> None:
