@@ -1,4 +1,4 @@
-"""Consumer groups and their ``%RETRY%`` topics, made when they are first named (34, 11)."""
+"""Consumer groups and their ``%RETRY%`` topics, made when they are first named."""
 
 from collections.abc import Callable
 from typing import Final
