@@ -22,6 +22,7 @@ from sqlalchemy.schema import CreateTable
 from halfmq.client.outcome import Outcome
 from halfmq.sql import Inbox
 from halfmq.sql.marker import COMMITTED, FENCED, MarkerRows
+from halfmq.sql.table_identity import HORIZON
 from tests.support.virtual_loop import WALL_AT_START_MS, ProcessLoop, Scheduler
 
 T = TypeVar("T")
@@ -38,6 +39,8 @@ ORDERS: Final = "orders"
 #: The business row of a local transaction, which is the truth about it.
 orders = Table(ORDERS, metadata, Column("tx_id", String(64), primary_key=True))
 MARKERS: Final = "mq_tx"
+#: What is added to the horizon in its row: of the table's format, as ``table_identity`` describes it.
+_FAR: Final = 1 << 62
 markers = MarkerRows(metadata, MARKERS)
 inbox = Inbox(metadata)
 #: What consumers did; without a key, so that an effect that happens twice is two rows.
@@ -114,6 +117,8 @@ class Database:
         #: When each "C" was committed, virtual us, while it is a row; and what it was, once it is pruned.
         self._written_us: dict[str, int] = {}
         self._pruned: dict[str, str] = {}
+        #: ``written_at_ms`` of each marker that was ever inserted, rolled back or not.
+        self._inserted_at_ms: dict[str, int] = {}
         self.up = True
         self.crashes = 0
         self.slow = 1
@@ -160,6 +165,15 @@ class Database:
             if tx_id not in keep and self._written_us.pop(tx_id, None) is not None:
                 self._pruned[tx_id] = self.rows.pop(tx_id)
                 self._store.execute(f"DELETE FROM {MARKERS} WHERE tx_id = ?", (tx_id,))
+
+    def is_for_an_operator(self, tx_id: str) -> bool:
+        """Whether it rolled back with a marker older than the horizon of a new table: the clock of its client is an hour behind
+        that of whoever used the table first. Only an operator may decide it (``docs/decisions/0032-absent-marker.md``).
+        """
+        if self.said(tx_id) is not None or tx_id not in self._inserted_at_ms:
+            return False
+        found = self._store.execute(f"SELECT written_at_ms FROM {MARKERS} WHERE tx_id = ?", (HORIZON,)).fetchone()
+        return found is not None and self._inserted_at_ms[tx_id] < found[0] - _FAR
 
     def said(self, tx_id: str) -> str | None:
         """What its row was before anything was pruned."""
@@ -284,6 +298,9 @@ class DatabaseSession:
             database._open.append(self)
         self._writes.append((statement, parameters))
         self._keys += keys
+        for table, (tx_id, *_) in keys:
+            if table == MARKERS:
+                database._inserted_at_ms.setdefault(tx_id, parameters["written_at_ms"])
         database._locks.update(dict.fromkeys(keys, self))
         if not self.process.alive:  # it died while this was on its way
             database.client_died(self.process)

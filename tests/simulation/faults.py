@@ -230,9 +230,7 @@ class Faults:
     def clock_step(self) -> None:
         clocks = {"broker": self.run.host.clock, **{machine.name: machine.clock for machine in self.run.machines}}
         whose = self.rng.choice(list(clocks))
-        # Not an hour back: a missing marker would be as old as what an earlier release may have pruned, which an operator must
-        # decide (``table_identity``), and progress cannot be asked for.
-        by_ms = self.rng.choice((-600_000, -5_000, -100, 100, 5_000, 86_400_000))
+        by_ms = self.rng.choice((-3_600_000, -5_000, -100, 100, 5_000, 86_400_000))
         if whose == "broker" and by_ms > 1_000:
             by_ms = 1_000  # at a restart broker time takes the step, and what is sent again within the window is not
         self.note("clock_step", whose, f"{by_ms} ms")

@@ -281,7 +281,16 @@ class Run:
             self._look_around()
             if now_ms >= quiet_until_ms and self.host.serves and not self._waiting():
                 break
-        self.chronicle.note(Settled(t_us=self.scheduler.now_us, by="world"))
+        for_operators = tuple(sorted(self._groups_left_to_operators()))
+        self.counts["look left to an operator"] += len(for_operators)
+        self.chronicle.note(Settled(t_us=self.scheduler.now_us, by="world", unresolved_groups=for_operators))
+
+    def _groups_left_to_operators(self) -> set[str]:
+        assert self.host.broker is not None
+        groups = self.host.broker._sequencer.engine.state.producer_groups.values()
+        return {
+            group.name for group in groups for tx_id in group.undecided if self._is_for_an_operator(group.name, tx_id)
+        }
 
     def _waiting(self) -> bool:
         assert self.host.broker is not None
@@ -323,8 +332,12 @@ class Run:
             tx_id
             for group in groups
             for tx_id, known in group.undecided.items()
-            if tx_id not in forgotten or known.count == len(known.halves)
+            if (tx_id not in forgotten or known.count == len(known.halves))
+            and not self._is_for_an_operator(group.name, tx_id)
         ]
+
+    def _is_for_an_operator(self, group: str, tx_id: str) -> bool:
+        return group in self.databases and self.databases[group].is_for_an_operator(tx_id)
 
     def close(self) -> None:
         """All clients are gone, and so is, in some seeds, what the broker remembers of verdicts; its table has them."""
