@@ -1,4 +1,4 @@
-"""The core speaks of messages and transactions, never of the protocol that brought them."""
+"""The core and the services of the broker speak of messages and transactions, never of the protocol that brought them."""
 
 import io
 import re
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-CORE = Path(__file__).parents[2] / "src" / "halfmq" / "core"
+SOURCE = Path(__file__).parents[2] / "src" / "halfmq"
+FILES = sorted(path for folder in ("core", "broker/services") for path in (SOURCE / folder).rglob("*.py"))
 #: Words of remoting, as whole parts of names: a frame's fields, its codes, and the properties by which a send says what it is.
 WORDS = re.compile(
     r"(?i)(?<![a-z])(opaque|remoting|ext_?fields|request_?code|response_?code|tran_?msg|frame_splitter|header)(?![a-z])"
@@ -33,8 +34,8 @@ def words_in(source: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=lambda path: str(path.relative_to(CORE)))
-def test_no_word_of_remoting_in_the_core(path: Path) -> None:
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_word_of_remoting_in_the_core_and_the_services(path: Path) -> None:
     allowed = {"header"} if "BATCH_HEADER_BYTES" in path.read_text() else set()
     assert words_in(path.read_text()) <= allowed
 

@@ -672,7 +672,7 @@ PLANTS: Final = (
         "closed-subscriptions-are-kept",
         0,
         "what a closed connection subscribed to is kept in memory",
-        "broker/remoting/clients.py",
+        "broker/services/members.py",
         "sum(self._subscribed.pop(number, {}).values())\n",
         "sum(self._subscribed.get(number, {}).values())\n",
     ),

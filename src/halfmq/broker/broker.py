@@ -22,7 +22,7 @@ from halfmq.broker.remoting.admin_stats import AdminStats
 from halfmq.broker.remoting.assignments import Assignments
 from halfmq.broker.remoting.checks import PushedChecks
 from halfmq.broker.remoting.client_calls import ClientCommands
-from halfmq.broker.remoting.clients import Clients
+from halfmq.broker.remoting.clients import Clients, PushedMembers
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.feedback import Feedback
 from halfmq.broker.remoting.gateway import Gateway
@@ -42,14 +42,17 @@ from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.health import Health
 from halfmq.broker.services.long_settled import LongSettled
+from halfmq.broker.services.members import Members
 from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.producer_groups import ProducerGroups, tell_policy
 from halfmq.broker.services.pulls import Pulls
 from halfmq.broker.services.queues import Queues
 from halfmq.broker.services.replies import Replies
+from halfmq.broker.services.stats import Stats
 from halfmq.broker.services.topics import Topics
 from halfmq.broker.services.traffic import LOOK_MS, Traffic
 from halfmq.broker.services.transactions import Transactions
+from halfmq.broker.services.unlike_subscriptions import UnlikeSubscriptions
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
 from halfmq.core.clock_jumps import plausible_ms
@@ -118,6 +121,7 @@ class Broker:
         self._gateway: Gateway
         self._sequencer: Sequencer
         self._pulls: Pulls
+        self._members: Members
         self._health: Health
         self._checks: Checks
         self._check_polls: CheckPolls
@@ -137,7 +141,7 @@ class Broker:
         began_s = self._clock.elapsed_s()
         self._gateway = Gateway(
             self._loop,
-            lambda: self._sequencer.backlog + self._clients.waiting,
+            lambda: self._sequencer.backlog + self._members.waiting,
             clock=self._clock.elapsed_s,
             connections_max=self.config.connections_max,
             unfinished_bytes_max=self.config.unfinished_bytes_max,
@@ -288,16 +292,29 @@ class Broker:
 
             Resources(self._http, sequencer, transactions, self._health)
         ProducerGroupCommands(gateway, sequencer, ProducerGroups(sequencer, time, gateway.say))
-        self._clients = Clients(gateway, sequencer, groups, time, broker_name=settings.broker_name)
+        unlike = UnlikeSubscriptions(gateway.is_due)
+        self._members = Members(sequencer, groups, time, PushedMembers(gateway), unlike)
+        self._members.on_not_offered = gateway.unserved.subscription
+        Clients(gateway, self._members, broker_name=settings.broker_name)
         requesters = PushedReplies(gateway, store_host=settings.store_host)
-        replies = Replies(requesters, self._clients.connection_of, time, body_bytes_max=settings.body_bytes_max)
+        replies = Replies(requesters, self._members.peer_of, time, body_bytes_max=settings.body_bytes_max)
         RequestReply(gateway, replies)
         Assignments(gateway, sequencer, queues, broker_name=settings.broker_name)
         self._calls: ClientCalls[Request[Any]] = ClientCalls(view, self._loop, gateway.flush)
         ClientCommands(gateway, self._calls)
         traffic = Traffic(lambda: store.queues.entries_written, time.now_ms())
         self._pulls.on_given = traffic.note
-        AdminStats(gateway, sequencer, store, self._clients, traffic, time, self._loop, address=address)
+        stats = Stats(
+            sequencer,
+            store,
+            self._members,
+            traffic,
+            time,
+            self._loop,
+            address_of=gateway.address_of,
+            flush=gateway.flush,
+        )
+        AdminStats(gateway, sequencer, stats, address=address)
         gateway.on_closed = self._connection_closed
         gateway.on_drained = self._connection_drained
         self._maintenance = Maintenance(
@@ -356,8 +373,9 @@ class Broker:
         self._pulls.peer_gone(number)
         self._checks.peer_gone(number)
         self._check_polls.peer_gone(number)
-        self._clients.connection_closed(number)
+        self._members.peer_gone(number, cut_off=self._gateway.draining)
         self._calls.peer_gone(number)
+        self._gateway.flush()
 
     def _fatal(self, error: BaseException) -> None:
         """Nothing more may be answered: cut every connection, so that clients see an unknown outcome, and stop."""

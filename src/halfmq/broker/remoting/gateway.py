@@ -130,6 +130,11 @@ class Gateway:
         self.places.take_operators(connection.number, host)
         return connection
 
+    def address_of(self, number: int) -> str:
+        """``ip:port`` of the connection with this number; empty: it is gone."""
+        connection = self.connections.get(number)
+        return connection.address if connection is not None else ""
+
     def expect(self) -> Connection:
         """As ``admit``, of whoever asked ``is_full`` itself."""
         connection = Connection(self, next(self._numbers))

@@ -24,6 +24,7 @@ from halfmq import limits
 from halfmq.broker.seldom import Seldom
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.groups import GroupsOnUse
+from halfmq.broker.services.members import filter_refusal
 from halfmq.broker.services.peer import Peer
 from halfmq.core.commands import CommitOffset
 from halfmq.core.decision import Refused, Reply, WakeQueue, Why
@@ -270,7 +271,7 @@ class Pulls:
         parsed = parse_filter(expression, expression_type or "")
         if isinstance(parsed, TagFilter):
             return parsed.hashes
-        return Refused(Why.FILTER_NOT_OFFERED if parsed.unknown_type else Why.SUBSCRIPTION_PARSE_FAILED, parsed.text)
+        return filter_refusal(parsed)
 
     # --- one look
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
 
-from halfmq.broker.remoting import admin_stats as admin_stats
+from halfmq.broker.services import stats as stats
 from halfmq.model.stored_message import decode
 from halfmq.wire.remoting import java_json
 from halfmq.wire.remoting.fields import ConsumeStatsFields
@@ -105,12 +105,12 @@ async def test_all_groups_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (of_topic,) = found["consumeStatsList"][1]["D"]
         assert of_topic["offsetTable"][queue(1)]["consumerOffset"] == 3
         assert found["brokerAddr"] == f"127.0.0.1:{running.ports.broker}"
-        monkeypatch.setattr(admin_stats, "QUEUES_MAX", 3)
+        monkeypatch.setattr(stats, "QUEUES_MAX", 3)
         refused = await admin.ask(317, {"isOrder": "false"})
         assert refused.code == 1
         assert "one group at a time" in str(refused.remark)
         assert (await admin.ask(208, {"consumerGroup": "C"})).code == 0
-        monkeypatch.setattr(admin_stats, "QUEUES_MAX", 1)
+        monkeypatch.setattr(stats, "QUEUES_MAX", 1)
         assert (await admin.ask(208, {"consumerGroup": "C"})).code == 1
 
 
@@ -152,7 +152,7 @@ async def test_members_of_a_producer_group_and_who_fetches_its_checks(tmp_path: 
         assert ids == ["old", "fetcher"]
         del running.state.producer_groups["P"].session.pollers[99]
         await old.close()
-        while running.broker._clients.spoken:
+        while running.broker._members._libraries:
             await admin.ask(30, {"topic": "T", "queueId": "0"})
         assert (await admin.ask(204, {"producerGroup": "P"})).code == 1
 
@@ -193,7 +193,7 @@ async def test_settings_of_groups_all_or_page_by_page(tmp_path: Path, monkeypatc
         assert (found["D"]["retryMaxTimes"], found["D"]["consumeEnable"]) == (3, False)
         page = await admin.ask(201, {"groupSeq": "1", "maxGroupNum": "1"})
         assert (list(table(page)["subscriptionGroupTable"]), page.ext["totalGroupNum"]) == (["D"], "2")
-        monkeypatch.setattr(admin_stats, "GROUP_CONFIGS_MAX", 1)
+        monkeypatch.setattr(stats, "GROUPS_MAX", 1)
         assert (await admin.ask(201)).code == 1
         assert list(table(await admin.ask(201, {"maxGroupNum": "9"}))["subscriptionGroupTable"]) == ["C"]
 
@@ -269,7 +269,7 @@ async def test_questions_that_wait_keep_what_they_need_and_are_counted(tmp_path:
         client, gateway = await running.client(), running.broker._gateway
         assert (await client.ask(28)).code == 0
         (connection,) = gateway.connections.values()
-        asked = gateway.handlers[28].func.__self__._asked  # type: ignore[attr-defined]
+        asked = gateway.handlers[28].func.__self__._stats._asked  # type: ignore[attr-defined]
         for code, ext in (
             (28, {"more": "x" * 9_000}),
             (208, ConsumeStatsFields(consumer_group="C", topic_list="x" * 100_000)),
@@ -279,7 +279,7 @@ async def test_questions_that_wait_keep_what_they_need_and_are_counted(tmp_path:
             )
             before = gateway.intake.taken
             gateway.handlers[code](connection, request)
-            ((_, _, kept, _),) = asked
+            kept = asked[0].call.args[2]
             assert (kept.body, kept.remark, isinstance(kept.ext, dict)) == (b"", None, False)
             assert gateway.intake.taken - before >= (400_000 if code == 208 else 1_024)
             while asked:

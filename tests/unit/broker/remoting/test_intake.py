@@ -522,7 +522,7 @@ async def test_heartbeats_behind_one_whose_groups_are_made_count(tmp_path: Path)
     async with serving(tmp_path, make_syncer=by_hand, durability=Durability.FSYNC) as running:
         flushes[0].run()
         client = await running.client()
-        clients = running.broker._clients
+        clients = running.broker._members
         first = asyncio.create_task(client.heartbeat("me", consumers={"New": ["T"]}))
         await asyncio.sleep(0.05)
         topics = ["".join(dice.choices("abcdefgh", k=100)) for _ in range(1_500)]
