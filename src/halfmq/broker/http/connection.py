@@ -91,7 +91,9 @@ class HttpConnection(asyncio.Protocol):
             elif isinstance(event, h11.ConnectionClosed):
                 self.transport.close()
         except h11.RemoteProtocolError as error:
-            self._answer(error.error_status_hint, {"error": str(error)}, close=True)
+            log.debug("a request that is not HTTP: %s", error)  # h11 quotes the request as Python values
+            status = error.error_status_hint
+            self._answer(status, {"error": f"not a valid HTTP/1.1 request: {HTTPStatus(status).phrase}"}, close=True)
 
     def _begin(self, request: h11.Request, *, has_body: bool) -> None:
         assert self.transport is not None
