@@ -27,7 +27,7 @@ from halfmq.broker.seldom import Seldom
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime
-from halfmq.core.clock_jumps import plausible_ms
+from halfmq.core.clock_jumps import is_time_due
 from halfmq.core.commands import CarryForward, NoteTime, TrimLog
 from halfmq.core.decision import Done, Reply
 from halfmq.core.engine import Failed
@@ -146,8 +146,11 @@ class Maintenance:
         """See whether the log's files are there; start a trim if segments are past retention and none is under way."""
         numbers = self._store.segments.numbers()
         self._offload.run(lambda: self._store.segments.missing(numbers), self._saw_segments)
-        self._note_time()
-        if self._trimming is not None or self._sequencer.failed is not None:
+        if self._sequencer.failed is not None:
+            return
+        if is_time_due(self._sequencer.view, self._config.retention_ms, self._time.now_ms()):
+            self._sequencer.submit(NoteTime(), None)
+        if self._trimming is not None:
             return
         try:
             start = self._wanted_start()
@@ -187,13 +190,6 @@ class Maintenance:
         if wanted.copied_bytes and self._not_trimmed.is_due("copied"):
             self._say_what_holds_retention(wanted.copied_bytes)
         return wanted.log_start
-
-    def _note_time(self) -> None:
-        """Also a broker without traffic shows in the log that it ran: a restart shall not take that for a jump."""
-        view = self._sequencer.view
-        silent_ms = self._time.now_ms() - view.batch_time_ms
-        if self._sequencer.failed is None and silent_ms > plausible_ms(self._config.retention_ms) // 2:
-            self._sequencer.submit(NoteTime(), None)
 
     def _say_what_jumped(self) -> None:
         jumps = self._sequencer.view.jumps

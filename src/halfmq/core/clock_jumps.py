@@ -30,6 +30,13 @@ def plausible_ms(retention_ms: int) -> int:
     return min(max(retention_ms // _PART, _LEAST_MS), _MOST_MS) if retention_ms else _MOST_MS
 
 
+def is_time_due(view: View, retention_ms: int, now_ms: int) -> bool:
+    """Whether to log the time (``NoteTime``): a broker that writes nothing must show that it ran, or the next start takes the
+    time since its last batch for a jump. Ask more often than half of ``plausible_ms``.
+    """
+    return now_ms - view.batch_time_ms > plausible_ms(retention_ms) // 2
+
+
 def jump_of_start(state: State, now_ms: int, plausible_ms: int, *, trusted: bool) -> int:
     """What a start at broker time ``now_ms`` says of it in its record: ``TRUSTED``, the jump in ms, or 0: nothing."""
     if trusted:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tests.support.core_log import CoreLog, message
 
-from halfmq.core.clock_jumps import JUMPS_MAX, TRUSTED, age_ms, jump_of_start, plausible_ms
+from halfmq.core.clock_jumps import JUMPS_MAX, TRUSTED, age_ms, is_time_due, jump_of_start, plausible_ms
 from halfmq.core.commands import NoteTime, TrimLog
 from halfmq.core.decision import Done
 from halfmq.core.digest import durable_digest
@@ -40,6 +40,14 @@ def test_what_is_plausible_is_an_eighth_of_the_retention_between_a_minute_and_a_
     assert plausible_ms(1) == 60_000
     assert plausible_ms(365 * DAY) == DAY
     assert plausible_ms(0) == DAY, "no retention by age now, maybe later"
+
+
+def test_the_time_is_logged_when_half_of_what_is_plausible_has_passed_without_a_batch() -> None:
+    log = CoreLog()
+    log.do(message("M1"))
+    stored_ms = log.state.batch_time_ms
+    half_ms = plausible_ms(72 * HOUR) // 2
+    assert [is_time_due(log.state, 72 * HOUR, stored_ms + half_ms + more) for more in (0, 1)] == [False, True]
 
 
 def test_the_first_start_of_a_store_is_no_jump() -> None:

@@ -17,7 +17,7 @@ from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.peer import Peer
 from halfmq.core.decision import Refused, SendCheck, Why
 from halfmq.core.session import PollEnded, Polling
-from halfmq.core.transaction.admission import producer_groups_refusal
+from halfmq.core.transaction.admission import groups_refusal, producer_groups_refusal
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 
@@ -82,17 +82,11 @@ class CheckPolls:
 
     def _refusal(self, number: int, group: str) -> str | None:
         view = self._sequencer.view
-        groups = view.session.produces.get(number, {})
-        if (
-            group not in groups
-            and len(groups) + len(view.session.consumes.get(number, ())) >= limits.GROUPS_PER_CONNECTION_MAX
-        ):
-            return f"a connection may be in {limits.GROUPS_PER_CONNECTION_MAX} groups at most"
         try:
             checked_name(group, "producer group", limits.GROUP_CHARS_MAX)
         except InvalidName as error:
             return str(error)
-        return producer_groups_refusal(view, number, [group])
+        return groups_refusal(view, number, [group]) or producer_groups_refusal(view, number, [group])
 
     def _session(self, event: Polling | PollEnded) -> None:
         self._sequencer.engine.note(event)

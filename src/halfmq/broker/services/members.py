@@ -32,7 +32,7 @@ from halfmq.core.engine import Failed
 from halfmq.core.queues.filter import TAG, FilterRefused, parse_filter
 from halfmq.core.session import ConnectionClosed, ConsumerData, Event, Heartbeat, Unregistered
 from halfmq.core.state import Subscription
-from halfmq.core.transaction.admission import producer_groups_refusal
+from halfmq.core.transaction.admission import groups_refusal, producer_groups_refusal
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 
@@ -170,12 +170,8 @@ class Members:
             self._register(peer, heartbeat, answer)
 
     def _groups_refusal(self, number: int, heartbeat: ClientHeartbeat) -> str | None:
-        session = self._view.session
-        producers = {*session.produces.get(number, ()), *heartbeat.producer_groups}
-        consumers = {*session.consumes.get(number, ()), *[data.group for data in heartbeat.consumer_groups]}
-        if len(producers) + len(consumers) > limits.GROUPS_PER_CONNECTION_MAX:
-            return f"a connection may be in {limits.GROUPS_PER_CONNECTION_MAX} groups at most"
-        return None
+        consumers = [data.group for data in heartbeat.consumer_groups]
+        return groups_refusal(self._view, number, heartbeat.producer_groups, consumers)
 
     def _subscriptions_refusal(self, number: int, heartbeat: ClientHeartbeat) -> str | None:
         """Why there is no memory for the subscriptions of this heartbeat. The caller counts them if there is."""

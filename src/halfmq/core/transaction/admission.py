@@ -101,6 +101,16 @@ def _refuse_first(state: State, message_bytes: int) -> Refused | None:
     )
 
 
+def groups_refusal(view: View, connection: int, producers: Iterable[str], consumers: Iterable[str] = ()) -> str | None:
+    """Why ``connection`` may not join these producer and consumer groups beside those that it is in; None: it may."""
+    session = view.session
+    produces = {*session.produces.get(connection, ()), *producers}
+    consumes = {*session.consumes.get(connection, ()), *consumers}
+    if len(produces) + len(consumes) <= limits.GROUPS_PER_CONNECTION_MAX:
+        return None
+    return f"a connection may be in {limits.GROUPS_PER_CONNECTION_MAX} groups at most"
+
+
 def producer_groups_refusal(view: View, connection: int, names: Iterable[str]) -> str | None:
     """Why no more producer groups may become known; None: those that ``connection`` names, and that are not known yet, may."""
     named = set(names)

@@ -1,11 +1,12 @@
 """Limits on what is undecided, per producer group."""
 
-from tests.support.core_log import CoreLog, end, half, part, producer, refused, sent
+import pytest
+from tests.support.core_log import CoreLog, consumer, end, half, part, producer, refused, sent
 
 from halfmq import limits
 from halfmq.core.commands import SetProducer, Wanted
 from halfmq.core.decision import Why
-from halfmq.core.transaction.admission import COMMIT_FRAME_BYTES, HALF_FRAME_BYTES
+from halfmq.core.transaction.admission import COMMIT_FRAME_BYTES, HALF_FRAME_BYTES, groups_refusal
 from halfmq.core.transaction.invariants import check
 from halfmq.model.records import CARRIED_HALF_MESSAGE_AT, MESSAGE_AT, REF_BYTES, HalfRecord
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
@@ -161,6 +162,18 @@ def test_only_so_many_groups_have_something_undecided() -> None:
     log.do(end("T2", second, group="G0"))
     sent(log.do(half("T3", group="New")))
     check(log.state)
+
+
+def test_a_connection_is_in_so_many_groups_of_both_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GROUPS_PER_CONNECTION_MAX", 3)
+    log = CoreLog()
+    log.session(producer(1, 0, "P"))
+    log.session(consumer(1, 0, "C", "T"))
+    assert groups_refusal(log.state, 1, ["P", "Q"], ["C"]) is None, "those that it is in count once"
+    assert groups_refusal(log.state, 1, [], ["D", "D"]) is None
+    assert groups_refusal(log.state, 1, ["Q", "R"]) == groups_refusal(log.state, 1, ["Q"], ["D"])
+    assert "3 groups" in str(groups_refusal(log.state, 1, ["Q"], ["D"]))
+    assert groups_refusal(log.state, 2, ["Q", "R"], ["D"]) is None
 
 
 def test_totals_are_those_of_a_recount_after_restarts_carries_and_verdicts() -> None:
