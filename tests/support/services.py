@@ -178,7 +178,7 @@ class FakeQueues:
     def first_offset(self, offset: int) -> int:
         return offset
 
-    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
+    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool) -> int:
         entries = self._queues.get((topic_id, queue_id), [])
         if upper:
             return max(0, sum(entry.store_time_ms <= time_ms for entry in entries) - 1)

@@ -78,6 +78,8 @@ REFUSED_TICK_REST_MS: Final = 1_000
 
 
 class Ports(NamedTuple):
+    """Port numbers that the broker listens on. ``http`` None: there is no HTTP front door."""
+
     broker: int
     names: int
     http: int | None = None

@@ -37,19 +37,33 @@ class Door(Protocol):
     """A bound port."""
 
     @property
-    def port(self) -> int: ...
+    def port(self) -> int:
+        """The port number; of port 0 the one that was free."""
+        ...
 
-    def listen(self) -> None: ...
+    def listen(self) -> None:
+        """Listen, without accepting yet. Call ``accept`` when the broker can serve.
 
-    def accept(self) -> None: ...
+        Raises:
+            PortTaken, EnvironmentFailed: it cannot listen.
+        """
+        ...
 
-    def close(self) -> None: ...
+    def accept(self) -> None:
+        """Accept connections from now on."""
+        ...
+
+    def close(self) -> None:
+        """Accept no more, and free the port. Connections stay open."""
+        ...
 
 
 Bind = Callable[[FrontDoor, str, str, int], Awaitable[Door]]
 
 
 class Listener:
+    """A ``Door`` over sockets of this machine, one for each address of a host."""
+
     def __init__(
         self, loop: asyncio.AbstractEventLoop, front_door: FrontDoor, sockets: Sequence[socket.socket], what: str
     ) -> None:
@@ -65,6 +79,7 @@ class Listener:
 
     @property
     def port(self) -> int:
+        """As ``Door.port``."""
         return int(self._sockets[0].getsockname()[1])
 
     def listen(self) -> None:
@@ -87,6 +102,7 @@ class Listener:
             self._loop.add_reader(listening, self._arrived, listening)
 
     def close(self) -> None:
+        """As ``Door.close``."""
         if self._rest is not None:
             self._rest.cancel()
         for listening in self._sockets:

@@ -49,6 +49,11 @@ _GROUPS_SAID: Final = 3
 
 
 class Maintenance:
+    """Runs on the loop; work on files runs on ``offload``.
+
+    ``on_fatal``: called where a failure means that the broker must stop.
+    """
+
     def __init__(
         self,
         config: BrokerConfig,
@@ -79,6 +84,7 @@ class Maintenance:
         self._stopped = False
 
     def start(self) -> None:
+        """Begin to look, each thing after its interval. Call ``stop`` before the store is closed."""
         if self._sequencer.view.jumps and self._config.retention_ms and self._not_trimmed.is_due("clock"):
             self._say_what_jumped()
         self._again("checkpoint", self._config.checkpoint_interval_ms, self.checkpoint)
@@ -90,6 +96,7 @@ class Maintenance:
         self._again(name, interval_ms, work)
 
     def stop(self) -> None:
+        """Begin nothing more. A checkpoint or a trim that is under way ends on ``offload``."""
         self._stopped = True
         for timer in self._timers.values():
             timer.cancel()
@@ -294,6 +301,7 @@ class Maintenance:
     # --- free space ------------------------------------------------------------------------------------------
 
     def look_at_space(self) -> None:
+        """Look at free space, at the locks and at the segment that is written; refuse or admit new messages accordingly."""
         self._slow_sync.look()  # here: a thread that waits for the disk says nothing
         self._offload.run(self._store.check_locks, self._saw_locks)
         self._offload.run(self._store.check_written_segment, self._saw_written_segment)

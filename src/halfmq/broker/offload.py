@@ -14,6 +14,8 @@ Done = Callable[[Any], None]
 
 
 class Offload(Protocol):
+    """Does slow work elsewhere than on the loop."""
+
     def run(self, work: Callable[[], object], done: Done) -> None:
         """Do ``work`` off the loop, one after another in the order asked for; then call ``done`` on the loop."""
         ...
@@ -24,18 +26,22 @@ class Offload(Protocol):
 
 
 class ThreadOffload:
+    """An ``Offload`` over a thread of its own, which begins with the first work."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._asked: SimpleQueue[tuple[Callable[[], object], Done] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def run(self, work: Callable[[], object], done: Done) -> None:
+        """As ``Offload.run``. What ``work`` raises is passed to ``done``."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="halfmq-maintenance", daemon=True)
             self._thread.start()
         self._asked.put((work, done))
 
     def close(self) -> None:
+        """As ``Offload.close``; blocks until the thread has ended."""
         if self._thread is not None:
             self._asked.put(None)
             self._thread.join()

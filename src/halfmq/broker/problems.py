@@ -22,6 +22,7 @@ class Problems:
         self._not_shown = 0
 
     def tell(self, problem: Problem) -> None:
+        """Log a problem that the engine reported, unless its kind was logged a short time ago."""
         match problem:
             case DecisionFailed(command, error):
                 if self._seldom.is_due((type(command), type(error))):
@@ -73,4 +74,5 @@ class Problems:
 
 
 def tell_no_space() -> None:
+    """Log that the disk has no space. The caller sees to it that this is not repeated."""
     log.warning("no room on the disk: new messages are refused; verdicts and checks go on")

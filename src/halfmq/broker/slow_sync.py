@@ -18,6 +18,8 @@ REST_MS: Final = 60_000
 
 
 class SlowSync:
+    """Call ``look`` at least each ``SLOW_MS``."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began_ms: int | None = None
@@ -28,9 +30,11 @@ class SlowSync:
         self._untold = 0
 
     def began(self) -> None:
+        """A sync begins. On the sync thread."""
         self._began_ms = self._clock.monotonic_ms()
 
     def look(self) -> None:
+        """Log a sync that has been running for more than ``SLOW_MS``, once. On the loop."""
         began_ms = self._began_ms
         now_ms = self._clock.monotonic_ms()
         if began_ms is None or began_ms == self._told_ms or now_ms - began_ms < SLOW_MS or not self._is_due(now_ms):
@@ -43,6 +47,7 @@ class SlowSync:
         )  # fmt: skip
 
     def ended(self) -> None:
+        """The sync is over; log it if it took more than ``SLOW_MS``. On the sync thread."""
         began_ms, self._began_ms = self._began_ms, None
         now_ms = self._clock.monotonic_ms()
         if began_ms is None or now_ms - began_ms < SLOW_MS:

@@ -29,6 +29,11 @@ Serve = Callable[[str, str, Answer], None]
 
 
 class HttpConnection(asyncio.Protocol):
+    """One peer of the HTTP front door.
+
+    ``serve`` is called with each request, one at a time; ``closed`` once, when the connection has ended.
+    """
+
     def __init__(self, serve: Serve, closed: Callable[["HttpConnection"], None]) -> None:
         self._serve = serve
         self._closed = closed

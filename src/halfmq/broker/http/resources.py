@@ -14,6 +14,8 @@ _DONE: Final = Done()
 
 
 class Resources:
+    """Registers the resources with the front door."""
+
     def __init__(self, door: HttpDoor, sequencer: Sequencer, transactions: Transactions, health: Health) -> None:
         self._sequencer = sequencer
         self._transactions = transactions
@@ -24,6 +26,7 @@ class Resources:
         }
 
     def health(self, parameters: dict[str, str], answer: Answer) -> None:
+        """Answer 200 while every request is served, else 503 with the reason. Holds nothing that a crash could take back."""
         reason = self._health.why_not()
         answer(503, {"serving": False, "reason": reason}) if reason else answer(200, {"serving": True})
 

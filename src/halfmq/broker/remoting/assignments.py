@@ -26,6 +26,8 @@ _BROADCASTING: Final = "BROADCASTING"
 
 
 class Assignments:
+    """Registers the handlers of these commands with the gateway."""
+
     def __init__(self, gateway: Gateway, sequencer: Sequencer, queues: Queues, *, broker_name: str) -> None:
         self._gateway = gateway
         self._queues = queues
@@ -50,6 +52,7 @@ class Assignments:
         self._durably.tell(connection, request, ResponseCode.SUCCESS, body=encode_assignments(queues))
 
     def set_mode(self, connection: Connection, request: Request[Any]) -> None:
+        """401. POP is refused with code 3. Raises ProtocolError: of the body."""
         asked = decode_mode_request(request.body)
         if asked.mode == PULL_MODE:
             self._gateway.answer(connection, request, ResponseCode.SUCCESS)

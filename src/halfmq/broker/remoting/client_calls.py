@@ -16,6 +16,8 @@ from halfmq.wire.remoting.header import Request, ext_text
 
 
 class ClientCommands:
+    """Registers the handlers of these commands, and of answers from clients, with the gateway."""
+
     def __init__(self, gateway: Gateway, calls: ClientCalls[Request[Any]]) -> None:
         self._gateway = gateway
         self._calls = calls
@@ -42,6 +44,7 @@ class ClientCommands:
         )
 
     def answered(self, connection: Connection, answer: Request[Any]) -> None:
+        """A client answers a command; one that nobody waits for is ignored."""
         self._calls.answered(connection, answer.opaque, answer)
 
     def _answer(self, connection: Connection, request: Request[None], said: Request[Any] | Refused) -> None:

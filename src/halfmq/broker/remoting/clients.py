@@ -40,6 +40,7 @@ class PushedMembers:
         self._gateway = gateway
 
     def push_members_changed(self, number: int, group: str) -> None:
+        """As ``Consumers.push_members_changed``; sent as NOTIFY_CONSUMER_IDS_CHANGED (40)."""
         self._gateway.push(number, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
 

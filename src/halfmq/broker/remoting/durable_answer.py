@@ -14,6 +14,8 @@ _DONE: Final = Done()
 
 
 class DurableAnswers:
+    """Sends answers through the gateway once the sequencer says that they are durable."""
+
     def __init__(self, gateway: Gateway, sequencer: Sequencer) -> None:
         self._gateway = gateway
         self._sequencer = sequencer

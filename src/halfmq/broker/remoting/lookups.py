@@ -22,6 +22,8 @@ _NOTHING_TO_KEEP: Final = frozenset({Why.TOPIC_NOT_EXIST, Why.GROUP_NOT_EXIST, W
 
 
 class Lookups:
+    """Registers the handlers of these commands with the gateway."""
+
     def __init__(self, gateway: Gateway, sequencer: Sequencer, queues: Queues, messages: StoredMessages) -> None:
         self._gateway = gateway
         self._sequencer = sequencer
@@ -85,20 +87,24 @@ class Lookups:
     # --- queues
 
     def max_offset(self, connection: Connection, request: Request[Any]) -> None:
+        """30. The offset after the last message; 0 of a queue that does not exist."""
         _, end = self._queues.bounds(request.ext.topic, request.ext.queue_id)
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": end})
 
     def min_offset(self, connection: Connection, request: Request[Any]) -> None:
+        """31. The offset of the first message that is kept; 0 of a queue that does not exist."""
         begin, _ = self._queues.bounds(request.ext.topic, request.ext.queue_id)
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": begin})
 
     def search(self, connection: Connection, request: Request[Any]) -> None:
+        """29. The offset of the message nearest to a time."""
         fields = request.ext
         upper = fields.boundary_type.upper() == "UPPER"
         offset = self._queues.offset_at(fields.topic, fields.queue_id, fields.timestamp, upper=upper)
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": offset})
 
     def earliest(self, connection: Connection, request: Request[Any]) -> None:
+        """32. Store time of the first message that is kept, ms; -1: there is none."""
         time_ms = self._queues.earliest_ms(request.ext.topic, request.ext.queue_id)
         ext = {"timestamp": -1 if time_ms is None else time_ms}
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext)
@@ -113,6 +119,7 @@ class Lookups:
     # --- messages
 
     def view(self, connection: Connection, request: Request[Any]) -> None:
+        """33. A visible message by its log offset."""
         found = self._messages.visible_bytes(request.ext.offset)
         if found is None:
             text = f"can not find message by the offset, {request.ext.offset}"
@@ -121,6 +128,7 @@ class Lookups:
             self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=found)
 
     def query(self, connection: Connection, request: Request[Any]) -> None:
+        """12. Visible messages by key or unique id; 22: there are none."""
         fields = request.ext
         found = self._messages.by_key(
             fields.topic,

@@ -74,6 +74,7 @@ class Operators:
         }
 
     def transactions(self, connection: Connection, request: Request[Any]) -> None:
+        """29002. A page of undecided transactions."""
         count, start = page_count(request.ext.get(EXT_MAX)), page_start(request.ext.get(EXT_FROM))
         if isinstance(count, Refused):
             self._refuse(connection, request, count)
@@ -88,6 +89,7 @@ class Operators:
         self._tell(connection, request, ext, encode_pending(listed.rows))
 
     def story(self, connection: Connection, request: Request[Any]) -> None:
+        """29003. What happened to one transaction."""
         tx_id, group = _meant(request)
         request = request.to_answer(None)
 
@@ -101,6 +103,7 @@ class Operators:
         self._transactions.story(tx_id, group, answer)
 
     def resolve(self, connection: Connection, request: Request[Any]) -> None:
+        """29004. Settle a transaction by hand."""
         ext = request.ext
         wanted = _WANTED.get(ext.get(EXT_VERDICT_WANTED, ""))
         if wanted is None:
@@ -128,6 +131,7 @@ class Operators:
         self._transactions.resolve(connection, tx_id, group, wanted, operator, reason, answer)
 
     def ask(self, connection: Connection, request: Request[Any]) -> None:
+        """29006. Send a check of one transaction now."""
         tx_id, group = _meant(request)
         request = request.to_answer(None)
 
@@ -141,6 +145,7 @@ class Operators:
         self._transactions.ask(tx_id, group, answer)
 
     def ask_aside(self, connection: Connection, request: Request[Any]) -> None:
+        """29010. Send checks of parked transactions of a group now."""
         group, count = request.ext.get(EXT_GROUP, ""), page_count(request.ext.get(EXT_MAX))
         if group and isinstance(count, Refused):  # a missing group is said first
             self._refuse(connection, request, count)
@@ -157,6 +162,7 @@ class Operators:
         self._transactions.ask_aside(connection, group, 0 if isinstance(count, Refused) else count, answer)
 
     def undecided(self, connection: Connection, request: Request[Any]) -> None:
+        """29005. Which of the ids in the body are undecided. Raises ProtocolError: of the body."""
         ids, group = decode_ids(request.body), request.ext.get(EXT_GROUP, "")
         request = request.to_answer(None)
 

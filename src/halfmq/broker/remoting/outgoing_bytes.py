@@ -59,6 +59,8 @@ class _Full:
 
 
 class OutgoingBytes:
+    """Call ``note`` for each write to a connection that is full, and ``gone`` when it is full no longer."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop, bytes_max: int) -> None:
         self._loop = loop
         self._bytes_max = bytes_max
@@ -103,6 +105,7 @@ class OutgoingBytes:
             self.bytes -= full.bytes
 
     def stop(self) -> None:
+        """Close no more connections: the broker ends."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -29,6 +29,8 @@ from halfmq.wire.remoting.producer_groups import (
 
 
 class ProducerGroupCommands:
+    """Registers the handlers of these commands with the gateway."""
+
     def __init__(self, gateway: Gateway, sequencer: Sequencer, groups: ProducerGroups) -> None:
         self._gateway = gateway
         self._groups = groups
@@ -36,6 +38,7 @@ class ProducerGroupCommands:
         gateway.handlers |= {HMQ_PRODUCER: self.limits, HMQ_STATS: self.stats}
 
     def stats(self, connection: Connection, request: Request[Any]) -> None:
+        """29007. Figures of producer groups, page by page."""
         start = page_start(request.ext.get(EXT_FROM))
         if isinstance(start, Refused):
             self._gateway.answer(connection, request, *refusal(start))
@@ -45,6 +48,7 @@ class ProducerGroupCommands:
         self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, encode_stats(figures.groups))
 
     def limits(self, connection: Connection, request: Request[Any]) -> None:
+        """29008. Limits of one producer group; the body says what to change, if anything. Raises ProtocolError: of the body."""
         change, name = decode_change(request.body), request.ext.get(EXT_GROUP, "")
         if not change.is_empty:
             self._change(connection, request, name, change)

@@ -25,6 +25,7 @@ class PushedReplies:
         self._store_host = _text_of(store_host)
 
     def push_reply(self, number: int, reply: ReplyMessage, replier: Peer, pushed_ms: int) -> bool:
+        """As ``Requesters.push_reply``; sent as PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
         ext: dict[str, object] = {
             "producerGroup": reply.group,
             "topic": reply.topic,
@@ -45,6 +46,8 @@ class PushedReplies:
 
 
 class RequestReply:
+    """Registers the handlers of replies with the gateway."""
+
     def __init__(self, gateway: Gateway, replies: Replies) -> None:
         self._gateway = gateway
         self._replies = replies
@@ -54,6 +57,7 @@ class RequestReply:
         }
 
     def reply(self, connection: Connection, request: Request[Any]) -> None:
+        """324, 325. Success once the reply was given to the connection of the requester."""
         fields = request.ext
         reply = ReplyMessage(
             fields.group,

@@ -52,7 +52,9 @@ class Reader(Protocol):
         """Read no more until ``go_on``."""
         ...
 
-    def go_on(self) -> None: ...
+    def go_on(self) -> None:
+        """Read again: its frame is admitted, or it has none any more."""
+        ...
 
     def turn_away(self) -> None:
         """Let go of what is held, and close."""
@@ -66,6 +68,8 @@ class _Admitted(NamedTuple):
 
 
 class UnfinishedFrames:
+    """Call ``note`` when a read ends within a frame or ends one, and ``gone`` when the connection ends."""
+
     def __init__(
         self, loop: asyncio.AbstractEventLoop, bytes_max: int, *, frame_bytes_max: int = limits.FRAME_BYTES_MAX
     ) -> None:
@@ -98,6 +102,7 @@ class UnfinishedFrames:
 
     @property
     def waiting(self) -> int:
+        """Connections that are not read from."""
         return len(self._waiting)
 
     def note(self, reader: Reader, held: int, missing: int, *, another: bool) -> None:
@@ -132,6 +137,7 @@ class UnfinishedFrames:
             self._let_in()
 
     def stop(self) -> None:
+        """Close no more connections: the broker ends."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -30,6 +30,8 @@ _NAMES: Final = {
 
 
 class Unserved:
+    """Logs requests for what is not offered, at a bounded rate."""
+
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock``: monotonic seconds, as ``loop.time``."""
         self._clock = clock
@@ -50,6 +52,7 @@ class Unserved:
         )  # fmt: skip
 
     def mode(self, peer: str, group: str, topic: str, mode: str) -> None:
+        """Log a group that asks to consume in a mode that is not offered (401)."""
         if self._is_due((_host(peer), _short(group), _short(topic))):
             log.warning(
                 "client %s, group %s: consuming topic %s in mode %s is not offered here (command 401); it goes on in PULL mode",
@@ -57,6 +60,7 @@ class Unserved:
             )  # fmt: skip
 
     def subscription(self, client_id: str, group: str, topic: str, expression: str, expression_type: str) -> None:
+        """Log a subscription by a type of expression that is not offered: it gets nothing."""
         if self._is_due((_short(group), _short(topic))):
             log.warning(
                 "client %s, group %s: it subscribes to topic %s by %s %r and gets nothing: only tags are offered here",
@@ -64,6 +68,7 @@ class Unserved:
             )  # fmt: skip
 
     def tls(self, peer: str) -> None:
+        """Log a client that begins with a TLS handshake."""
         if self._is_due((_host(peer), "TLS")):
             log.warning(
                 "client %s begins with a TLS handshake, and this port speaks plain RocketMQ remoting: let it connect without "

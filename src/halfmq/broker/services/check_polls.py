@@ -42,6 +42,8 @@ class _Parked:
 
 
 class CheckPolls:
+    """Call ``answer_served`` after the effects of each turn, ``peer_gone`` when a peer closes, and ``drain`` when the broker stops."""
+
     def __init__(self, sequencer: Sequencer, loop: asyncio.AbstractEventLoop, flush: Callable[[], None]) -> None:
         """``flush``: called after answers that no request and no turn of the sequencer is behind, so that they leave."""
         self._sequencer = sequencer
@@ -55,6 +57,7 @@ class CheckPolls:
 
     @property
     def parked(self) -> int:
+        """Polls that wait."""
         return len(self._parked)
 
     def poll(self, peer: Peer, group: str, client_id: str, wait_ms: int, checks_max: int, answer: Answer) -> None:

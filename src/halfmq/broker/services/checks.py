@@ -29,10 +29,14 @@ class Producers(Protocol):
         """Send the check to the peer ``check.connection``. False: it is gone, or does not read what it is sent."""
         ...
 
-    def is_connected(self, number: int) -> bool: ...
+    def is_connected(self, number: int) -> bool:
+        """Whether the peer ``number`` is there; it may be full."""
+        ...
 
 
 class Checks:
+    """Call ``drained`` when a peer reads again, and ``peer_gone`` when it closes."""
+
     def __init__(
         self, sequencer: Sequencer, stored: StoredMessages, polls: CheckPolls, producers: Producers, time: BrokerTime
     ) -> None:

@@ -29,6 +29,8 @@ class _Call(NamedTuple):
 
 
 class ClientCalls(Generic[A]):
+    """Call ``answered`` with each answer of a client, and ``peer_gone`` when a peer closes. ``A`` is what an answer is."""
+
     def __init__(self, view: View, loop: asyncio.AbstractEventLoop, flush: Callable[[], None]) -> None:
         """``flush``: called after each answer, so that it leaves: what it answers was asked over another connection."""
         self._view = view

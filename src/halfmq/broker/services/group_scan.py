@@ -21,6 +21,8 @@ Look = Callable[[ProducerGroupView], int]
 
 
 class GroupScan:
+    """Runs looks one after another, each over as many turns of the loop as it takes."""
+
     def __init__(self, view: View, loop: asyncio.AbstractEventLoop) -> None:
         self._view = view
         self._loop = loop

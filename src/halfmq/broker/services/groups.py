@@ -16,6 +16,8 @@ _DONE: Final = Done()
 
 
 class GroupsOnUse:
+    """Makes consumer groups that are named for the first time, where clients may."""
+
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer
 

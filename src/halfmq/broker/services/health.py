@@ -4,6 +4,8 @@ from halfmq.broker.sequencer import Sequencer
 
 
 class Health:
+    """For load balancers and people."""
+
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer
         #: Set when the broker begins to stop.

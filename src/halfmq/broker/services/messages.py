@@ -42,17 +42,29 @@ class KeyMatches(NamedTuple):
 class Reads(Protocol):
     """What is asked of the store. Offsets that it does not have raise LookupError, what cannot be read StoreDamaged."""
 
-    def stored_view(self, offset: int) -> memoryview: ...
+    def stored_view(self, offset: int) -> memoryview:
+        """The stored message in the record at a log offset."""
+        ...
 
-    def kind_at(self, offset: int) -> int: ...
+    def kind_at(self, offset: int) -> int:
+        """The kind of that record, as ``model.records.Kind``."""
+        ...
 
-    def first_offset(self, offset: int) -> int: ...
+    def first_offset(self, offset: int) -> int:
+        """The log offset of the record that the message first came in; its own unless it was copied forward."""
+        ...
 
-    def transaction_row(self, half_index: int) -> TransactionRow | None: ...
+    def transaction_row(self, half_index: int) -> TransactionRow | None:
+        """The row of a half in the transaction table; None: it has none yet, or is past retention."""
+        ...
 
-    def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> tuple[int, QueueEntry] | None: ...
+    def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> tuple[int, QueueEntry] | None:
+        """The queue offset and the entry of the message at a log offset; None: it is not in that queue."""
+        ...
 
-    def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]: ...
+    def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]:
+        """Visible messages of a topic with this key or unique id, newest first."""
+        ...
 
 
 def patched(
@@ -87,6 +99,8 @@ def settled_row(half_index: int, row: TransactionRow) -> SettledRow:
 
 
 class StoredMessages:
+    """Reads only. Log offsets come from peers, so any number may be asked for."""
+
     def __init__(self, view: View, store: Reads) -> None:
         self._view = view
         self._store = store

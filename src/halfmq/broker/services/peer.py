@@ -24,7 +24,9 @@ class Peer(Protocol):
         ...
 
     @property
-    def is_open(self) -> bool: ...
+    def is_open(self) -> bool:
+        """False once the connection has ended: answers to it are dropped."""
+        ...
 
     @property
     def is_full(self) -> bool:

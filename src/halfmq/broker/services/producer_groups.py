@@ -30,6 +30,8 @@ GROUPS_PER_PAGE_MAX: Final = 1_000
 
 
 class Figures(NamedTuple):
+    """A page of figures."""
+
     #: The groups with most undecided transactions first.
     groups: tuple[GroupStats, ...]
     #: Where the next page begins; 0: there is none.
@@ -37,6 +39,8 @@ class Figures(NamedTuple):
 
 
 class GroupLimits(NamedTuple):
+    """The limits and the policy of a group, and what stands behind those that it does not set."""
+
     settings: ProducerSettings
     #: The broker's own limits, which count where those of the group are -1.
     broker_undecided_max: int
@@ -54,6 +58,8 @@ class LimitsChange(NamedTuple):
 
 
 class ProducerGroups:
+    """Limits need not wait for a group to be seen: they hold from its first transaction on."""
+
     def __init__(self, sequencer: Sequencer, time: BrokerTime, say: Say) -> None:
         self._sequencer = sequencer
         self._view = sequencer.view

@@ -26,6 +26,7 @@ from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.members import filter_refusal
 from halfmq.broker.services.peer import Peer
+from halfmq.broker.services.queues import QueueEntries
 from halfmq.core.commands import CommitOffset
 from halfmq.core.decision import Refused, Reply, WakeQueue, Why
 from halfmq.core.engine import Failed
@@ -67,16 +68,16 @@ _TAG_COST: Final = 80
 Tags = frozenset[int] | None
 
 
-class QueueReads(Protocol):
-    """What is asked of the store."""
+class PullReads(QueueEntries, Protocol):
+    """What is asked of the store. Offsets that it does not have raise LookupError, what cannot be read StoreDamaged."""
 
-    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]: ...
+    def stored_view(self, offset: int, ahead: int) -> memoryview:
+        """The stored message in the record at a log offset; ``ahead`` bytes are wanted next, and come with one read."""
+        ...
 
-    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]: ...
-
-    def stored_view(self, offset: int, ahead: int) -> memoryview: ...
-
-    def first_offset(self, offset: int) -> int: ...
+    def first_offset(self, offset: int) -> int:
+        """The log offset of the record that the message first came in; its own unless it was copied forward."""
+        ...
 
 
 class Outgoing(Protocol):
@@ -94,6 +95,8 @@ class Outgoing(Protocol):
 
 
 class Status(Enum):
+    """What a look came to."""
+
     FOUND = "found"
     #: Nothing after the offset yet, and the time to wait is over.
     NOTHING_NEW = "nothing new"
@@ -111,6 +114,8 @@ _NOTHING_NEW: Final = Status.NOTHING_NEW
 
 
 class PullRequest(NamedTuple):
+    """What a pull asks for."""
+
     group: str
     topic: str
     queue_id: int
@@ -147,6 +152,8 @@ Answer = Callable[[Pulled | Refused | Failed], None]
 
 
 class Parked(NamedTuple):
+    """A pull that waits for messages."""
+
     peer: Peer
     #: Without its subscription, which may be long.
     request: PullRequest
@@ -157,10 +164,12 @@ class Parked(NamedTuple):
 
 
 class Pulls:
+    """Call ``wake`` when a queue got messages, ``drained`` when a peer reads again, ``peer_gone`` when it closes, and ``drain`` when the broker stops."""
+
     def __init__(
         self,
         sequencer: Sequencer,
-        store: QueueReads,
+        store: PullReads,
         loop: asyncio.AbstractEventLoop,
         groups: GroupsOnUse,
         outgoing: Outgoing,
@@ -191,10 +200,12 @@ class Pulls:
 
     @property
     def parked(self) -> int:
+        """Pulls that wait."""
         return sum(map(len, self._parked.values()))
 
     @property
     def has_parked(self) -> bool:
+        """Whether any pull waits."""
         return bool(self._parked)
 
     # --- a pull arrives

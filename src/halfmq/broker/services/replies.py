@@ -42,6 +42,8 @@ class Requesters(Protocol):
 
 
 class Replies:
+    """Gives replies to requesters that are connected; nothing is stored."""
+
     def __init__(
         self,
         requesters: Requesters,

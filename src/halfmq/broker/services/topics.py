@@ -40,6 +40,8 @@ Answer = Callable[[Done | Refused | Failed], None]
 
 
 class Topics:
+    """Answers to changes come once they are durable."""
+
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer
         self._view = sequencer.view

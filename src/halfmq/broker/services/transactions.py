@@ -52,6 +52,8 @@ _BUSY: Final = "many look through all producer groups just now: ask again, or na
 
 
 class Listing(NamedTuple):
+    """A page of undecided transactions."""
+
     #: Undecided transactions of the group, or of all groups; more than are in ``rows``.
     total: int
     #: Broker time of the spans in ``rows``.
@@ -79,6 +81,8 @@ class CheckSent(NamedTuple):
 
 
 class Transactions:
+    """``answer`` may be kept while a search runs: it must hold nothing large of the request."""
+
     def __init__(
         self,
         sequencer: Sequencer,

@@ -56,6 +56,7 @@ class UnlikeSubscriptions:
                 return
 
     def left(self, group: str, connection: int) -> None:
+        """The connection is no longer a member of the group."""
         members = self._groups.get(group)
         if members is not None and members.pop(connection, None) is not None and not members:
             del self._groups[group]
