@@ -2,17 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.in_process import serving
+from tests.support.in_process import Hand, ShiftedClock, serving, until
 from tests.support.raw_client import RawClient, command
 
 from halfmq import limits
 from halfmq.model.settings import BrokerSettings
-from halfmq.runtime.clock import SystemClock
-from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability
 
 
@@ -73,22 +70,6 @@ async def test_group_without_members_is_code_1(tmp_path: Path) -> None:
 
 
 # --- what comes behind a heartbeat whose groups are being made ----------------------------------------------------
-
-
-class Hand:
-    """The disk syncs when the test says so."""
-
-    flush: HandFlush
-
-    def __call__(self, job: Job) -> HandFlush:
-        self.flush = HandFlush(job)
-        return self.flush
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_who_leaves_in_the_write_of_its_first_heartbeat_is_no_member(tmp_path: Path) -> None:
@@ -159,15 +140,6 @@ async def test_two_connections_that_name_the_same_many_new_groups_are_both_membe
         assert [answer.code for answer in answers] == [0, 0]
         for name in (names[0], names[500], names[-1]):
             assert sorted(await members(one, name)) == ["one", "two"]
-
-
-class ShiftedClock(SystemClock):
-    """Time passes when the test says so, beside the little that passes by itself."""
-
-    passed_ms = 0
-
-    def monotonic_ms(self) -> int:
-        return super().monotonic_ms() + self.passed_ms
 
 
 async def lock(client: RawClient, code: int, who: str, queues: list[int]) -> list[int]:

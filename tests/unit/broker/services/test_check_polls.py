@@ -59,6 +59,7 @@ def test_what_is_due_is_one_answer_after_its_effects() -> None:
 def test_time_that_is_up_gives_an_empty_answer_and_core_knows_that_nobody_waits() -> None:
     bench = Bench()
     answers = bench.poll(wait_ms=2_000)
+    assert bench.sequencer.looks == 1, "a check may be due for it now"
     bench.loop.pass_s(1.9)
     assert (answers, bench.parked_in_core) == ([], {1: 8})
     bench.loop.pass_s(0.1)
@@ -144,6 +145,6 @@ def test_polls_end_with_the_broker_and_are_forgotten_with_their_peer() -> None:
     bench.sequencer.note(ConnectionClosed(2))
     bench.polls.peer_gone(2)
     bench.polls.drain()
-    assert (stays, gone, bench.polls.parked, bench.loop.waits) == ([[]], [], 0, 0)
+    assert (stays, gone, bench.polls.parked, bench.loop.waits, bench.flushed) == ([[]], [], 0, 0, 1)
     assert bench.poll(FakePeer(3)) == [[]], "while it stops nobody waits any more"
     assert (bench.polls.parked, bench.loop.waits) == (0, 0)
